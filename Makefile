@@ -1,0 +1,57 @@
+# Two commands do everything on a fresh machine with Python 3.11+:
+#   make bench [ARGS="--model=vgg16"]   install, then run the main job
+#   make test                           install, lint, type-check, test
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Release builds and CI pin every version: make test CONSTRAINTS=constraints.txt
+CONSTRAINTS ?=
+EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+
+ARGS ?=
+BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
+    --time_limit_seconds=90 --output_dir=out
+
+.PHONY: bench test test-all lint typecheck install install-test clean
+.DELETE_ON_ERROR:
+
+bench: install
+	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
+
+test: lint typecheck
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: lint typecheck
+	$(BIN)/python -m pytest
+
+lint: install-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+typecheck: install-test
+	$(BIN)/mypy
+
+install: $(VENV)/.installed
+install-test: $(VENV)/.installed-test
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1). Say: make PYTHON=python3.12 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
+	@echo "Installing (TensorFlow is large; this takes some minutes the first time) ..."
+	$(PIP_INSTALL) -e ".$(if $(EXTRA),[$(EXTRA)])"
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))]"
+	@touch $@
+
+comma := ,
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

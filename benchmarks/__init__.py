@@ -1,0 +1,1 @@
+"""How a run is done: flags -> configuration -> graph -> timed steps."""

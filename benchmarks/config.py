@@ -1,0 +1,257 @@
+"""The configuration of a run: every decision, made once, from what the command line gave.
+
+All rules that involve more than one flag are here, so that nothing below needs to doubt what it is handed.
+Imports without TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from models import specs
+
+Number = int | float
+
+
+def _aside(**kwargs: Any) -> Any:
+    """A field that cannot move the number: paths, what is printed, how long is measured."""
+    return dataclasses.field(metadata={"aside": True}, **kwargs)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, fully decided. Units are in the names; a batch is of images.
+
+    Attributes that are not plain from their name:
+        num_devices: towers; one per device.
+        virtual_gpus: logical GPUs that each physical one is split into; 1 leaves it whole.
+        visible_gpus: indices of the GPUs that may be used; None leaves all.
+        shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
+            compute, of whichever kind.
+        notices: sentences for the user on how something was understood.
+    """
+
+    model: str
+    num_classes: int
+    batch_per_device: int
+    data_format: Literal["NHWC", "NCHW"]
+    precision: Literal["fp32"] = "fp32"
+    forward_only: bool
+
+    device: Literal["cpu", "gpu"]
+    num_devices: int
+    virtual_gpus: int
+    visible_gpus: tuple[int, ...] | None
+    gpu_memory_fraction: float | None
+    gpu_allow_growth: bool
+    num_intra_threads: int
+    num_inter_threads: int
+    log_device_placement: bool = _aside()
+
+    variable_update: str
+    shared_on: Literal["cpu", "gpu"]
+
+    data_name: Literal["imagenet", "synthetic"]
+    data_dir: str | None = _aside()
+
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    seed: int
+
+    num_batches: int | None = _aside()
+    num_epochs: float | None = _aside()
+    num_warmup_batches: int
+    time_limit_seconds: float | None = _aside()
+
+    output_dir: str = _aside()
+    output_format: Literal["text", "json"] = _aside()
+    display_every: int = _aside()
+    notices: tuple[str, ...] = _aside()
+
+    @property
+    def batch_global(self) -> int:
+        """Images per step over all devices."""
+        return self.batch_per_device * self.num_devices
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields, as JSON can hold them."""
+        return dataclasses.asdict(self)
+
+    def key_fields(self) -> dict[str, Any]:
+        """Returns the fields that can move the number."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if not f.metadata.get("aside")}
+
+
+DEFAULT_NUM_BATCHES = 100
+# For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
+_LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
+
+
+def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
+    """Turns flag values (None: not given) into a configuration.
+
+    Args:
+        given: by flag name, as `flags.parse` returns them.
+        count_gpus: asks how many GPUs there are; called only if that matters.
+
+    Raises:
+        UsageError: a value out of range, or values that do not go together.
+    """
+    _check_numbers(given)
+    try:
+        spec = specs.find(given["model"] or "resnet50")
+    except specs.UnknownModelError as error:
+        raise UsageError(str(error)) from error
+    devices = _resolve_devices(given, count_gpus)
+    on_gpu = devices["device"] == "gpu"
+    optimizer = given["optimizer"] or "sgd"
+    data_name, data_notices = _resolve_data(given)
+    return Config(
+        model=spec.name,
+        num_classes=_either(given["num_classes"], specs.BACKGROUND_CLASSES),
+        batch_per_device=_either(given["batch_size"], spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
+        data_format=_resolve_data_format(given["data_format"], on_gpu),
+        forward_only=bool(given["forward_only"]),
+        **devices,
+        gpu_memory_fraction=given["gpu_memory_frac"],
+        gpu_allow_growth=bool(given["allow_growth"]),
+        num_intra_threads=_either(given["num_intra_threads"], 0),
+        num_inter_threads=_either(given["num_inter_threads"], 0),
+        log_device_placement=bool(given["log_device_placement"]),
+        variable_update=given["variable_update"] or "parameter_server",
+        shared_on=given["local_parameter_device"] or devices["device"],
+        data_name=data_name,
+        data_dir=given["data_dir"],
+        optimizer=optimizer,
+        learning_rate=_either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]),
+        momentum=_either(given["momentum"], 0.9),
+        weight_decay=_either(given["weight_decay"], 4e-5),
+        seed=_either(given["tf_random_seed"], 1234),
+        num_batches=_either(given["num_batches"], None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
+        num_epochs=given["num_epochs"],
+        num_warmup_batches=_either(given["num_warmup_batches"], 10 if on_gpu else 3),
+        time_limit_seconds=given["time_limit_seconds"],
+        output_dir=given["output_dir"] or "out",
+        output_format=given["output_format"] or "text",
+        display_every=_either(given["display_every"], 10),
+        notices=(*data_notices, *_nccl_notices(given)),
+    )
+
+
+def _either(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+# flag: (smallest value, what it counts)
+_AT_LEAST: dict[str, tuple[Number, str]] = {
+    "batch_size": (1, "images per device"),
+    "num_gpus": (1, "devices"),
+    "num_batches": (1, "measured steps"),
+    "num_warmup_batches": (0, "steps"),
+    "display_every": (1, "steps"),
+    "num_intra_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
+    "num_inter_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
+    "weight_decay": (0, "as a factor"),
+    "momentum": (0, "as a factor"),
+    "tf_random_seed": (0, "as a seed"),
+}
+_ABOVE_ZERO = ("num_epochs", "time_limit_seconds", "init_learning_rate", "gpu_memory_frac")
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    for name, (smallest, what) in _AT_LEAST.items():
+        if given[name] is not None and not given[name] >= smallest:
+            raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
+    for name in _ABOVE_ZERO:
+        if given[name] is not None and not given[name] > 0:
+            raise UsageError(f"--{name}={given[name]} must be above 0.")
+    if (given["gpu_memory_frac"] or 0) > 1:
+        raise UsageError(f"--gpu_memory_frac={given['gpu_memory_frac']} is a share of the memory: at most 1.")
+    if given["num_classes"] not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
+        raise UsageError(f"--num_classes={given['num_classes']}: say 1000, or 1001 with the background class.")
+    if given["num_batches"] is not None and given["num_epochs"] is not None:
+        raise UsageError("--num_batches and --num_epochs both say how long to measure: give one of them.")
+    if given["distortions"]:
+        raise UsageError("--distortions is not available in this version: say --nodistortions, or leave it out.")
+
+
+def _resolve_devices(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str, Any]:
+    """Decides on the kind and number of devices, and on how GPUs are split.
+
+    A number of GPUs is a demand: without --device it is never quietly met by a CPU.
+    """
+    wanted = _either(given["num_gpus"], 1)
+    if given["device"] == "cpu":
+        return _cpu_devices(given, wanted)
+    visible = _visible_gpus(given["gpus"])
+    existing = count_gpus()
+    if not existing and (given["device"] == "auto" or (given["device"], given["num_gpus"]) == (None, None)):
+        return _cpu_devices(given, wanted)
+    if visible and max(visible) >= existing:
+        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {_there_are(existing)}")
+    usable = len(visible) if visible else existing
+    split = _split(given["virtual_gpus"], wanted, usable)
+    if wanted > usable * split:
+        asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
+        raise UsageError(
+            f"{asked} asks for {wanted} GPU{'s' * (wanted > 1)}; {_there_are(existing)} Ask for no more than there "
+            f"are, split them with --virtual_gpus, or say --device=cpu for {wanted} logical CPU devices."
+        )
+    return {"device": "gpu", "num_devices": wanted, "virtual_gpus": split, "visible_gpus": visible}
+
+
+def _cpu_devices(given: Mapping[str, Any], wanted: int) -> dict[str, Any]:
+    for name in ("gpus", "gpu_memory_frac"):
+        if given["device"] == "cpu" and given[name] is not None:
+            raise UsageError(f"--{name} is about GPUs, and --device=cpu uses none: leave one of them out.")
+    return {"device": "cpu", "num_devices": wanted, "virtual_gpus": 1, "visible_gpus": None}
+
+
+def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        indices = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        indices = ()
+    if not indices or min(indices) < 0 or len(set(indices)) < len(indices):
+        raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
+    return indices
+
+
+def _split(text: str | None, wanted: int, usable: int) -> int:
+    if text == "auto":
+        return max(1, -(-wanted // max(1, usable)))
+    if text is not None and not (text.isdigit() and int(text) > 0):
+        raise UsageError(f"--virtual_gpus={text}: say into how many each GPU is split, at least 1, or auto.")
+    return int(text or 1)
+
+
+def _there_are(existing: int) -> str:
+    return f"this machine has {existing} NVIDIA GPU{'s' * (existing != 1)} that this process may see."
+
+
+def _resolve_data_format(wanted: Literal["auto", "NHWC", "NCHW"] | None, on_gpu: bool) -> Literal["NHWC", "NCHW"]:
+    if wanted is None or wanted == "auto":
+        return "NCHW" if on_gpu else "NHWC"
+    return wanted
+
+
+def _resolve_data(given: Mapping[str, Any]) -> tuple[Literal["imagenet", "synthetic"], tuple[str, ...]]:
+    name, directory = given["data_name"], given["data_dir"]
+    if directory is None and name == "imagenet":
+        return "synthetic", ("--data_name=imagenet without --data_dir: the images are synthetic.",)
+    if directory is not None and name == "synthetic":
+        raise UsageError(f"--data_name=synthetic reads nothing, but --data_dir={directory} is given: drop one of them.")
+    return ("synthetic" if directory is None else "imagenet"), ()
+
+
+def _nccl_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
+    if given["use_nccl"] and given["variable_update"] == "replicated":
+        return ("--use_nccl=true: this version reduces gradients without NCCL, by copies to --local_parameter_device.",)
+    return ()

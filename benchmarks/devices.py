@@ -1,0 +1,136 @@
+"""Which devices a run uses, under TensorFlow's names, and whether they are there. Nothing is placed softly."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from benchmarks.errors import UsageError
+from benchmarks.hardware import usable_cores
+
+HOST = "/cpu:0"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """The devices of one process.
+
+    Attributes:
+        towers: one name per tower.
+        shared: where shared variables live and copied gradients are averaged, in turn.
+        description: the same in words.
+    """
+
+    towers: tuple[str, ...]
+    shared: tuple[str, ...]
+    description: str
+
+
+def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices:
+    """Names the devices of `count` towers.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        count: how many.
+        virtual_gpus: logical GPUs per physical GPU.
+        shared_on: `cpu` for the host, `gpu` for the towers' own devices.
+    """
+    towers = tuple(f"/{kind}:{index}" for index in range(count))
+    plural = "s" * (count > 1)
+    if kind == "cpu":
+        cores = usable_cores()
+        description = f"{count} logical CPU device{plural} sharing {cores} core{'s' * (cores > 1)}"
+    elif virtual_gpus > 1:
+        description = f"{count} virtual GPU{plural}, {virtual_gpus} on each physical one"
+    else:
+        description = f"{count} GPU{plural}"
+    return Devices(towers=towers, shared=(HOST,) if shared_on == "cpu" else towers, description=description)
+
+
+def require_gpus(count: int, *, virtual_gpus: int) -> None:
+    """Checks that TensorFlow itself can use the GPUs that the driver showed.
+
+    Raises:
+        UsageError: it sees fewer than are needed.
+    """
+    needed = -(-count // virtual_gpus)
+    seen = tf.config.list_physical_devices("GPU")
+    if len(seen) < needed:
+        built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"
+        raise UsageError(
+            f"{needed} GPU{'s' * (needed > 1)} wanted; TensorFlow {tf.__version__} sees {len(seen)}, though the "
+            f"driver shows enough: probably it {built}. Install the extra 'cuda' (pip install -e '.[cuda]'), or say "
+            "--device=cpu."
+        )
+
+
+def require_nchw_on_cpu() -> None:
+    """Checks that this TensorFlow has NCHW kernels for the CPU: with oneDNN it has, without it has none.
+
+    Raises:
+        UsageError: it has none.
+    """
+    with tf.Graph().as_default(), tf.device(HOST):
+        images = tf.ones((1, 1, 4, 4))
+        kernel = tf.ones((2, 2, 1, 1))
+        pooled = tf.nn.max_pool2d(tf.nn.conv2d(images, kernel, 1, "SAME", data_format="NCHW"), 2, 2, "VALID", "NCHW")
+        # A feed keeps graph optimisation from computing the answer without the kernels.
+        fed = tf.compat.v1.placeholder_with_default(pooled, pooled.shape)
+        gradients = tf.gradients(fed, [kernel, images])
+        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(allow_soft_placement=False)) as session:
+            try:
+                session.run(gradients)
+            except tf.errors.OpError as error:
+                raise UsageError(
+                    "--data_format=NCHW: this TensorFlow has no NCHW convolutions for the CPU (they come with oneDNN, "
+                    "which is off or missing here). Say --data_format=NHWC, or leave it out."
+                ) from error
+
+
+def session_config(
+    kind: str,
+    count: int,
+    *,
+    threads: tuple[int, int] = (0, 0),
+    virtual_gpus: int = 1,
+    gpu_memory: tuple[float | None, bool] = (None, False),
+    log_device_placement: bool = False,
+) -> tf.compat.v1.ConfigProto:
+    """Returns the session's configuration: strict placement, exactly the devices of `plan`.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        count: number of towers.
+        threads: within one operation, and operations at a time; 0 leaves the choice to TensorFlow.
+        virtual_gpus: logical GPUs per physical GPU; they share its memory evenly.
+        gpu_memory: share of a GPU's memory that may be taken (None: TensorFlow's default), and whether it is taken
+            only as needed.
+        log_device_placement: print where each operation runs.
+    """
+    config = tf.compat.v1.ConfigProto(
+        allow_soft_placement=False,
+        log_device_placement=log_device_placement,
+        intra_op_parallelism_threads=threads[0],
+        inter_op_parallelism_threads=threads[1],
+        device_count={"CPU": count} if kind == "cpu" else {"CPU": 1},
+    )
+    if kind == "gpu":
+        fraction, growth = gpu_memory
+        config.gpu_options.allow_growth = growth
+        if fraction is not None:
+            config.gpu_options.per_process_gpu_memory_fraction = fraction
+        if virtual_gpus > 1:
+            _split_gpus(config, count, virtual_gpus, fraction or 0.9)
+    return config
+
+
+def _split_gpus(config: tf.compat.v1.ConfigProto, count: int, virtual_gpus: int, fraction: float) -> None:
+    from benchmarks.hardware import gpu_inventory
+
+    physical = gpu_inventory().gpus[: -(-count // virtual_gpus)]
+    config.gpu_options.visible_device_list = ",".join(str(index) for index in range(len(physical)))
+    for index, gpu in enumerate(physical):
+        on_this = min(virtual_gpus, count - index * virtual_gpus)
+        each_mib = fraction * gpu.memory_bytes / 2**20 / on_this
+        config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * on_this)

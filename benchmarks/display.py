@@ -1,0 +1,169 @@
+"""What a person sees of a run: the peer-compatible lines on stdout, progress on a terminal's stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from benchmarks.measuring import Phase
+from results import statistics
+from results.record import Record
+
+_RULE = "-" * 64
+_REDRAW_SECONDS = 0.1
+
+
+def warn(sentence: str) -> None:
+    """Tells the user something on stderr."""
+    print(f"run_bench: {sentence}", file=sys.stderr, flush=True)
+
+
+def step_line(step: int, step_seconds: Sequence[float], images_per_step: int, loss: float) -> str:
+    """Returns a line in tf_cnn_benchmarks' format: rate so far, its standard error and jitter, and the last loss."""
+    return "%i\timages/sec: %.1f +/- %.1f (jitter = %.1f)\t%.3f" % (  # noqa: UP031 - scripts parse this format
+        step,
+        statistics.rate(step_seconds, images_per_step),
+        statistics.rate_uncertainty(step_seconds, images_per_step),
+        statistics.rate_jitter(step_seconds, images_per_step),
+        loss,
+    )
+
+
+def total_line(images_per_sec: float) -> str:
+    """Returns the headline in tf_cnn_benchmarks' format."""
+    return "total images/sec: %.2f" % images_per_sec  # noqa: UP031 - scripts parse this format
+
+
+class Display(Protocol):
+    """Follows a run. Every call is outside the timed part."""
+
+    def start(self, facts: Mapping[str, str]) -> None:
+        """Says what is about to run."""
+
+    def phase(self, name: str, steps: int | None) -> None:
+        """A phase begins; it has that many steps, or None if that is not known."""
+
+    def after_step(self, phase: Phase) -> None:
+        """A step has ended."""
+
+    def finish(self, record: Record, where: str) -> None:
+        """The run has ended; `where` names the files that hold the record."""
+
+
+class JsonDisplay:
+    """Prints the record as one line of JSON on stdout, nothing else."""
+
+    def start(self, facts: Mapping[str, str]) -> None:
+        """Prints nothing."""
+
+    def phase(self, name: str, steps: int | None) -> None:
+        """Prints nothing."""
+
+    def after_step(self, phase: Phase) -> None:
+        """Prints nothing."""
+
+    def finish(self, record: Record, where: str) -> None:
+        """Prints the record."""
+        print(record.to_json(), flush=True)
+
+
+class TextDisplay:
+    """Prints what is run, a line every few steps, and the result.
+
+    Args:
+        display_every: steps between lines; the first is always shown.
+        images_per_step: over all devices.
+        terminal: whether to show progress on stderr between the lines.
+    """
+
+    def __init__(self, *, display_every: int, images_per_step: int, terminal: bool) -> None:
+        self._every = display_every
+        self._images = images_per_step
+        self._progress = TerminalProgress() if terminal else None
+        self._prints_steps = False
+
+    def start(self, facts: Mapping[str, str]) -> None:
+        """Prints the facts, one per line."""
+        width = max(map(len, facts), default=0) + 1
+        for name, value in facts.items():
+            print(f"{name + ':':{width}} {value}")
+        print("=" * len(_RULE), flush=True)
+
+    def phase(self, name: str, steps: int | None) -> None:
+        """Prints the heading of the steps when measuring begins."""
+        self._prints_steps = name == "measuring"
+        if self._prints_steps:
+            print("Step\tImg/sec\tloss", flush=True)
+        if self._progress:
+            self._progress.begin(name, steps)
+
+    def after_step(self, phase: Phase) -> None:
+        """Prints a line if it is time for one."""
+        steps = len(phase.step_seconds)
+        if self._progress:
+            self._progress.show(steps, self._images / phase.step_seconds[-1])
+        if self._prints_steps and (steps == 1 or steps % self._every == 0):
+            if self._progress:
+                self._progress.clear()
+            print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1]), flush=True)
+
+    def finish(self, record: Record, where: str) -> None:
+        """Prints the headline and what it rests on; why not, if there is none."""
+        if self._progress:
+            self._progress.close()
+        derived = record.derived
+        if derived.images_per_sec is None:
+            return
+        print(_RULE)
+        print(total_line(derived.images_per_sec))
+        print(_RULE)
+        if derived.images_per_sec_low is not None:
+            print(f"95 % interval:  {derived.images_per_sec_low:.2f} to {derived.images_per_sec_high:.2f} images/sec")
+        print(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
+        print(
+            f"step:           {derived.step_ms_p50:.1f} ms median, {derived.step_ms_p99:.1f} ms at the 99th percentile"
+        )
+        first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
+        print(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
+        print(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
+        print(f"record:         {where}", flush=True)
+
+
+class TerminalProgress:
+    """One line on a terminal's stderr that shows the phase, the step and the rate, and leaves no trace."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True)  # respects NO_COLOR
+        self._name, self._total = "", None  # type: tuple[str, int | None]
+        self._drawn_at = 0.0
+
+    def begin(self, name: str, total: int | None) -> None:
+        """Starts a phase."""
+        self._name, self._total, self._drawn_at = name, total, 0.0
+        self._draw(f"{name} ...")
+
+    def show(self, steps: int, images_per_sec: float) -> None:
+        """Redraws the line, unless that was just done."""
+        if time.monotonic() - self._drawn_at < _REDRAW_SECONDS:
+            return
+        of = f" of {self._total}" if self._total else ""
+        self._draw(f"{self._name}: step {steps}{of}, {images_per_sec:.1f} images/sec")
+
+    def clear(self) -> None:
+        """Makes room for a line of text."""
+        self._console.file.write("\r\x1b[2K")
+        self._console.file.flush()
+        self._drawn_at = 0.0
+
+    close = clear
+
+    def _draw(self, text: str) -> None:
+        self._drawn_at = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._console.file.write("\r\x1b[2K")
+            self._console.print(text, end="", style="dim", highlight=False, overflow="crop", no_wrap=True)

@@ -1,0 +1,56 @@
+"""What can go wrong, and with which exit status. Every message says what was wanted, what came, and the way out."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from results.record import Status
+
+
+class ExitStatus(enum.IntEnum):
+    """The exit statuses of `run_bench.py`."""
+
+    OK = 0
+    USAGE = 2
+    RUN_FAILED = 4
+    DATA = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class BenchError(Exception):
+    """A failure that is understood: its message is for the user, a traceback would not help."""
+
+    exit_status = ExitStatus.RUN_FAILED
+    record_status = Status.CRASH
+
+
+class UsageError(BenchError):
+    """The command line or the configuration asks for something that does not exist or fit together."""
+
+    exit_status = ExitStatus.USAGE
+
+
+class DataError(BenchError):
+    """The data cannot be used."""
+
+    exit_status = ExitStatus.DATA
+    record_status = Status.INVALID
+
+
+class InvalidRunError(BenchError):
+    """The run ended, but its numbers must not be used."""
+
+    record_status = Status.INVALID
+
+
+class Terminated(BaseException):
+    """The process was asked to end by SIGTERM."""
+
+
+def did_you_mean(value: str, choices: Iterable[str]) -> str:
+    """Returns ' Did you mean ...?' for the nearest choice, or nothing."""
+    near = get_close_matches(value.lower(), list(choices), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""

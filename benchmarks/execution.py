@@ -1,0 +1,197 @@
+"""Carries out one run inside TensorFlow: builds the graph, starts the session, takes the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from benchmarks import devices as device_planning
+from benchmarks import imagenet, inputs, optimizers, training
+from benchmarks.config import Config
+from benchmarks.devices import Devices
+from benchmarks.display import Display
+from benchmarks.errors import BenchError, InvalidRunError
+from benchmarks.measuring import AnyOf, Deadline, FixedSteps, StoppingRule, run_phase
+from benchmarks.run_log import RunLog, process_age_seconds
+from models import building, specs
+from results.record import Status
+from variable_mgr import factory
+from variable_mgr.manager import VariableManager
+
+
+class OutOfMemoryError(BenchError):
+    """A device or the host could not give the memory that the run asked for."""
+
+    record_status = Status.OUT_OF_MEMORY
+
+
+@dataclasses.dataclass(frozen=True)
+class _Input:
+    """The towers' input, what must run before the first step, and the files behind it."""
+
+    towers: list[inputs.TowerInput]
+    initializers: list[tf.Operation]
+    shards: Sequence[Path]
+    description: str
+
+
+def execute(config: Config, log: RunLog, display: Display) -> None:
+    """Runs `config` and fills `log` as it goes.
+
+    Raises:
+        UsageError: the devices are not there.
+        DataError: the data cannot be read.
+        OutOfMemoryError: a device's or the host's memory does not suffice.
+        InvalidRunError: a loss was not finite, or replicas drifted apart.
+    """
+    spec = specs.find(config.model)
+    devices = _devices(config)
+    with tf.Graph().as_default() as graph:
+        model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
+        tower_input = _input(config, devices, spec.image_size)
+        manager = factory.make(config.variable_update, tower_devices=devices.towers, shared_devices=devices.shared)
+        step = _build_step(config, model, tower_input, devices, manager)
+        drift = None if config.forward_only else manager.replica_drift()
+        log.placement = _placement(manager, devices)
+        display.start(_facts(config, spec, devices, tower_input.description, manager))
+        steps = config.num_batches or _steps_of_epochs(config, tower_input)
+        try:
+            with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
+                for operation in [*step.initializers, *tower_input.initializers]:
+                    session.run(operation)
+                run_step = session.make_callable([step.operation, step.loss])
+                _measure(config, steps, lambda: run_step()[1], log, display)
+                if drift is not None:
+                    log.replica_drift = float(session.run(drift))
+        except tf.errors.OpError as error:
+            raise _translate(error, tower_input.shards) from error
+    if log.replica_drift:
+        raise InvalidRunError(
+            f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
+            "equal: this is a fault of the suite or of TensorFlow; please report it."
+        )
+
+
+def _devices(config: Config) -> Devices:
+    if config.device == "gpu":
+        device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
+    elif config.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu()
+    return device_planning.plan(
+        config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on
+    )
+
+
+def _session_config(config: Config) -> tf.compat.v1.ConfigProto:
+    return device_planning.session_config(
+        config.device,
+        config.num_devices,
+        threads=(config.num_intra_threads, config.num_inter_threads),
+        virtual_gpus=config.virtual_gpus,
+        gpu_memory=(config.gpu_memory_fraction, config.gpu_allow_growth),
+        log_device_placement=config.log_device_placement,
+    )
+
+
+def _input(config: Config, devices: Devices, image_size: int) -> _Input:
+    spec = inputs.InputSpec(
+        batch_per_device=config.batch_per_device,
+        image_size=image_size,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+    )
+    size = f"{image_size}x{image_size} pixels"
+    if config.data_dir is None:
+        towers = inputs.synthetic(devices.towers, spec)
+        return _Input(towers, [], [], f"synthetic, {size}, made once on each device")
+    shards = imagenet.find_shards(config.data_dir)
+    towers, initializer = imagenet.read(shards, devices.towers, spec)
+    return _Input(
+        towers, [initializer], shards, f"ImageNet, {len(shards)} training shards in {config.data_dir}, {size}"
+    )
+
+
+def _build_step(
+    config: Config, model: building.Model, tower_input: _Input, devices: Devices, manager: VariableManager
+) -> training.Step:
+    if config.forward_only:
+        return training.build_inference_step(
+            model, tower_input.towers, devices, manager=manager, loss=training.cross_entropy
+        )
+    optimizer = optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum)
+    objective = training.Objective(loss=training.cross_entropy, weight_decay=config.weight_decay)
+    return training.build_training_step(
+        model, tower_input.towers, devices, manager=manager, optimizer=optimizer, objective=objective
+    )
+
+
+def _steps_of_epochs(config: Config, tower_input: _Input) -> int:
+    images = imagenet.count_images(tower_input.shards) if tower_input.shards else imagenet.TRAIN_IMAGES
+    assert config.num_epochs is not None, "the configuration gives either batches or epochs"
+    return max(1, round(config.num_epochs * images / config.batch_global))
+
+
+def _measure(config: Config, steps: int, step: Callable[[], float], log: RunLog, display: Display) -> None:
+    """Takes the first step, the warm-up and the measured steps."""
+    deadline: list[StoppingRule] = []
+    age = process_age_seconds()
+    log.startup_seconds = age
+    if config.time_limit_seconds is not None:
+        deadline = [Deadline(time.perf_counter() + config.time_limit_seconds - age)]
+    plan = (
+        ("first step", 1, log.first),
+        ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
+        ("measuring", steps, log.measured),
+    )
+    for name, count, phase in plan:
+        display.phase(name, count)
+        run_phase(step, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
+
+
+def _translate(error: tf.errors.OpError, shards: Sequence[Path]) -> Exception:
+    """Turns TensorFlow's error into one that says what to do, where that is known."""
+    first_line = str(error.message).strip().splitlines()[0]
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return OutOfMemoryError(f"Out of memory: {first_line} Try a smaller --batch_size.")
+    from_input = error.op is not None and error.op.type == "IteratorGetNext"
+    if shards and (from_input or isinstance(error, tf.errors.DataLossError)):
+        return imagenet.explain_failure(shards, error)
+    return error
+
+
+def _placement(manager: VariableManager, devices: Devices) -> dict[str, object]:
+    """Returns how many variables there are, and their bytes per device."""
+    placed = manager.placed()
+    bytes_per_device: dict[str, int] = {}
+    for entry in placed:
+        bytes_per_device[entry.device] = bytes_per_device.get(entry.device, 0) + entry.size_bytes
+    return {
+        "devices": devices.description,
+        "tower_devices": list(devices.towers),
+        "manager": manager.describe(),
+        "variables": len(placed),
+        "weights": sum(entry.kind == "weight" for entry in placed),
+        "variable_bytes_per_device": bytes_per_device,
+    }
+
+
+def _facts(
+    config: Config, spec: specs.ModelSpec, devices: Devices, data: str, manager: VariableManager
+) -> dict[str, str]:
+    """Returns what a person should know of the run before it starts."""
+    mode = "inference only" if config.forward_only else "training"
+    return {
+        "TensorFlow": tf.__version__,
+        "Model": f"{spec.name} - {spec.title}, {mode} in {config.precision}, {config.data_format}",
+        "Data": data,
+        "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
+        "Devices": devices.description,
+        "Variables": f"{config.variable_update}: {manager.describe()}",
+        "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
+        f"weight decay {config.weight_decay:g}",
+    }

@@ -1,0 +1,211 @@
+"""The command line: which flags there are, and how they are read. Nothing else knows a flag's name.
+
+Flags are spelled as in tf_cnn_benchmarks. An unset flag is None; `benchmarks.config` turns what was given into
+decisions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags as absl_flags
+
+from benchmarks.errors import UsageError, did_you_mean
+from models import specs
+from variable_mgr import catalog
+
+_TRUE_OR_FALSE = ("true", "false")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag. `kind` is bool, int, float or str; with `choices` it is a word of them, in any case."""
+
+    name: str
+    kind: type
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+Groups = Mapping[str, Sequence[Flag]]
+
+RUN_FLAGS: Groups = {
+    "What is trained": (
+        Flag("model", str, f"one of {', '.join(specs.names())} (default resnet50)"),
+        Flag("batch_size", int, "images per device and step (default: the model's, a small one on a CPU)"),
+        Flag("num_classes", int, "1001 with ImageNet's background class (default), or 1000"),
+        Flag(
+            "data_format",
+            str,
+            "layout of images (default auto: NCHW on GPUs, NHWC on CPUs)",
+            ("auto", "NHWC", "NCHW"),
+        ),
+        Flag("forward_only", bool, "inference only: no gradients, no updates"),
+    ),
+    "Devices": (
+        Flag(
+            "device",
+            str,
+            "default: GPUs if there are any; auto: the same, also with --num_gpus",
+            ("auto", "cpu", "gpu"),
+        ),
+        Flag("num_gpus", int, "devices, one tower each; with --device=cpu, logical CPU devices (default 1)"),
+        Flag("gpus", str, "which GPUs may be used, such as 0,2 (default: all that are visible)"),
+        Flag(
+            "virtual_gpus",
+            str,
+            "split each GPU into this many (default 1; auto: as many as --num_gpus needs)",
+        ),
+        Flag("gpu_memory_frac", float, "share of a GPU's memory that may be taken, 0 to 1"),
+        Flag("allow_growth", bool, "take a GPU's memory as it is needed, not all at the start"),
+        Flag("num_intra_threads", int, "threads within one operation; 0: TensorFlow's default"),
+        Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default"),
+        Flag("log_device_placement", bool, "print where each operation runs"),
+    ),
+    "Variables and gradients": (
+        Flag("variable_update", str, "variable manager (default parameter_server)", tuple(catalog.MANAGERS)),
+        Flag(
+            "local_parameter_device",
+            str,
+            "where shared variables live and copied gradients are averaged: cpu is the host, gpu is spread over the "
+            "devices that compute, whichever kind they are (default: gpu on GPUs, cpu on a CPU)",
+            ("cpu", "gpu"),
+        ),
+        Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
+    ),
+    "Data": (
+        Flag("data_dir", str, "TFRecords of ImageNet (default: synthetic images)"),
+        Flag("data_name", str, "which data set (default: imagenet with --data_dir)", ("imagenet", "synthetic")),
+        Flag("distortions", bool, "colour distortions; only --nodistortions is available so far"),
+    ),
+    "Optimizer": (
+        Flag("optimizer", str, "update rule (default sgd)", ("sgd", "momentum", "rmsprop", "adam")),
+        Flag("init_learning_rate", float, "learning rate (default: the model's)"),
+        Flag("momentum", float, "of the momentum optimizer (default 0.9)"),
+        Flag("weight_decay", float, "L2 penalty on kernels (default 4e-05)"),
+        Flag("tf_random_seed", int, "seed of initial values, data and dropout (default 1234)"),
+    ),
+    "How long": (
+        Flag("num_batches", int, "measured steps (default 100)"),
+        Flag("num_epochs", float, "instead of --num_batches: passes over the data set"),
+        Flag(
+            "num_warmup_batches",
+            int,
+            "steps before measuring; the first is never measured (default 10, on a CPU 3)",
+        ),
+        Flag(
+            "time_limit_seconds",
+            float,
+            "stop measuring when the process is this old; the result is still valid",
+        ),
+    ),
+    "Output": (
+        Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
+        Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
+        Flag("display_every", int, "print every that many steps (default 10)"),
+        Flag("print_config", bool, "print the resolved configuration as JSON and stop"),
+    ),
+}
+
+DATA_FLAGS: Groups = {
+    "make-imagenet DIR: write a fake ImageNet": (
+        Flag("train_images", int, "training images (default 512)"),
+        Flag("validation_images", int, "validation images (default 0)"),
+        Flag("images_per_shard", int, "images in one file (default 64)"),
+        Flag("seed", int, "equal seeds write equal images (default 1)"),
+        Flag("overwrite", bool, "replace shards that are there"),
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parsed:
+    """What the command line said: every flag's value (None: not given), and the words that are no flags."""
+
+    values: Mapping[str, Any]
+    words: Sequence[str]
+
+
+def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
+    """Reads flags.
+
+    Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`), a boolean may be
+    followed by the word true or false, which is common in scripts for tf_cnn_benchmarks.
+
+    Raises:
+        UsageError: an unknown flag, or a value that the flag does not take.
+    """
+    table = [flag for group in groups.values() for flag in group]
+    flag_values = absl_flags.FlagValues()
+    for flag in table:
+        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **_form(flag))
+    flag_values.set_gnu_getopt(True)
+    try:
+        words = flag_values(["run_bench.py", *_join_booleans(arguments, table)])[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        raise UsageError(
+            f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
+            "See --help for all flags."
+        ) from error
+    except (absl_flags.Error, OSError) as error:
+        raise UsageError(str(error)) from error
+    return Parsed({flag.name: flag_values[flag.name].value for flag in table}, words)
+
+
+def describe(groups: Groups) -> str:
+    """Returns the groups of flags as text for `--help`."""
+    lines = []
+    for title, group in groups.items():
+        lines.append(f"\n{title}:")
+        for flag in group:
+            value = "" if flag.kind is bool else "=" + ("|".join(flag.choices) or flag.kind.__name__.upper())
+            lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
+            lines.append(f"      {flag.help}")
+    return "\n".join(lines)
+
+
+class _Choice(absl_flags.ArgumentParser):
+    """A word of a fixed set, in any case; a miss names the nearest."""
+
+    syntactic_help = "one of the choices"
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        super().__init__()
+        self.choices = {choice.lower(): choice for choice in choices}
+
+    def parse(self, argument: str) -> str:
+        """Returns the choice as it is spelled in the table."""
+        if argument.lower() not in self.choices:
+            known = list(self.choices.values())
+            raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
+        return self.choices[argument.lower()]
+
+
+def _parser(flag: Flag) -> absl_flags.ArgumentParser:
+    if flag.choices:
+        return _Choice(flag.choices)
+    parsers = {
+        bool: absl_flags.BooleanParser,
+        int: absl_flags.IntegerParser,
+        float: absl_flags.FloatParser,
+        str: absl_flags.ArgumentParser,
+    }
+    return parsers[flag.kind]()
+
+
+def _form(flag: Flag) -> dict[str, Any]:
+    return {"boolean": True} if flag.kind is bool else {}
+
+
+def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
+    """Turns `--xla true` into `--xla=true` for flags that are boolean."""
+    booleans = {f"--{flag.name}" for flag in table if flag.kind is bool}
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] in booleans and argument.lower() in _TRUE_OR_FALSE:
+            joined[-1] += f"={argument.lower()}"
+        else:
+            joined.append(argument)
+    return joined

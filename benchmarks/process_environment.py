@@ -1,0 +1,58 @@
+"""The only place that sets environment variables, and that brings TensorFlow in: before that, it is too late.
+
+What the user has set wins, except where this suite cannot work with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+
+# TensorFlow's C++ log level: 2 shows errors only.
+_QUIET = "2"
+
+
+def prepare(*, device: str, visible_gpus: Sequence[int] | None) -> None:
+    """Sets what TensorFlow, Keras and CUDA read at import.
+
+    Args:
+        device: `cpu` hides all GPUs.
+        visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
+    """
+    if "tensorflow" in sys.modules:
+        raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET)
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    elif visible_gpus is not None:
+        now = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = now.split(",") if now else None
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in visible_gpus)
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras, without the notices that they print whatever the log level.
+
+    They are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
+    importing. If the import fails, what was written is shown; if the user asked for a log level, nothing is held back.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != _QUIET:
+        import keras
+
+        return
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held_back:
+        os.dup2(held_back.fileno(), 2)
+        try:
+            import keras  # noqa: F401 - imports TensorFlow
+        except BaseException:
+            held_back.seek(0)
+            os.write(stderr, held_back.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)

@@ -1,0 +1,46 @@
+"""What is known of a run so far. It is filled as the run goes on, so an interrupted run loses nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+
+from benchmarks.measuring import Phase
+from results.record import Measurement
+
+
+@dataclasses.dataclass
+class RunLog:
+    """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`."""
+
+    images_per_step: int
+    startup_seconds: float | None = None
+    first: Phase = dataclasses.field(default_factory=Phase)
+    warmup: Phase = dataclasses.field(default_factory=Phase)
+    measured: Phase = dataclasses.field(default_factory=Phase)
+    replica_drift: float | None = None
+    placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def measurement(self) -> Measurement:
+        """Returns what was observed until now."""
+        return Measurement(
+            images_per_step=self.images_per_step,
+            startup_seconds=self.startup_seconds,
+            first_step_seconds=self.first.step_seconds[0] if self.first.step_seconds else None,
+            warmup_step_seconds=self.warmup.step_seconds,
+            step_seconds=self.measured.step_seconds,
+            losses=self.measured.losses,
+            warmup_losses=[*self.first.losses, *self.warmup.losses],
+            peak_host_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            replica_drift=self.replica_drift,
+        )
+
+
+def process_age_seconds() -> float:
+    """Returns how long ago this process was started."""
+    return time.time() - psutil.Process().create_time()

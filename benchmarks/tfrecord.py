@@ -1,0 +1,90 @@
+"""The framing of TFRecord files, read record by record, so that damage can be named. Needs no TensorFlow.
+
+A record is its length (8 bytes, little-endian), a masked CRC32C of the length, the payload, a masked CRC32C of the
+payload. Source: tensorflow/core/lib/io/record_writer.h.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from benchmarks.errors import DataError
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+
+
+@dataclasses.dataclass(frozen=True)
+class FramedRecord:
+    """One record: its number in the file from 0, the byte where it starts, its payload."""
+
+    number: int
+    offset: int
+    payload: bytes
+
+
+def records(path: Path) -> Iterator[FramedRecord]:
+    """Yields a file's records, checking every length and checksum.
+
+    Raises:
+        DataError: names the file, the record, the byte offset and what is wrong.
+    """
+    with path.open("rb") as file:
+        for number, offset, length in _frames(path, file):
+            payload = file.read(length)
+            footer = file.read(_FOOTER.size)
+            if len(payload) + len(footer) < length + _FOOTER.size:
+                raise _damaged(path, number, offset, f"the file ends within its {length} bytes")
+            if _FOOTER.unpack(footer)[0] != _masked_crc(payload):
+                raise _damaged(path, number, offset, f"the checksum of its {length} bytes does not match")
+            yield FramedRecord(number, offset, payload)
+
+
+def count(path: Path) -> int:
+    """Returns the number of records, from their lengths alone.
+
+    Raises:
+        DataError: a length is damaged, or the file ends within a record.
+    """
+    size = path.stat().st_size
+    records_seen = 0
+    with path.open("rb") as file:
+        for number, offset, length in _frames(path, file):
+            end = file.seek(length + _FOOTER.size, os.SEEK_CUR)
+            if end > size:
+                raise _damaged(path, number, offset, f"the file ends within its {length} bytes")
+            records_seen += 1
+    return records_seen
+
+
+def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int]]:
+    """Yields number, offset and payload length of each record, with the file standing at the payload."""
+    number = 0
+    while True:
+        offset = file.tell()
+        header = file.read(_HEADER.size)
+        if not header:
+            return
+        if len(header) < _HEADER.size:
+            raise _damaged(path, number, offset, f"the file ends within its {_HEADER.size}-byte header")
+        length, crc = _HEADER.unpack(header)
+        if crc != _masked_crc(header[:8]):
+            raise _damaged(path, number, offset, "the checksum of its length does not match")
+        yield number, offset, length
+        number += 1
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _damaged(path: Path, number: int, offset: int, reason: str) -> DataError:
+    return DataError(f"{path}: record {number} at byte {offset}: {reason}. Make or copy the file again.")

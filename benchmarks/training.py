@@ -1,0 +1,112 @@
+"""The graph of one global step: every tower's forward and backward pass, and what the manager makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from benchmarks.devices import HOST, Devices
+from benchmarks.inputs import TowerInput
+from models.building import Model
+from variable_mgr.manager import Optimizer, TowerUpdate, VariableManager
+from variable_mgr.reduction import mean
+
+# From logits and labels to the mean loss of a batch, a scalar.
+LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What a session runs.
+
+    Attributes:
+        operation: one global step, all towers.
+        loss: mean over all towers of the tower's mean loss, without weight decay, before the step's update.
+        initializers: run once, in this order, before the first step.
+    """
+
+    operation: tf.Operation
+    loss: tf.Tensor
+    initializers: list[tf.Operation]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels."""
+
+    loss: LossFunction
+    weight_decay: float
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns the mean softmax cross-entropy of logits [batch, classes] and labels [batch]."""
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def build_training_step(
+    model: Model,
+    inputs: Sequence[TowerInput],
+    devices: Devices,
+    *,
+    manager: VariableManager,
+    optimizer: Optimizer,
+    objective: Objective,
+) -> Step:
+    """Builds a training step in the default graph: one tower per device, one input per tower.
+
+    Afterwards the manager knows its variables.
+    """
+    manager.create(model.variables)
+    losses, updates = [], []
+    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{tower}"):
+            loss, update = _train_tower(model, manager.read(tower), tower_input, objective)
+            losses.append(loss)
+            updates.append(update)
+    operation = manager.apply(updates, optimizer)
+    return _step(operation, losses, manager)
+
+
+def build_inference_step(
+    model: Model,
+    inputs: Sequence[TowerInput],
+    devices: Devices,
+    *,
+    manager: VariableManager,
+    loss: LossFunction,
+) -> Step:
+    """Builds a forward pass in inference mode on every tower; nothing is updated."""
+    manager.create(model.variables)
+    losses = []
+    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{tower}"):
+            logits, _ = model.call(manager.read(tower), tower_input.images, training=False)
+            losses.append(loss(logits, tower_input.labels))
+    return _step(tf.group(*losses), losses, manager)
+
+
+def _train_tower(
+    model: Model, values: Sequence[tf.Tensor], tower_input: TowerInput, objective: Objective
+) -> tuple[tf.Tensor, TowerUpdate]:
+    """Returns one tower's mean loss, its gradients and its new state, on the current device."""
+    logits, state = model.call(values, tower_input.images, training=True)
+    loss = objective.loss(logits, tower_input.labels)
+    weights = [(v, value) for v, value in zip(model.variables, values, strict=True) if v.kind == "weight"]
+    gradients = tf.gradients(loss, [value for _, value in weights])
+    for index, (variable, value) in enumerate(weights):
+        if gradients[index] is None:
+            raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
+        if variable.decayed and objective.weight_decay:
+            # The gradient of the decay term is written down; computing the term itself would read every weight again.
+            gradients[index] += objective.weight_decay * value
+    named = {variable.name: gradient for (variable, _), gradient in zip(weights, gradients, strict=True)}
+    return loss, TowerUpdate(gradients=named, state=state)
+
+
+def _step(operation: tf.Operation, losses: Sequence[tf.Tensor], manager: VariableManager) -> Step:
+    with tf.device(HOST):
+        loss = mean(losses)
+    initializers = [tf.compat.v1.global_variables_initializer(), *manager.after_initialization()]
+    return Step(operation, loss, initializers)

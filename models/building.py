@@ -1,0 +1,133 @@
+"""Builds a model and calls it as a pure function inside a TensorFlow graph.
+
+Keras holds the architecture; the caller holds the variables. A model built here never allocates its own: it is built
+and called inside a `keras.StatelessScope` that leaves them uninitialised, so that building takes milliseconds and no
+memory, and the eager runtime (which would reserve a GPU's memory a second time) is never started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from models.layers import DataFormat, Layers
+from models.specs import NUM_CHANNELS, ModelSpec
+
+# Kept out of weight decay, as is usual: they are few, and shrinking them does not shrink the function.
+_NOT_DECAYED = ("bias", "gamma", "beta")
+
+VariableKind = Literal["weight", "statistic", "tower_state"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelVariable:
+    """What one variable of a model is.
+
+    Attributes:
+        name: Keras' path of it, for example `stem/kernel`; the same for every manager and in every checkpoint.
+        shape: its static shape.
+        dtype: its type's name.
+        kind: `weight` is trained; `statistic` moves with the batches (moving averages); `tower_state` belongs to one
+            tower and is never shared (a seed of dropout).
+        decayed: whether weight decay applies to it.
+        initial_value: makes its initial value, in the default graph, on the current device.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: VariableKind
+    decayed: bool
+    initial_value: Callable[[], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """A Keras model as a pure function of its variables, which are listed in the order that `call` takes them."""
+
+    keras_model: keras.Model
+    variables: Sequence[ModelVariable]
+
+    def call(
+        self, values: Sequence[tf.Tensor], images: tf.Tensor, *, training: bool
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Runs the model on the values of its variables.
+
+        Args:
+            values: one tensor per variable.
+            images: [batch, height, width, channels], or NCHW where the model was built so.
+            training: batch statistics and dropout, or neither.
+
+        Returns:
+            The logits, [batch, classes] float32; and the new values of the variables that are no weights, by name.
+        """
+        count = len(self.keras_model.trainable_variables)
+        with _no_own_variables():
+            logits, state = self.keras_model.stateless_call(
+                list(values[:count]), list(values[count:]), images, training=training
+            )
+        return logits, {v.name: value for v, value in zip(self.variables[count:], state, strict=True)}
+
+
+def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int) -> Model:
+    """Builds a model; equal seeds give equal initial values."""
+    size = spec.image_size
+    shape = (NUM_CHANNELS, size, size) if data_format == "NCHW" else (size, size, NUM_CHANNELS)
+    with stateless_building(seed):
+        images = keras.Input(shape, name="images")
+        definition = importlib.import_module(f"models.{spec.module}")
+        logits = definition.build(images, Layers(data_format), num_classes, **spec.options)
+        name = spec.name.replace(".", "_")
+        return adapt(keras.Model(images, logits, name=name))
+
+
+@contextmanager
+def stateless_building(seed: int) -> Iterator[None]:
+    """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed."""
+    keras.utils.set_random_seed(seed)
+    with _no_own_variables():
+        yield
+
+
+def adapt(keras_model: keras.Model) -> Model:
+    """Makes a Keras model that was built within `stateless_building` a pure function."""
+    ordered = [*keras_model.trainable_variables, *keras_model.non_trainable_variables]
+    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(ordered)])
+
+
+def _no_own_variables() -> keras.StatelessScope:
+    return keras.StatelessScope(initialize_variables=False)
+
+
+def _describe(variable: keras.Variable, number: int) -> ModelVariable:
+    kind = _kind(variable)
+
+    def initial_value() -> tf.Tensor:
+        with _no_own_variables():
+            value: Any = variable.value  # the initialiser's output, since the variable is never initialised
+        if isinstance(value, tf.Variable):
+            raise RuntimeError(f"Keras has allocated {variable.path}; build the model within stateless_building().")
+        return value
+
+    return ModelVariable(
+        # Keras numbers seed generators over the whole process; a name must not depend on what was built before.
+        name=f"seed_{number}" if kind == "tower_state" else variable.path,
+        shape=tuple(variable.shape),
+        dtype=variable.dtype,
+        kind=kind,
+        decayed=variable.trainable and variable.path.rsplit("/", 1)[-1] not in _NOT_DECAYED,
+        initial_value=initial_value,
+    )
+
+
+def _kind(variable: keras.Variable) -> VariableKind:
+    if variable.trainable:
+        return "weight"
+    # Keras' moving averages are floating point, its seed states integers.
+    return "statistic" if variable.dtype.startswith(("float", "bfloat")) else "tower_state"

@@ -1,0 +1,229 @@
+"""Layers that the models share, for one data format each, with every fact of the layout decided here.
+
+Keras' own pooling inserts transposes for NCHW and its batch normalisation never uses TensorFlow's fused kernel, so
+those two are ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+DataFormat = Literal["NHWC", "NCHW"]
+Tensor = Any  # a Keras symbolic tensor
+_PADDINGS = {"same": "SAME", "valid": "VALID"}
+
+
+class FusedBatchNorm(keras.layers.BatchNormalization):
+    """Batch normalisation on `tf.compat.v1.nn.fused_batch_norm`; float32 statistics whatever the compute type.
+
+    In training, the kernel itself moves the averages (`exponential_avg_factor`), which saves six small operations a
+    layer. The moving variance is of the unbiased batch variance, as in tf_cnn_benchmarks and cuDNN.
+    """
+
+    def __init__(self, *, data_format: DataFormat, **kwargs: Any) -> None:
+        super().__init__(axis=1 if data_format == "NCHW" else -1, **kwargs)
+        self.data_format = data_format
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Normalises a 4-D batch in this layer's data format."""
+        channels = self.moving_mean.shape
+        float32 = self.variable_dtype
+        outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            inputs,
+            scale=tf.convert_to_tensor(self.gamma) if self.scale else tf.ones(channels, float32),
+            offset=tf.convert_to_tensor(self.beta) if self.center else tf.zeros(channels, float32),
+            mean=tf.convert_to_tensor(self.moving_mean),
+            variance=tf.convert_to_tensor(self.moving_variance),
+            epsilon=self.epsilon,
+            data_format=self.data_format,
+            is_training=bool(training),
+            exponential_avg_factor=1.0 - self.momentum,
+        )
+        if training:
+            self.moving_mean.assign(mean)
+            self.moving_variance.assign(variance)
+        return outputs
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor needs; the axis follows from the data format."""
+        config = super().get_config() | {"data_format": self.data_format}
+        config.pop("axis")
+        return config
+
+
+class Pool(keras.layers.Layer):
+    """Maximum or average pooling through `tf.nn`, which has kernels for both data formats."""
+
+    def __init__(
+        self,
+        kind: Literal["max", "avg"],
+        *,
+        size: int,
+        stride: int,
+        padding: str,
+        data_format: DataFormat,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kind, self.size, self.stride, self.padding = kind, size, stride, padding
+        self.data_format = data_format
+
+    def call(self, inputs: Any) -> Any:
+        """Pools a 4-D batch in this layer's data format."""
+        pool = tf.nn.max_pool2d if self.kind == "max" else tf.nn.avg_pool2d
+        return pool(inputs, self.size, self.stride, _PADDINGS[self.padding], self.data_format)
+
+    def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape after pooling, so that Keras need not trace the layer to find it."""
+        spatial = (2, 3) if self.data_format == "NCHW" else (1, 2)
+        shape = list(input_shape)
+        for axis in spatial:
+            covered = shape[axis] if self.padding == "same" else shape[axis] - self.size + 1
+            shape[axis] = -(-covered // self.stride)
+        return tuple(shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor needs."""
+        names = ("kind", "size", "stride", "padding", "data_format")
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """What differs between families of models: the initial kernels and the batch normalisation."""
+
+    kernel_gain: float = 2.0
+    batch_norm_scale: bool = True
+    batch_norm_epsilon: float = 1e-5
+    batch_norm_momentum: float = 0.9
+
+
+class Layers:
+    """Makes layers of one data format with one family of initialisers.
+
+    Kernels start uniform with variance `kernel_gain` / fan-in. The gain of He et al. 2015 (arXiv:1502.01852), 2, keeps
+    the size of activations through ReLUs. Maximum pooling adds to it, so a model that has many poolings and no
+    batch normalisation needs less, or its first loss is far from ln(classes) and its first steps leave the finite.
+
+    Args:
+        data_format: layout of images.
+        style: the rest.
+    """
+
+    def __init__(self, data_format: DataFormat, style: Style = Style()) -> None:
+        self.data_format = data_format
+        self._style = style
+        self._keras_format = "channels_first" if data_format == "NCHW" else "channels_last"
+        self.channel_axis = 1 if data_format == "NCHW" else -1
+
+    def conv(
+        self,
+        x: Tensor,
+        filters: int,
+        size: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        padding: str = "same",
+        name: str,
+    ) -> Tensor:
+        """Convolution with bias and ReLU."""
+        x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=True, name=name)
+        return keras.layers.ReLU(name=f"{name}_relu")(x)
+
+    def conv_bn(
+        self,
+        x: Tensor,
+        filters: int,
+        size: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        padding: str = "same",
+        relu: bool = True,
+        name: str,
+    ) -> Tensor:
+        """Convolution without bias, batch normalisation, ReLU unless told otherwise."""
+        x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
+        x = FusedBatchNorm(
+            data_format=self.data_format,
+            momentum=self._style.batch_norm_momentum,
+            epsilon=self._style.batch_norm_epsilon,
+            scale=self._style.batch_norm_scale,
+            name=f"{name}_bn",
+        )(x)
+        return keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
+
+    def pool(
+        self,
+        x: Tensor,
+        kind: Literal["max", "avg"],
+        size: int,
+        stride: int,
+        *,
+        padding: str = "valid",
+        name: str,
+    ) -> Tensor:
+        """Maximum or average pooling."""
+        return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
+
+    def add_relu(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
+        """The end of a residual block."""
+        return keras.layers.ReLU(name=f"{name}_relu")(keras.layers.Add(name=f"{name}_add")([x, shortcut]))
+
+    def concat(self, branches: list[Tensor], *, name: str) -> Tensor:
+        """Concatenates along the channels."""
+        return keras.layers.Concatenate(axis=self.channel_axis, name=name)(branches)
+
+    def global_average(self, x: Tensor) -> Tensor:
+        """Mean over height and width: [batch, channels]."""
+        return keras.layers.GlobalAveragePooling2D(data_format=self._keras_format, name="global_average")(x)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        """[batch, height * width * channels], in that order for both formats, so weights fit both."""
+        return keras.layers.Flatten(data_format=self._keras_format, name="flatten")(x)
+
+    def dense(self, x: Tensor, units: int, *, name: str) -> Tensor:
+        """Dense layer with ReLU."""
+        return keras.layers.Dense(units, activation="relu", kernel_initializer=self._initializer(), name=name)(x)
+
+    def dropout(self, x: Tensor, *, name: str) -> Tensor:
+        """Drops half of the units in training."""
+        return keras.layers.Dropout(0.5, name=name)(x)
+
+    def classifier(self, x: Tensor, num_classes: int) -> Tensor:
+        """Logits in float32, whatever the compute type."""
+        initializer = keras.initializers.RandomNormal(stddev=0.01)
+        return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
+
+    def _initializer(self) -> keras.initializers.Initializer:
+        # Uniform draws start VGG-16's 138 M weights in a third of the time that truncated normal ones take.
+        return keras.initializers.VarianceScaling(self._style.kernel_gain, mode="fan_in", distribution="uniform")
+
+    def styled(self, style: Style) -> Layers:
+        """Returns layers of the same data format in another style."""
+        return Layers(self.data_format, style)
+
+    def _conv2d(
+        self,
+        x: Tensor,
+        filters: int,
+        size: int | tuple[int, int],
+        *,
+        use_bias: bool,
+        name: str,
+        **kwargs: Any,
+    ) -> Tensor:
+        layer = keras.layers.Conv2D(
+            filters,
+            size,
+            strides=kwargs["stride"],
+            padding=kwargs["padding"],
+            use_bias=use_bias,
+            kernel_initializer=self._initializer(),
+            data_format=self._keras_format,
+            name=name,
+        )
+        return layer(x)

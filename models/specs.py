@@ -1,0 +1,156 @@
+"""The models and what the literature says of them. Imports without TensorFlow.
+
+A new model is one file with a `build(images, layers, num_classes, **options)` and one entry in `MODELS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+BACKGROUND_CLASSES = 1001
+IMAGENET_CLASSES = 1000
+NUM_CHANNELS = 3
+
+
+class UnknownModelError(ValueError):
+    """There is no model of that name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model's name, how it is built, its defaults, and the figures that it is checked against.
+
+    Attributes:
+        name: what the command line calls it.
+        title: what people call it.
+        module: the module below `models` whose `build` makes it.
+        options: keyword arguments of that `build`.
+        image_size: height and width of an input image, pixels.
+        batch_on_gpu: default images per device and step on a GPU.
+        batch_on_cpu: likewise on a CPU.
+        learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
+        parameters: trainable parameters with 1000 classes.
+        gflop_per_image: forward pass, 10^9 operations, 2 for a multiply-add, convolutions and dense layers.
+        source: the paper, and where the figures stand.
+    """
+
+    name: str
+    title: str
+    module: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    image_size: int
+    batch_on_gpu: int
+    batch_on_cpu: int
+    learning_rate: float
+    parameters: int
+    gflop_per_image: float
+    source: str
+
+
+MODELS = (
+    ModelSpec(
+        name="alexnet",
+        title="AlexNet (one tower)",
+        module="alexnet",
+        image_size=227,
+        batch_on_gpu=512,
+        batch_on_cpu=32,
+        learning_rate=0.005,
+        parameters=61_100_840,
+        gflop_per_image=1.43,
+        source="Krizhevsky, 'One weird trick for parallelizing convolutional neural networks', arXiv:1404.5997; "
+        "figures: torchvision model table (61.1 M parameters, 0.71 G multiply-adds)",
+    ),
+    ModelSpec(
+        name="inception3",
+        title="Inception v3, no auxiliary head",
+        module="inception",
+        image_size=299,
+        batch_on_gpu=64,
+        batch_on_cpu=4,
+        learning_rate=0.01,
+        parameters=23_817_352,
+        gflop_per_image=11.5,
+        source="Szegedy et al., 'Rethinking the Inception architecture for computer vision', arXiv:1512.00567; "
+        "figures: Keras applications (23.9 M with moving averages), 5.7 G multiply-adds",
+    ),
+    ModelSpec(
+        name="resnet50",
+        title="ResNet-50 v1",
+        module="resnet",
+        options={"stride_in_3x3": False},
+        image_size=224,
+        batch_on_gpu=64,
+        batch_on_cpu=8,
+        learning_rate=0.003,
+        parameters=25_557_032,
+        gflop_per_image=7.7,
+        source="He et al., 'Deep residual learning for image recognition', arXiv:1512.03385, table 1: "
+        "3.8 G multiply-adds",
+    ),
+    ModelSpec(
+        name="resnet50_v1.5",
+        title="ResNet-50 v1.5",
+        module="resnet",
+        options={"stride_in_3x3": True},
+        image_size=224,
+        batch_on_gpu=64,
+        batch_on_cpu=8,
+        learning_rate=0.003,
+        parameters=25_557_032,
+        gflop_per_image=8.2,
+        source="as resnet50, stride moved to the 3x3 convolution as in torchvision; figures: torchvision model "
+        "table (25.6 M parameters, 4.09 G multiply-adds)",
+    ),
+    ModelSpec(
+        name="trivial",
+        title="trivial: three dense layers, for measuring everything but the model",
+        module="trivial",
+        image_size=227,
+        batch_on_gpu=32,
+        batch_on_cpu=32,
+        learning_rate=1e-4,
+        parameters=154_588 + 8_192 + 4_097_000,
+        gflop_per_image=0.0085,
+        source="counted by hand: 227*227*3 -> 1 -> 4096 -> classes",
+    ),
+    ModelSpec(
+        name="vgg16",
+        title="VGG-16",
+        module="vgg",
+        image_size=224,
+        batch_on_gpu=64,
+        batch_on_cpu=4,
+        learning_rate=0.002,
+        parameters=138_357_544,
+        gflop_per_image=30.9,
+        source="Simonyan and Zisserman, 'Very deep convolutional networks', arXiv:1409.1556, table 2: 138 M "
+        "parameters; 15.5 G multiply-adds",
+    ),
+)
+
+# Other spellings that people type, each for one model above.
+_ALIASES = {"resnet50_v15": "resnet50_v1.5", "inceptionv3": "inception3", "inception_v3": "inception3"}
+
+
+def names() -> list[str]:
+    """Returns the names of all models."""
+    return [spec.name for spec in MODELS]
+
+
+def find(name: str) -> ModelSpec:
+    """Returns the spec of a model; the case of the name does not matter.
+
+    Raises:
+        UnknownModelError: there is none of that name.
+    """
+    wanted = _ALIASES.get(name.lower(), name.lower())
+    for spec in MODELS:
+        if spec.name == wanted:
+            return spec
+    near = difflib.get_close_matches(wanted, names(), n=1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise UnknownModelError(f"There is no model '{name}'.{hint} Models: {', '.join(names())}.")

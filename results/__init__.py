@@ -1,0 +1,1 @@
+"""What comes out of a run: the record, its store, statistics and tables. Knows no TensorFlow."""

@@ -1,0 +1,77 @@
+"""The columns of `results.csv`: one line each here makes a column. Empty where a run does not know the value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from results.record import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column: its name with unit, what it means, and how it is read off a record."""
+
+    name: str
+    meaning: str
+    value: Callable[[Record], Any]
+
+
+def _config(field: str) -> Callable[[Record], Any]:
+    return lambda record: record.config.get(field)
+
+
+def _derived(field: str) -> Callable[[Record], Any]:
+    return lambda record: getattr(record.derived, field)
+
+
+def _loss(which: int) -> Callable[[Record], Any]:
+    def value(record: Record) -> float | None:
+        losses = [*record.measurement.warmup_losses, *record.measurement.losses]
+        return losses[which] if losses else None
+
+    return value
+
+
+COLUMNS = (
+    Column("run_id", "names the run", lambda r: r.identity.run_id),
+    Column("time_utc", "when it ended", lambda r: r.identity.time_utc),
+    Column("status", "ok, or why the number must not be used", lambda r: r.status),
+    Column("reason", "the status in words", lambda r: r.reason),
+    Column("model", "what was trained", _config("model")),
+    Column("variable_update", "variable manager", _config("variable_update")),
+    Column("num_gpus", "devices, one tower each", _config("num_devices")),
+    Column("device", "cpu (logical devices) or gpu", _config("device")),
+    Column("batch_per_device", "images per device and step", _config("batch_per_device")),
+    Column("batch_global", "images per step", lambda r: r.measurement.images_per_step),
+    Column("data", "synthetic, or the data set's name", _config("data_name")),
+    Column("data_format", "NHWC or NCHW", _config("data_format")),
+    Column("precision", "of the arithmetic", _config("precision")),
+    Column("optimizer", "update rule", _config("optimizer")),
+    Column("forward_only", "inference, no training", _config("forward_only")),
+    Column("images_per_sec", "all measured images over all measured time", _derived("images_per_sec")),
+    Column("images_per_sec_low", "95 % interval, lower bound", _derived("images_per_sec_low")),
+    Column("images_per_sec_high", "95 % interval, upper bound", _derived("images_per_sec_high")),
+    Column("images_per_sec_per_device", "the same, per device", _derived("images_per_sec_per_device")),
+    Column("images_per_sec_jitter", "1.4826 MAD of the per-step rates", _derived("images_per_sec_jitter")),
+    Column("step_ms_p50", "median step, milliseconds", _derived("step_ms_p50")),
+    Column("step_ms_p90", "90 % of steps were faster", _derived("step_ms_p90")),
+    Column("step_ms_p99", "99 % of steps were faster", _derived("step_ms_p99")),
+    Column("measured_steps", "how many", lambda r: len(r.measurement.step_seconds)),
+    Column("first_step_s", "the first step, seconds", lambda r: r.measurement.first_step_seconds),
+    Column("startup_s", "process start to first step", lambda r: r.measurement.startup_seconds),
+    Column("loss_first", "of the first step", _loss(0)),
+    Column("loss_last", "of the last step", _loss(-1)),
+    Column("gflop_per_image", "forward, 2 per multiply-add", lambda r: r.model.get("gflop_per_image")),
+    Column("peak_host_memory_bytes", "largest RSS", lambda r: r.measurement.peak_host_memory_bytes),
+    Column("tf_version", "TensorFlow", lambda r: r.environment.get("tensorflow_version")),
+    Column("hardware_key", "equal on equal hardware", lambda r: r.identity.hardware_key),
+    Column("config_key", "equal for equal configuration", lambda r: r.identity.config_key),
+)
+
+
+def row(record: Record) -> dict[str, Any]:
+    """Returns the record as one CSV row; what is unknown is empty."""
+    values = {column.name: column.value(record) for column in COLUMNS}
+    return {name: "" if value is None else value for name, value in values.items()}

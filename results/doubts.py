@@ -1,0 +1,58 @@
+"""The harness doubts itself: full sentences on what was seen, why it matters, and what to try."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from results.record import Derived, Measurement
+from results.statistics import MIN_STEPS_FOR_INTERVAL
+
+_UNSTEADY_SHARE = 0.10
+_DRIFT_SHARE = 0.10
+_MIN_STEPS_FOR_TREND = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under what a run took place: the machine's load per core before it, and devices that share cores."""
+
+    load_per_core: float
+    cpu_devices: int
+    cores: int
+
+
+def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
+    """Returns a sentence for each reason not to trust the number too far."""
+    seconds = measurement.step_seconds
+    found = []
+    if conditions.load_per_core > 0.3:
+        found.append(
+            f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
+            "have slowed it: repeat it on an idle machine."
+        )
+    if conditions.cpu_devices > conditions.cores:
+        found.append(
+            f"{conditions.cpu_devices} logical CPU devices share {conditions.cores} cores: this shows that a setting "
+            "works, not how it would scale on as many devices."
+        )
+    if seconds and len(seconds) < MIN_STEPS_FOR_INTERVAL:
+        found.append(
+            f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
+            "--time_limit_seconds."
+        )
+    if derived.images_per_sec and derived.images_per_sec_jitter:
+        share = derived.images_per_sec_jitter / derived.images_per_sec
+        if share > _UNSTEADY_SHARE:
+            found.append(
+                f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling "
+                "or slow input."
+            )
+    if len(seconds) >= _MIN_STEPS_FOR_TREND:
+        half = len(seconds) // 2
+        change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
+        if abs(change) > _DRIFT_SHARE:
+            found.append(
+                f"The second half of the steps was {abs(change):.0%} {'slower' if change > 0 else 'faster'} than the "
+                "first: the machine was not in a steady state; give more --num_warmup_batches."
+            )
+    return found

@@ -1,0 +1,201 @@
+"""The record of one run: everything a reader needs in order to trust, compare and repeat its number.
+
+A record is one JSON object. Its format has a number; `Record.from_json` refuses a number it does not know.
+
+History:
+  1  first format.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from results import statistics
+from results.version import SUITE_VERSION
+
+FORMAT_VERSION = 1
+
+
+class Status(enum.StrEnum):
+    """How a run ended. Only `OK` may ever become a baseline."""
+
+    OK = "ok"
+    INVALID = "invalid"
+    OUT_OF_MEMORY = "oom"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    SKIPPED = "skipped"
+    INTERRUPTED = "interrupted"
+
+
+class UnknownFormatError(ValueError):
+    """A record of a format that this version does not know."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Which run this is. The keys are hashes: records with equal keys may be compared."""
+
+    run_id: str
+    time_utc: str
+    command: list[str]
+    suite_version: str
+    suite_commit: str | None
+    config_key: str
+    hardware_key: str
+    software_key: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What was observed, one entry per step, all times in seconds.
+
+    Attributes:
+        images_per_step: images that one global step consumes, over all devices.
+        startup_seconds: from the start of the process to the start of the first step.
+        first_step_seconds: the first step alone, which pays for graph optimisation and memory growth.
+        warmup_step_seconds: the other steps before measuring.
+        step_seconds: the measured steps.
+        losses: mean loss over all devices, per measured step; None stands for a value that is not finite.
+        warmup_losses: likewise, of the first step and the warm-up steps.
+        peak_host_memory_bytes: largest resident set of the process.
+        replica_drift: largest absolute difference between copies of a variable that must be equal;
+            None where copies may differ or there is only one.
+    """
+
+    images_per_step: int
+    startup_seconds: float | None = None
+    first_step_seconds: float | None = None
+    warmup_step_seconds: Sequence[float] = ()
+    step_seconds: Sequence[float] = ()
+    losses: Sequence[float | None] = ()
+    warmup_losses: Sequence[float | None] = ()
+    peak_host_memory_bytes: int | None = None
+    replica_drift: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Derived:
+    """Numbers computed from the measurement; None where it does not support one."""
+
+    images_per_sec: float | None = None
+    images_per_sec_low: float | None = None
+    images_per_sec_high: float | None = None
+    images_per_sec_per_device: float | None = None
+    images_per_sec_jitter: float | None = None
+    step_ms_p50: float | None = None
+    step_ms_p90: float | None = None
+    step_ms_p99: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """One run. `config` and `environment` are plain mappings, so that they can grow without a new format."""
+
+    identity: Identity
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    model: Mapping[str, Any]
+    placement: Mapping[str, Any]
+    measurement: Measurement
+    derived: Derived
+    status: Status
+    reason: str = ""
+    warnings: Sequence[str] = ()
+    format_version: int = FORMAT_VERSION
+
+    def to_json(self) -> str:
+        """Returns the record as one line of strictly valid JSON (no NaN, no line break)."""
+        return json.dumps(_finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Record:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            UnknownFormatError: the record's `format_version` is not one that this version reads.
+            ValueError: the line is not a record.
+        """
+        fields = json.loads(line)
+        if not isinstance(fields, dict) or "format_version" not in fields:
+            raise ValueError("not a record: there is no format_version in it")
+        if fields["format_version"] != FORMAT_VERSION:
+            raise UnknownFormatError(
+                f"The record has format {fields['format_version']}, this version ({SUITE_VERSION}) reads "
+                f"format {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
+            )
+        parts = {"identity": Identity, "measurement": Measurement, "derived": Derived, "status": Status}
+        try:
+            for name, part in parts.items():
+                value = fields[name]
+                fields[name] = part(**value) if isinstance(value, dict) else part(value)
+            return cls(**fields)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
+
+
+def derive(measurement: Measurement, num_devices: int) -> Derived:
+    """Computes the derived numbers from the measured steps of `num_devices` devices."""
+    seconds = measurement.step_seconds
+    if not seconds:
+        return Derived()
+    images = measurement.images_per_step
+    images_per_sec = statistics.rate(seconds, images)
+    low, high = statistics.rate_interval(seconds, images)
+    p50, p90, p99 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99)))
+    return Derived(
+        images_per_sec=images_per_sec,
+        images_per_sec_low=low,
+        images_per_sec_high=high,
+        images_per_sec_per_device=images_per_sec / num_devices,
+        images_per_sec_jitter=statistics.rate_jitter(seconds, images),
+        step_ms_p50=p50,
+        step_ms_p90=p90,
+        step_ms_p99=p99,
+    )
+
+
+def identify(
+    *,
+    command: Sequence[str],
+    suite_commit: str | None,
+    config: Mapping[str, Any],
+    hardware: Mapping[str, Any],
+    software: Mapping[str, Any],
+) -> Identity:
+    """Gives a run its identity. The mappings must hold only what can move the number."""
+    return Identity(
+        run_id=uuid.uuid4().hex[:12],
+        time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        suite_version=SUITE_VERSION,
+        suite_commit=suite_commit,
+        config_key=key_of(config),
+        hardware_key=key_of(hardware),
+        software_key=key_of(software),
+    )
+
+
+def key_of(values: Mapping[str, Any]) -> str:
+    """Returns a short hash of the values, independent of their order."""
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _finite(value: Any) -> Any:
+    """Replaces every float that JSON cannot hold by None, in nested lists and mappings."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

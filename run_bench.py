@@ -1,0 +1,49 @@
+"""Benchmark CNN training on TensorFlow: `python run_bench.py --help`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
+
+
+def main() -> int:
+    """Runs the command line and returns its exit status."""
+    stranger = foreign_package()
+    if stranger:
+        print(f"run_bench: {stranger}", file=sys.stderr)
+        return 2
+    from benchmarks.command_line import dispatch
+    from benchmarks.errors import BenchError, ExitStatus
+
+    try:
+        return dispatch(sys.argv[1:])
+    except BenchError as error:
+        print(f"run_bench: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+    except BrokenPipeError:  # the reader of stdout went away
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitStatus.RUN_FAILED
+
+
+def foreign_package() -> str | None:
+    """Returns a sentence if one of our generic top-level names would import somebody else's package."""
+    home = Path(__file__).resolve().parent
+    for name in PACKAGES:
+        spec = importlib.util.find_spec(name)
+        found = Path(spec.origin).resolve() if spec and spec.origin else None
+        if found != home / name / "__init__.py":
+            return (
+                f"'import {name}' takes {found or 'nothing'} instead of {home / name}. Run it as "
+                f"'python {home / 'run_bench.py'}', without the other package on PYTHONPATH."
+            )
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What a variable manager is: the interface, and the values that pass through it."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+
+class VariableSpec(Protocol):
+    """What a manager must know of one variable in order to create it."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name: equal for every manager, and the name in a checkpoint."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Static shape."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the type."""
+
+    @property
+    def kind(self) -> str:
+        """`weight` (trained), `statistic` (moves with the batches), `tower_state` (never shared)."""
+
+    def initial_value(self) -> tf.Tensor:
+        """Makes the initial value in the default graph, on the current device."""
+
+
+class Optimizer(Protocol):
+    """An update rule. It keeps what it must remember of a variable on that variable's own device."""
+
+    def apply(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]) -> list[tf.Operation]:
+        """Returns one operation per variable that updates it in place by its gradient."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TowerUpdate:
+    """What one tower computed in a step, by variable name: gradients of weights, new values of all other variables."""
+
+    gradients: Mapping[str, tf.Tensor]
+    state: Mapping[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """One created variable: its canonical name, its kind, where it lives and how large it is."""
+
+    name: str
+    kind: str
+    device: str
+    size_bytes: int
+
+
+class VariableManager(abc.ABC):
+    """Decides where variables live, what a tower reads, and how gradients come together.
+
+    Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
+    initialisers have run, `after_initialization` runs once, then the steps.
+    """
+
+    @abc.abstractmethod
+    def create(self, specs: Sequence[VariableSpec]) -> None:
+        """Creates all variables in the default graph."""
+
+    @abc.abstractmethod
+    def read(self, tower: int) -> list[tf.Tensor]:
+        """Returns what tower `tower` computes with: one tensor per spec, in the order given to `create`."""
+
+    @abc.abstractmethod
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
+        """Returns the operation that ends a global step: gradients combined and applied, state stored.
+
+        Args:
+            updates: one per tower, in tower order; each gradient is of the tower's own mean loss.
+            optimizer: the update rule.
+        """
+
+    @abc.abstractmethod
+    def after_initialization(self) -> list[tf.Operation]:
+        """Returns what runs once, in this order, after all variables have their initial values."""
+
+    @abc.abstractmethod
+    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+        """Returns the authoritative copy of every weight and statistic by canonical name."""
+
+    @abc.abstractmethod
+    def placed(self) -> list[Placed]:
+        """Returns every created variable, copies included."""
+
+    @abc.abstractmethod
+    def replica_drift(self) -> tf.Tensor | None:
+        """Returns the largest absolute difference between copies that must be equal; None where there are none."""
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """Returns in words where variables live and how gradients come together, for a person to read."""

@@ -1,0 +1,82 @@
+"""`replicated` and `independent`: one full copy of every variable per tower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from variable_mgr import variables
+from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.reduction import Reduction
+
+
+class Replicated(VariableManager):
+    """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
+
+    Args:
+        tower_devices: one device per tower.
+        reduction: combines the towers' gradients (`NoExchange` makes this the `independent` manager).
+    """
+
+    def __init__(self, tower_devices: Sequence[str], reduction: Reduction) -> None:
+        self._devices = list(tower_devices)
+        self._reduction = reduction
+        self._specs: list[VariableSpec] = []
+        self._copies: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
+
+    def create(self, specs: Sequence[VariableSpec]) -> None:
+        """Creates a copy of every variable on every tower's device."""
+        self._specs = list(specs)
+        first = self._copies[0]
+        for tower, (device, copy) in enumerate(zip(self._devices, self._copies, strict=True)):
+            for spec in specs:
+                if spec.kind == "tower_state":
+                    copy[spec.name] = variables.create_tower_state(spec, device=device, tower=tower)
+                else:
+                    # One tensor initialises all copies: the random numbers are drawn once.
+                    same = first[spec.name].initial_value if tower else None
+                    copy[spec.name] = variables.create(spec, device=device, prefix=f"tower_{tower}", initial_value=same)
+
+    def read(self, tower: int) -> list[tf.Tensor]:
+        """Returns the tower's own copy."""
+        return variables.read_all(self._specs, self._copies[tower])
+
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
+        """Applies to every copy what the reduction hands to its tower."""
+        names = list(updates[0].gradients)
+        reduced = self._reduction.mean([[update.gradients[name] for name in names] for update in updates])
+        operations: list[tf.Operation] = []
+        for copy, gradients, update in zip(self._copies, reduced, updates, strict=True):
+            operations += optimizer.apply([copy[name] for name in names], gradients)
+            operations += variables.assign_all(copy, update.state)
+        return tf.group(*operations)
+
+    def after_initialization(self) -> list[tf.Operation]:
+        """Nothing: the copies are initialised from one tensor."""
+        return []
+
+    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+        """Returns tower 0's copy."""
+        return {spec.name: self._copies[0][spec.name] for spec in self._specs if spec.kind != "tower_state"}
+
+    def placed(self) -> list[Placed]:
+        """Returns all copies."""
+        return [entry for copy in self._copies for entry in variables.placed(self._specs, copy)]
+
+    def replica_drift(self) -> tf.Tensor | None:
+        """Compares every tower's weights with tower 0's."""
+        if not self._reduction.makes_equal or len(self._devices) == 1:
+            return None
+        weights = [spec.name for spec in self._specs if spec.kind == "weight"]
+        first, *others = self._copies
+        differences = []
+        for copy, device in zip(others, self._devices[1:], strict=True):
+            with tf.device(device):
+                differences += [tf.reduce_max(tf.abs(copy[name] - first[name])) for name in weights]
+        with tf.device(self._devices[0]):
+            return tf.reduce_max(tf.stack(differences))
+
+    def describe(self) -> str:
+        """Returns in words where variables live and how gradients come together."""
+        return f"one full copy per tower; gradients {self._reduction.describe()}"
