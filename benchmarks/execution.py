@@ -187,7 +187,7 @@ def _facts(
     mode = "inference only" if config.forward_only else "training"
     return {
         "TensorFlow": tf.__version__,
-        "Model": f"{spec.name} - {spec.title}, {mode} in {config.precision}, {config.data_format}",
+        "Model": f"{spec.name} ({spec.title}), {mode}, {config.precision}, {config.data_format}",
         "Data": data,
         "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
         "Devices": devices.description,

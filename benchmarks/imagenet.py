@@ -53,7 +53,7 @@ def find_shards(directory: str) -> list[Path]:
         held = sorted(file.name for file in path.iterdir())[:_EXAMPLES_NAMED]
         holds = f"it holds {', '.join(held)}, ..." if held else "it is empty"
         raise DataError(
-            f"--data_dir={directory}: no file is named like train-00000-of-00008; {holds} Make a fake ImageNet "
+            f"--data_dir={directory}: no file is named like train-00000-of-00008; {holds}. Make a fake ImageNet "
             "with 'run_bench.py data make-imagenet DIR', or leave --data_dir out for synthetic images."
         )
     _check_complete(directory, [(int(match[1]), int(match[2])) for match in shards])
@@ -126,14 +126,15 @@ def read(
 def _images(shards: Sequence[Path], spec: InputSpec) -> tf.data.Dataset:
     """Returns an endless data set of (uint8 [size, size, 3], int64 label)."""
     files = tf.data.Dataset.from_tensor_slices([str(file) for file in shards])
-    files = files.shuffle(len(shards), seed=spec.seed).repeat()
-    records = files.interleave(
+    records = files.shuffle(len(shards), seed=spec.seed).interleave(
         tf.data.TFRecordDataset,
         cycle_length=min(_FILES_AT_A_TIME, len(shards)),
         num_parallel_calls=tf.data.AUTOTUNE,
         deterministic=True,
     )
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.shuffle(_SHUFFLE_RECORDS, seed=spec.seed)))
+    # Repeated after shuffling, so that every image is seen once before any is seen again.
+    endless = records.shuffle(_SHUFFLE_RECORDS, seed=spec.seed).repeat()
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), endless))
 
     def prepare(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label, boxes = _parse(record)

@@ -10,8 +10,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-# TensorFlow's C++ log level: 2 shows errors only.
-_QUIET = "2"
+# TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run that asked for no GPU need not read
+# that there is no CUDA. What stops a run comes as an exception all the same.
+_QUIET = {"gpu": "2", "cpu": "3"}
 
 
 def prepare(*, device: str, visible_gpus: Sequence[int] | None) -> None:
@@ -23,7 +24,7 @@ def prepare(*, device: str, visible_gpus: Sequence[int] | None) -> None:
     """
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[device])
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -39,7 +40,7 @@ def import_tensorflow() -> None:
     They are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
     importing. If the import fails, what was written is shown; if the user asked for a log level, nothing is held back.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") != _QUIET:
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") not in _QUIET.values():
         import keras
 
         return

@@ -74,10 +74,10 @@ class Measurement:
     images_per_step: int
     startup_seconds: float | None = None
     first_step_seconds: float | None = None
-    warmup_step_seconds: Sequence[float] = ()
-    step_seconds: Sequence[float] = ()
-    losses: Sequence[float | None] = ()
-    warmup_losses: Sequence[float | None] = ()
+    warmup_step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
+    step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
+    losses: Sequence[float | None] = dataclasses.field(default_factory=list)
+    warmup_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     peak_host_memory_bytes: int | None = None
     replica_drift: float | None = None
 
@@ -109,7 +109,7 @@ class Record:
     derived: Derived
     status: Status
     reason: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = dataclasses.field(default_factory=list)
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks import config, flags
+from benchmarks.errors import UsageError
+
+
+def resolve(*arguments: str, gpus: int = 0) -> config.Config:
+    return config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: gpus)
+
+
+def test_defaults_on_a_cpu() -> None:
+    made = resolve()
+    assert (made.model, made.device, made.num_devices, made.data_format) == ("resnet50", "cpu", 1, "NHWC")
+    assert (made.batch_per_device, made.num_batches, made.num_warmup_batches) == (8, 100, 3)
+    assert (made.data_name, made.shared_on) == ("synthetic", "cpu")
+
+
+def test_defaults_on_a_gpu() -> None:
+    made = resolve(gpus=4)
+    assert (made.device, made.num_devices, made.data_format) == ("gpu", 1, "NCHW")
+    assert (made.batch_per_device, made.num_warmup_batches, made.shared_on) == (64, 10, "gpu")
+
+
+def test_it_is_json() -> None:
+    made = resolve("--gpus=1,0", "--num_gpus=2", gpus=2)
+    assert json.loads(json.dumps(made.to_dict()))["visible_gpus"] == [1, 0]
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_a_cpu_that_is_asked_for_has_any_number_of_devices(gpus: int) -> None:
+    made = resolve("--device=CPU", "--num_gpus=5", gpus=gpus)
+    assert (made.device, made.num_devices, made.batch_global) == ("cpu", 5, 40)
+
+
+def test_auto_takes_the_cpu_only_without_gpus() -> None:
+    assert resolve("--device=auto", "--num_gpus=2").device == "cpu"
+    assert resolve("--device=auto", "--num_gpus=2", gpus=2).device == "gpu"
+
+
+def test_gpus_may_be_split() -> None:
+    assert resolve("--num_gpus=4", "--virtual_gpus=2", gpus=2).virtual_gpus == 2
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=1).virtual_gpus == 2
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=8).virtual_gpus == 1
+    assert resolve("--num_gpus=2", "--virtual_gpus=auto", "--device=auto").device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "words"),
+    [
+        (["--num_gpus=8"], 0, "--num_gpus=8 asks for 8 GPUs; this machine has 0 NVIDIA GPUs .*--device=cpu"),
+        (["--num_gpus=1"], 0, "--num_gpus=1 asks for 1 GPU; this machine has 0"),
+        (["--device=gpu"], 0, "--device=gpu asks for 1 GPU; this machine has 0"),
+        (["--num_gpus=8"], 4, "asks for 8 GPUs; this machine has 4"),
+        (["--num_gpus=2", "--gpus=1"], 4, "asks for 2 GPUs"),
+        (["--gpus=0,7"], 4, "names GPU 7; this machine has 4"),
+        (["--gpus=0,0"], 4, "different GPUs"),
+        (["--gpus=a"], 4, "such as --gpus=0,2"),
+        (["--gpus=0", "--device=cpu"], 4, "--gpus is about GPUs"),
+        (["--virtual_gpus=0"], 4, "--virtual_gpus=0"),
+        (["--virtual_gpus=half"], 4, "--virtual_gpus=half"),
+        (["--num_gpus=0"], 4, "--num_gpus=0 is too small: it must be at least 1"),
+        (["--batch_size=0"], 0, "--batch_size=0 is too small"),
+        (["--batch_size=-3"], 0, "--batch_size=-3 is too small"),
+        (["--num_batches=0"], 0, "--num_batches=0 is too small"),
+        (["--num_warmup_batches=-1"], 0, "at least 0"),
+        (["--display_every=0"], 0, "--display_every=0"),
+        (["--num_epochs=0"], 0, "--num_epochs=0.0 must be above 0"),
+        (["--init_learning_rate=nan"], 0, "must be above 0"),
+        (["--time_limit_seconds=-1"], 0, "must be above 0"),
+        (["--weight_decay=nan"], 0, "--weight_decay=nan"),
+        (["--gpu_memory_frac=1.5"], 1, "at most 1"),
+        (["--num_classes=10"], 0, "1000, or 1001"),
+        (["--num_batches=5", "--num_epochs=1"], 0, "give one of them"),
+        (["--distortions"], 0, "--nodistortions"),
+        (["--model=vgg61"], 0, "Did you mean 'vgg16'"),
+        (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(*arguments, gpus=gpus)
+
+
+def test_the_commands_of_the_2017_guide_are_understood() -> None:
+    common = ("--num_gpus=8", "--data_dir=/data")
+    parameter_server = resolve(
+        "--local_parameter_device=cpu", *common, "--batch_size=32", "--model=vgg16",
+        "--variable_update=parameter_server", "--nodistortions", gpus=8,
+    )  # fmt: skip
+    assert (parameter_server.shared_on, parameter_server.batch_per_device) == ("cpu", 32)
+    nccl = resolve(
+        "--local_parameter_device=gpu", *common, "--batch_size=64", "--model=vgg16",
+        "--variable_update=replicated", "--use_nccl=True", gpus=8,
+    )  # fmt: skip
+    assert nccl.shared_on == "gpu"
+    assert len(nccl.notices) == 1 and "NCCL" in nccl.notices[0]
+    without = resolve(*common, "--model=resnet50", "--variable_update=replicated", "--use_nccl=False", gpus=8)
+    assert without.notices == ()
+
+
+def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
+    made = resolve("--data_name=imagenet")
+    assert made.data_name == "synthetic"
+    assert "synthetic" in made.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "moves"),
+    [
+        ("--batch_size=4", True),
+        ("--optimizer=adam", True),
+        ("--num_intra_threads=1", True),
+        ("--num_batches=7", False),
+        ("--output_dir=elsewhere", False),
+        ("--display_every=3", False),
+        ("--time_limit_seconds=9", False),
+    ],
+)
+def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> None:
+    assert (resolve().key_fields() != resolve(change).key_fields()) == moves
+
+
+def test_learning_rate_follows_the_optimizer_unless_given() -> None:
+    assert resolve("--optimizer=momentum").learning_rate == pytest.approx(resolve().learning_rate / 10)
+    given: dict[str, Any] = resolve("--optimizer=momentum", "--init_learning_rate=0.5").to_dict()
+    assert given["learning_rate"] == 0.5

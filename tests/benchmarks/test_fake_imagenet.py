@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import fake_imagenet as making
+from benchmarks import tfrecord
+from benchmarks.errors import UsageError
+
+
+def _examples(directory: Path) -> list[dict]:
+    files = sorted(directory.glob("train-*"))
+    payloads = [record.payload for file in files for record in tfrecord.records(file)]
+    return [tf.train.Example.FromString(payload).features.feature for payload in payloads]
+
+
+def _silent(path: Path, images: int) -> None:
+    """Says nothing of a written shard."""
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough images for statistics."""
+    directory = tmp_path_factory.mktemp("many")
+    making.write(directory, making.split("train", 240, 80), seed=1, on_shard=_silent)
+    return directory
+
+
+def test_shards_are_named_as_usual_and_hold_even_shares(fake_imagenet: Path) -> None:
+    assert [path.name for path in sorted(fake_imagenet.iterdir())] == [f"train-{i:05d}-of-00004" for i in range(4)]
+    assert [tfrecord.count(path) for path in sorted(fake_imagenet.iterdir())] == [10] * 4
+
+
+def test_images_are_like_those_of_imagenet(many: Path) -> None:
+    examples = _examples(many)
+    sizes = [len(example["image/encoded"].bytes_list.value[0]) for example in examples]
+    assert np.mean(sizes) == pytest.approx(110 * 1024, rel=0.07)
+    assert np.mean([example["image/width"].int64_list.value[0] for example in examples]) == pytest.approx(500, rel=0.03)
+    assert np.mean([example["image/height"].int64_list.value[0] for example in examples]) == pytest.approx(
+        375, rel=0.03
+    )
+    with_boxes = np.mean([len(example["image/object/bbox/xmin"].float_list.value) > 0 for example in examples])
+    assert with_boxes == pytest.approx(1 / 3, abs=0.1)
+
+
+def test_fields_agree_with_each_other(many: Path) -> None:
+    for example in _examples(many)[:40]:
+        image = tf.io.decode_jpeg(example["image/encoded"].bytes_list.value[0]).numpy()
+        height, width = (example[f"image/{side}"].int64_list.value[0] for side in ("height", "width"))
+        assert image.shape == (height, width, 3)
+        assert image.std() > 5, "a flat image would decode too fast"
+        assert 1 <= example["image/class/label"].int64_list.value[0] <= 1000
+        corners = [example[f"image/object/bbox/{c}"].float_list.value for c in ("ymin", "xmin", "ymax", "xmax")]
+        for ymin, xmin, ymax, xmax in zip(*corners, strict=True):
+            assert 0 <= ymin < ymax <= 1 and 0 <= xmin < xmax <= 1
+
+
+def test_equal_seeds_write_equal_bytes_and_others_do_not(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        making.write(tmp_path / name, making.split("train", 3, 2), seed=seed, on_shard=_silent)
+    contents = {name: [p.read_bytes() for p in sorted((tmp_path / name).iterdir())] for name in "abc"}
+    assert contents["a"] == contents["b"]
+    assert contents["a"] != contents["c"]
+
+
+def test_nothing_is_overwritten_unasked(fake_imagenet: Path) -> None:
+    with pytest.raises(UsageError, match="already holds 4 train shards .*--overwrite"):
+        making.refuse_to_overwrite(fake_imagenet, [_split_of("train")])
+    making.refuse_to_overwrite(fake_imagenet, [_split_of("validation")])
+
+
+def _split_of(name: str) -> making.Split:
+    return making.split(name, 8, 4)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from benchmarks import flags
+from benchmarks.errors import UsageError
+
+TABLE = [flag for group in flags.RUN_FLAGS.values() for flag in group]
+
+
+def test_an_unset_flag_is_none() -> None:
+    assert set(flags.parse([], flags.RUN_FLAGS).values.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["--model=vgg16"], "model", "vgg16"),
+        (["--model", "vgg16"], "model", "vgg16"),
+        (["--batch_size=8"], "batch_size", 8),
+        (["--weight_decay=0"], "weight_decay", 0.0),
+        (["--forward_only"], "forward_only", True),
+        (["--noforward_only"], "forward_only", False),
+        (["--nodistortions"], "distortions", False),
+        (["--use_nccl=True"], "use_nccl", True),
+        (["--use_nccl", "True"], "use_nccl", True),
+        (["--distortions", "False"], "distortions", False),
+        (["--data_format=nhwc"], "data_format", "NHWC"),
+        (["--variable_update=REPLICATED"], "variable_update", "replicated"),
+    ],
+)
+def test_forms(arguments: list[str], name: str, value: object) -> None:
+    parsed = flags.parse(arguments, flags.RUN_FLAGS)
+    assert parsed.values[name] == value
+    assert list(parsed.words) == []
+
+
+def test_a_flagfile_is_read(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_text("# a comment\n--model=alexnet\n--num_gpus=2\n")
+    parsed = flags.parse([f"--flagfile={tmp_path / 'flags'}", "--num_gpus=4"], flags.RUN_FLAGS)
+    assert (parsed.values["model"], parsed.values["num_gpus"]) == ("alexnet", 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--modle=vgg16"], r"no flag --modle. Did you mean 'model'\?"),
+        (["--zzzzz"], "no flag --zzzzz. See --help"),
+        (["--variable_update=replicate"], r"there is no 'replicate'. Did you mean 'replicated'\? Choices: independent"),
+        (["--batch_size=many"], "batch_size"),
+        (["--forward_only=perhaps"], "forward_only"),
+        (["--flagfile=/nowhere/flags"], "/nowhere/flags"),
+        (["--model"], "model"),
+    ],
+)
+def test_misses_are_explained(arguments: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        flags.parse(arguments, flags.RUN_FLAGS)
+
+
+def test_words_are_kept_wherever_they_stand() -> None:
+    assert list(flags.parse(["one", "--num_gpus=2", "two"], flags.RUN_FLAGS).words) == ["one", "two"]
+
+
+def test_help_names_every_flag() -> None:
+    text = flags.describe(flags.RUN_FLAGS)
+    for flag in TABLE:
+        assert f"{flag.name}" in text
+        assert flag.help in text
+
+
+def test_flags_that_the_peer_has_are_of_its_type() -> None:
+    """The peer's types, for the flags of the same name; the file lies beside this test."""
+    types = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
+    with (Path(__file__).parent / "peer_flag_types.csv").open() as file:
+        peer = {row["flag"]: types[row["type"]] for row in csv.DictReader(file)}
+    common = [flag for flag in TABLE if flag.name in peer]
+    assert len(common) >= 20
+    assert {flag.name: flag.kind for flag in common} == {flag.name: peer[flag.name] for flag in common}

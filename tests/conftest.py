@@ -1,0 +1,66 @@
+"""Fixtures for all tests. TensorFlow is imported once, quietly, and only by tests that need it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import process_environment  # noqa: E402 - after the path to it
+
+# No test here uses a GPU unless it says so, and whoever imports TensorFlow first must have said that.
+process_environment.prepare(device="cpu", visible_gpus=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_bench(tmp_path: Path) -> Callable[..., Finished]:
+    """Runs run_bench.py as a user would, in an empty directory, as a process of its own."""
+
+    def run(*arguments: str, **variables: str) -> Finished:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "run_bench.py"), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
+    """Reads the records that run_bench has left in its default output directory."""
+    return lambda: [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="session")
+def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
+    from benchmarks import fake_imagenet
+
+    directory = tmp_path_factory.mktemp("imagenet")
+    part = fake_imagenet.split("train", 40, 10)
+    fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
+    return directory

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models import building
+from models.layers import FusedBatchNorm, Layers, Pool, Style
+
+EPSILON, MOMENTUM = 1e-3, 0.75
+IMAGES = np.random.default_rng(3).normal(1.0, 2.0, size=(5, 4, 4, 3)).astype(np.float32)
+VALUES = {"gamma": [1.0, 2.0, 0.5], "beta": [0.0, 1.0, -1.0], "mean": [0.5, -0.5, 0.0], "variance": [1.0, 4.0, 0.25]}
+
+
+def _batch_norm(data_format: str, *, scale: bool, training: bool) -> tuple[np.ndarray, list[np.ndarray]]:
+    shape = (3, 4, 4) if data_format == "NCHW" else (4, 4, 3)
+    with building.stateless_building(seed=0):
+        images = keras.Input(shape)
+        layer = FusedBatchNorm(data_format=data_format, epsilon=EPSILON, momentum=MOMENTUM, scale=scale, name="bn")
+        model = building.adapt(keras.Model(images, layer(images)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        values = [tf.constant(v) for name, v in VALUES.items() if scale or name != "gamma"]
+        fed = IMAGES.transpose(0, 3, 1, 2) if data_format == "NCHW" else IMAGES
+        outputs, state = model.call(values, tf.constant(fed), training=training)
+        outputs, state = session.run((outputs, list(state.values())))
+    return (outputs.transpose(0, 2, 3, 1) if data_format == "NCHW" else outputs), state
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("scale", [True, False])
+def test_batch_norm_in_training_against_numpy(data_format: str, scale: bool) -> None:
+    outputs, (mean, variance) = _batch_norm(data_format, scale=scale, training=True)
+    batch_mean, batch_variance = IMAGES.mean((0, 1, 2)), IMAGES.var((0, 1, 2))
+    gamma = np.array(VALUES["gamma"]) if scale else 1.0
+    expected = (IMAGES - batch_mean) / np.sqrt(batch_variance + EPSILON) * gamma + VALUES["beta"]
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
+    unbiased = IMAGES.var((0, 1, 2), ddof=1)
+    np.testing.assert_allclose(mean, MOMENTUM * np.array(VALUES["mean"]) + (1 - MOMENTUM) * batch_mean, rtol=1e-5)
+    np.testing.assert_allclose(variance, MOMENTUM * np.array(VALUES["variance"]) + (1 - MOMENTUM) * unbiased, rtol=1e-5)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_batch_norm_in_inference_uses_the_averages_and_leaves_them(data_format: str) -> None:
+    outputs, (mean, variance) = _batch_norm(data_format, scale=True, training=False)
+    expected = (IMAGES - VALUES["mean"]) / np.sqrt(np.array(VALUES["variance"]) + EPSILON)
+    np.testing.assert_allclose(outputs, expected * VALUES["gamma"] + VALUES["beta"], atol=1e-5)
+    np.testing.assert_allclose(mean, VALUES["mean"])
+    np.testing.assert_allclose(variance, VALUES["variance"])
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(
+    ("size", "stride", "padding"), [(2, 2, "valid"), (3, 2, "same"), (3, 2, "valid"), (3, 1, "same")]
+)
+def test_pools_say_the_shape_that_they_make(kind: str, size: int, stride: int, padding: str) -> None:
+    for data_format, shape in (("NHWC", (2, 7, 9, 3)), ("NCHW", (2, 3, 7, 9))):
+        layer = Pool(kind, size=size, stride=stride, padding=padding, data_format=data_format)
+        with tf.Graph().as_default():
+            made = layer.call(tf.zeros(shape))
+        assert layer.compute_output_shape(shape) == tuple(made.shape)
+
+
+def test_layers_can_be_saved_and_made_again() -> None:
+    for layer in (
+        FusedBatchNorm(data_format="NCHW", epsilon=0.5, momentum=0.25, scale=False),
+        Pool("avg", size=3, stride=2, padding="same", data_format="NHWC"),
+    ):
+        assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
+
+
+def test_kernels_start_with_the_variance_of_their_style() -> None:
+    for gain in (2.0, 1.0):
+        with building.stateless_building(seed=0):
+            images = keras.Input((16, 16, 64))
+            made = Layers("NHWC", Style(kernel_gain=gain)).conv(images, 64, 3, name="conv")
+            model = building.adapt(keras.Model(images, made))
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            kernel = session.run(model.variables[0].initial_value())
+        assert kernel.var() == pytest.approx(gain / (3 * 3 * 64), rel=0.02)

@@ -1,0 +1,157 @@
+"""What every model promises: to be in `models.specs.MODELS` is to be tested here."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import devices, inputs, optimizers, training
+from models import building, specs
+from models.specs import ModelSpec
+from variable_mgr import factory
+
+every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
+
+
+def _build(spec: ModelSpec, *, data_format: str = "NHWC", num_classes: int = 1001, seed: int = 1) -> building.Model:
+    return building.build(spec, data_format=data_format, num_classes=num_classes, seed=seed)
+
+
+def _parameters(model: building.Model) -> int:
+    return sum(math.prod(variable.shape) for variable in model.variables if variable.kind == "weight")
+
+
+@every_model
+def test_parameters_are_those_of_the_literature(spec: ModelSpec) -> None:
+    with_1000, with_1001 = _build(spec, num_classes=1000), _build(spec, num_classes=1001)
+    assert _parameters(with_1000) == spec.parameters
+    (kernel,) = (v for v in with_1001.variables if v.name == "logits/kernel")
+    assert _parameters(with_1001) == spec.parameters + kernel.shape[0] + 1
+
+
+@every_model
+def test_operations_are_those_of_the_literature(spec: ModelSpec) -> None:
+    """Counts 2 operations per multiply-add of convolutions and dense layers from the layers' shapes."""
+    operations = 0
+    for layer in _build(spec, num_classes=1000).keras_model.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            operations += 2 * math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:3])
+        elif isinstance(layer, keras.layers.Dense):
+            operations += 2 * math.prod(layer.kernel.shape)
+    assert operations / 1e9 == pytest.approx(spec.gflop_per_image, rel=0.02)
+
+
+@every_model
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spec: ModelSpec, data_format: str) -> None:
+    first, again = _build(spec), _build(spec, data_format=data_format)
+    names = [variable.name for variable in first.variables]
+    assert len(set(names)) == len(names)
+    assert [v.name for v in again.variables] == names
+    assert [v.shape for v in again.variables] == [v.shape for v in first.variables]
+
+
+@every_model
+def test_only_kernels_decay(spec: ModelSpec) -> None:
+    for variable in _build(spec).variables:
+        assert variable.decayed == variable.name.endswith("/kernel"), variable.name
+
+
+@every_model
+def test_building_allocates_nothing(spec: ModelSpec) -> None:
+    model = _build(spec)
+    with tf.Graph().as_default():
+        assert not isinstance(model.variables[0].initial_value(), tf.Variable)
+
+
+def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
+    """Losses of the default optimizer on one fixed batch, dropout and all."""
+    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    with tf.Graph().as_default():
+        wanted = inputs.InputSpec(
+            batch_per_device=batch, image_size=spec.image_size, data_format="NHWC", num_classes=1001, seed=1
+        )
+        step = training.build_training_step(
+            _build(spec),
+            inputs.synthetic(plan.towers, wanted),
+            plan,
+            manager=factory.make("independent", tower_devices=plan.towers, shared_devices=plan.shared),
+            optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
+            objective=training.Objective(loss=training.cross_entropy, weight_decay=4e-5),
+        )
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+            for operation in step.initializers:
+                session.run(operation)
+            return [float(session.run([step.loss, step.operation])[0]) for _ in range(steps)]
+
+
+@every_model
+def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
+    losses = _train(spec, steps=4, batch=4)
+    assert losses[0] == pytest.approx(math.log(1001), abs=0.6)
+    assert losses[1] < losses[0]
+    assert losses[-1] < losses[0]
+    assert all(map(math.isfinite, losses))
+
+
+@pytest.mark.slow
+@every_model
+def test_a_longer_default_run_stays_finite_and_learns(spec: ModelSpec) -> None:
+    losses = _train(spec, steps=25, batch=spec.batch_on_cpu)
+    assert all(map(math.isfinite, losses))
+    assert np.mean(losses[-3:]) < losses[0] - 0.2
+
+
+def _logits(spec: ModelSpec, data_format: str, training_mode: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    images = np.random.default_rng(0).normal(size=(2, spec.image_size, spec.image_size, 3)).astype(np.float32)
+    with tf.Graph().as_default():
+        model = _build(spec, data_format=data_format)
+        values = [variable.initial_value() for variable in model.variables]
+        fed = tf.constant(images.transpose(0, 3, 1, 2) if data_format == "NCHW" else images)
+        logits, state = model.call(values, fed, training=training_mode)
+        with tf.compat.v1.Session() as session:
+            return session.run((logits, state))
+
+
+@every_model
+def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
+    try:
+        devices.require_nchw_on_cpu()
+    except devices.UsageError as error:
+        pytest.skip(str(error))
+    nhwc, _ = _logits(spec, "NHWC", training_mode=False)
+    nchw, _ = _logits(spec, "NCHW", training_mode=False)
+    assert nhwc.shape == (2, 1001)
+    np.testing.assert_allclose(nchw, nhwc, rtol=1e-5, atol=2e-4)
+
+
+def test_equal_seeds_start_equal_and_others_do_not() -> None:
+    spec = specs.find("alexnet")
+
+    def kernel(seed: int) -> np.ndarray:
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            return session.run(_build(spec, seed=seed).variables[0].initial_value())
+
+    assert (kernel(1) == kernel(1)).all()
+    assert (kernel(1) != kernel(2)).any()
+
+
+def test_v15_strides_in_the_3x3_and_v1_in_the_first_1x1() -> None:
+    def strides(name: str, layer: str) -> tuple[int, int]:
+        return _build(specs.find(name)).keras_model.get_layer(layer).strides
+
+    assert strides("resnet50", "stage2_block1_conv1") == (2, 2)
+    assert strides("resnet50", "stage2_block1_conv2") == (1, 1)
+    assert strides("resnet50_v1.5", "stage2_block1_conv1") == (1, 1)
+    assert strides("resnet50_v1.5", "stage2_block1_conv2") == (2, 2)
+
+
+def test_a_keras_model_built_outside_is_refused() -> None:
+    images = keras.Input((4,))
+    model = building.adapt(keras.Model(images, keras.layers.Dense(2)(images)))
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="stateless_building"):
+        model.variables[0].initial_value()

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from results.doubts import Conditions, doubts
+from results.record import Measurement, derive
+
+QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
+
+
+def _doubts(seconds: list[float], conditions: Conditions = QUIET) -> str:
+    measurement = Measurement(images_per_step=8, step_seconds=seconds)
+    return " ".join(doubts(measurement, derive(measurement, 1), conditions))
+
+
+def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
+    assert _doubts([0.100, 0.101, 0.099, 0.100, 0.102, 0.100, 0.098, 0.100, 0.101, 0.100]) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        ([0.1] * 3, "Only 3 steps"),
+        ([0.1, 0.2] * 6, "unsteady"),
+        ([0.1] * 6 + [0.12] * 6, "20% slower"),
+        ([0.12] * 6 + [0.1] * 6, "17% faster"),
+    ],
+)
+def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
+    assert words in _doubts(seconds)
+
+
+def test_a_busy_machine_and_shared_cores_are_named() -> None:
+    busy = Conditions(load_per_core=0.9, cpu_devices=4, cores=2)
+    assert "load 0.9 per core" in _doubts([0.1] * 10, busy)
+    assert "4 logical CPU devices share 2 cores" in _doubts([0.1] * 10, busy)

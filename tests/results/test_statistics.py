@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results import statistics
+
+step_times = st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=50)
+
+
+def test_rate_is_images_over_time_and_not_a_mean_of_rates() -> None:
+    # One step of 1 s and one of 3 s: 20 images in 4 s. The mean of the rates would be 6.67.
+    assert statistics.rate([1.0, 3.0], 10) == pytest.approx(5.0)
+
+
+@given(step_times, st.floats(0.1, 10))
+def test_rate_scales_with_time(seconds: list[float], factor: float) -> None:
+    slower = [factor * s for s in seconds]
+    assert statistics.rate(slower, 8) == pytest.approx(statistics.rate(seconds, 8) / factor)
+
+
+def test_uncertainty_and_jitter_by_hand() -> None:
+    seconds = [1 / 8, 1 / 10, 1 / 12, 1 / 10]  # rates 8, 10, 12, 10
+    assert statistics.rate_uncertainty(seconds, 1) == pytest.approx(np.sqrt(2) / 2)
+    assert statistics.rate_jitter(seconds, 1) == pytest.approx(1.4826 * 1.0)
+
+
+def test_percentiles_interpolate() -> None:
+    assert statistics.percentiles([3.0, 1.0, 2.0, 4.0, 5.0], (0, 50, 90)) == pytest.approx([1.0, 3.0, 4.6])
+
+
+def test_too_few_steps_have_no_interval() -> None:
+    assert statistics.rate_interval([0.1] * (statistics.MIN_STEPS_FOR_INTERVAL - 1), 4) == (None, None)
+
+
+def test_equal_steps_have_an_interval_of_no_width() -> None:
+    low, high = statistics.rate_interval([0.1] * 20, 4)
+    assert low == pytest.approx(40)
+    assert high == pytest.approx(40)
+
+
+def test_interval_is_the_same_each_time() -> None:
+    seconds = np.random.default_rng(0).gamma(100, 0.001, 40)
+    assert statistics.rate_interval(seconds, 4) == statistics.rate_interval(seconds, 4)
+
+
+def _coverage(correlation: float, simulations: int = 300, steps: int = 150) -> float:
+    """How often the 95 % interval holds the true rate, for step times with autoregressive noise of 5 %."""
+    generator = np.random.default_rng(7)
+    hits = 0
+    for _ in range(simulations):
+        noise = np.empty(steps)
+        noise[0] = generator.normal()
+        for i in range(1, steps):
+            noise[i] = correlation * noise[i - 1] + np.sqrt(1 - correlation**2) * generator.normal()
+        low, high = statistics.rate_interval(0.1 * (1 + 0.05 * noise), 1)
+        hits += low <= 10.0 <= high
+    return hits / simulations
+
+
+def test_interval_covers_the_truth_for_independent_noise() -> None:
+    assert 0.90 <= _coverage(0.0) <= 0.99
+
+
+def test_interval_still_mostly_covers_the_truth_for_correlated_noise() -> None:
+    # Drawing single steps instead of blocks would cover 75 % here.
+    assert _coverage(0.5) >= 0.85

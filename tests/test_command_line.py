@@ -1,0 +1,209 @@
+"""The command line as a user meets it: real processes, real files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from results.store import load
+from tests.conftest import ROOT, Finished
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict]]
+SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
+
+
+def test_a_run_prints_the_peers_lines_and_leaves_a_record_and_a_row(run_bench: RunBench, tmp_path: Path) -> None:
+    done = run_bench(*SHORT, "--num_gpus=2", "--variable_update=replicated", "--display_every=3")
+    assert done.status == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split("\t")[0] for line in lines if "images/sec:" in line and "\t" in line] == ["1", "3", "6"]
+    assert any(line.startswith("total images/sec: ") for line in lines)
+    assert "2 logical CPU devices" in done.stdout
+    (record,) = load(tmp_path / "out" / "results.jsonl").records
+    assert record.status == "ok"
+    assert record.config["num_devices"] == 2
+    assert len(record.measurement.step_seconds) == 6
+    assert record.measurement.images_per_step == 4
+    assert record.measurement.replica_drift == 0.0
+    assert record.measurement.losses[-1] < record.measurement.warmup_losses[0]
+    assert record.environment["tensorflow_version"]
+    assert record.placement["variables"] == 12, "six variables, two copies"
+    assert record.identity.command == [*SHORT, "--num_gpus=2", "--variable_update=replicated", "--display_every=3"]
+    with (tmp_path / "out" / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["images_per_sec"]) == pytest.approx(record.derived.images_per_sec)
+    assert f"total images/sec: {record.derived.images_per_sec:.2f}" in lines
+
+
+def test_tensorflow_is_quiet_unless_asked(run_bench: RunBench) -> None:
+    quiet = run_bench(*SHORT)
+    assert [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")] == []
+    asked = run_bench(*SHORT, TF_CPP_MIN_LOG_LEVEL="0")
+    assert "oneDNN" in asked.stderr or "cpu_feature_guard" in asked.stderr
+
+
+def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
+    done = run_bench(*SHORT, "--output_format=json", "--forward_only")
+    assert done.status == 0
+    record = json.loads(done.stdout)
+    assert record["config"]["forward_only"] is True
+    losses = record["measurement"]["losses"]
+    assert max(losses) == min(losses), "nothing is learnt"
+
+
+def test_other_keras_backends_in_the_environment_do_no_harm(run_bench: RunBench) -> None:
+    assert run_bench(*SHORT, KERAS_BACKEND="jax").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["swep"], 2, "There is no verb 'swep'."),
+        (["--modle=vgg16"], 2, "Did you mean 'model'?"),
+        (["--device=cpu", "fast"], 2, "'fast' is no flag."),
+        (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
+        (["--num_gpus=64"], 2, "--num_gpus=64 asks for 64 GPUs"),
+        (["--batch_size=0"], 2, "--batch_size=0 is too small"),
+        (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
+        (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
+        (["data"], 2, "Commands: make-imagenet"),
+        (["data", "make-imagnet", "x"], 2, "Did you mean 'make-imagenet'?"),
+        (["data", "make-imagenet"], 2, "name one directory"),
+        (["data", "make-imagenet", "x", "--train_images=-1"], 2, "--train_images=-1 is too small"),
+        (["data", "make-imagenet", "x", "--train_images=0"], 2, "nothing to write"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_a_status(
+    run_bench: RunBench, arguments: list[str], status: int, words: str
+) -> None:
+    done = run_bench(*arguments)
+    assert done.status == status, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_print_config_is_json(run_bench: RunBench) -> None:
+    done = run_bench("--print_config", "--device=cpu", "--model=VGG16")
+    assert done.status == 0
+    assert json.loads(done.stdout)["model"] == "vgg16"
+
+
+def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SHORT, "--init_learning_rate=1e20", "--weight_decay=1e20")
+    assert done.status == 4
+    assert "The loss became" in done.stderr
+    (record,) = records()
+    assert record["status"] == "invalid"
+    assert "total images/sec" not in done.stdout
+
+
+def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records) -> None:
+    done = run_bench("--device=cpu", "--model=trivial", "--num_batches=1000000", "--time_limit_seconds=5")
+    assert done.status == 0
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert 1 <= len(record["measurement"]["step_seconds"]) < 1_000_000
+
+
+def _make(run_bench: RunBench) -> None:
+    made = run_bench("data", "make-imagenet", "data/fake", "--train_images=24", "--images_per_shard=8")
+    assert made.status == 0, made.stderr
+
+
+REAL = (*SHORT, "--data_dir=data/fake", "--num_gpus=2")
+
+
+def test_training_on_made_data(run_bench: RunBench, records: Records) -> None:
+    _make(run_bench)
+    again = run_bench("data", "make-imagenet", "data/fake", "--train_images=24")
+    assert again.status == 2 and "--overwrite" in again.stderr
+    done = run_bench(*REAL, "--num_batches=8")
+    assert done.status == 0, done.stderr
+    assert "3 training shards" in done.stdout
+    epochs = run_bench("--device=cpu", "--model=trivial", "--batch_size=2", "--data_dir=data/fake", "--num_epochs=0.5")
+    assert epochs.status == 0, epochs.stderr
+    assert [len(record["measurement"]["step_seconds"]) for record in records()] == [8, 6]
+    assert records()[0]["config"]["data_name"] == "imagenet"
+
+
+def test_a_damaged_record_is_named(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
+    _make(run_bench)
+    shard = tmp_path / "data" / "fake" / "train-00001-of-00003"
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    done = run_bench(*REAL)
+    assert done.status == 5
+    assert "data/fake/train-00001-of-00003: record 7 at byte " in done.stderr
+    assert "the file ends within" in done.stderr
+    (record,) = records()
+    assert record["status"] == "invalid"
+
+
+def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
+    command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", "--num_batches=100000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("10\t"):
+            break
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    return process.returncode, out
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_valid_files(
+    tmp_path: Path, records: Records, number: signal.Signals, status: int
+) -> None:
+    returned, out = _interrupt(tmp_path, number)
+    assert returned == status
+    (record,) = records()
+    assert record["status"] == "interrupted"
+    assert len(record["measurement"]["step_seconds"]) >= 10
+    with (tmp_path / "out" / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["status"] == "interrupted"
+    assert "status:         interrupted" in out
+
+
+def test_a_reader_that_goes_away_is_no_crash(tmp_path: Path) -> None:
+    command = f"{sys.executable} {ROOT / 'run_bench.py'} --help | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_somebody_elses_models_package_is_refused(run_bench: RunBench, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    shutil.copy(ROOT / "run_bench.py", checkout)
+    stranger = tmp_path / "elsewhere" / "models"
+    stranger.mkdir(parents=True)
+    (stranger / "__init__.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, str(checkout / "run_bench.py"), "--help"],
+        env={**os.environ, "PYTHONPATH": str(stranger.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "instead of" in done.stderr and "PYTHONPATH" in done.stderr
+
+
+def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
+    for verb in ([], ["run"], ["data"]):
+        done = run_bench(*verb, "--help")
+        assert done.status == 0
+        assert "--" in done.stdout
+    assert "--variable_update=independent|parameter_server|replicated" in run_bench("--help").stdout
+    assert "--train_images" in run_bench("data", "--help").stdout

@@ -1,0 +1,52 @@
+"""The main job in full: every model under every manager on real input, and the commands of the 2017 guide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models import specs
+from tests.conftest import Finished
+from variable_mgr.catalog import MANAGERS
+
+RunBench = Callable[..., Finished]
+ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("model", specs.names())
+def test_every_model_trains_under_every_manager(
+    run_bench: RunBench, fake_imagenet: Path, records: Callable[[], list[dict]], model: str, manager: str
+) -> None:
+    done = run_bench(
+        *ON_CPU, f"--model={model}", f"--variable_update={manager}", f"--data_dir={fake_imagenet}", "--batch_size=2"
+    )
+    assert done.status == 0, done.stderr
+    assert "total images/sec: " in done.stdout
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert record["derived"]["images_per_sec"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--local_parameter_device=cpu --batch_size=32 --model=vgg16 --data_dir=DATA "
+        "--variable_update=parameter_server --nodistortions",
+        "--local_parameter_device=gpu --batch_size=64 --model=vgg16 --data_dir=DATA "
+        "--variable_update=replicated --use_nccl=True",
+        "--local_parameter_device=gpu --batch_size=64 --model=vgg16 --data_dir=DATA --variable_update=parameter_server",
+        "--local_parameter_device=gpu --batch_size=64 --model=resnet50 --data_dir=DATA "
+        "--variable_update=replicated --use_nccl=False",
+    ],
+)
+def test_the_commands_of_the_2017_guide_run(run_bench: RunBench, fake_imagenet: Path, command: str) -> None:
+    """Verbatim but for the size of the batch, which only takes time here, and for what is appended."""
+    words = ["--num_gpus=8", *command.replace("DATA", str(fake_imagenet)).split()]
+    done = run_bench(*words, *ON_CPU, "--batch_size=2")
+    assert done.status == 0, done.stderr
+    assert ("NCCL" in done.stderr) == ("--use_nccl=True" in words)

@@ -1,0 +1,162 @@
+"""What every manager promises, over all managers."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import devices, optimizers, training
+from benchmarks.inputs import TowerInput
+from models import building
+from models.layers import Layers
+from variable_mgr import factory
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.manager import VariableManager
+
+every_manager = pytest.mark.parametrize("name", MANAGERS)
+BATCH, CLASSES = 12, 5
+
+
+def _convolutional() -> building.Model:
+    """A small convolutional network without batch norm or dropout, so that towers can be compared with one device."""
+    with building.stateless_building(seed=5):
+        layers = Layers("NHWC")
+        images = keras.Input((8, 8, 3))
+        x = layers.pool(layers.conv(images, 6, 3, name="conv"), "max", 2, 2, name="pool")
+        return building.adapt(keras.Model(images, layers.classifier(layers.flatten(x), CLASSES)))
+
+
+def _with_state() -> building.Model:
+    """A network with moving averages and dropout."""
+    with building.stateless_building(seed=5):
+        layers = Layers("NHWC")
+        images = keras.Input((8, 8, 3))
+        x = layers.flatten(layers.conv_bn(images, 4, 3, name="conv"))
+        x = layers.dropout(x, name="dropout")
+        return building.adapt(keras.Model(images, layers.classifier(x, CLASSES)))
+
+
+class _Trained:
+    """A model after some steps under a manager, on fixed data split evenly over the towers."""
+
+    def __init__(
+        self, name: str, towers: int, model: building.Model, *, shared_on: str = "cpu", steps: int = 5
+    ) -> None:
+        generator = np.random.default_rng(1)
+        images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
+        labels = np.split(generator.integers(0, CLASSES, BATCH), towers)
+        plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
+        self.manager: VariableManager = factory.make(name, tower_devices=plan.towers, shared_devices=plan.shared)
+        with tf.Graph().as_default():
+            step = training.build_training_step(
+                model,
+                [TowerInput(tf.constant(i), tf.constant(j)) for i, j in zip(images, labels, strict=True)],
+                plan,
+                manager=self.manager,
+                optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
+                objective=training.Objective(loss=training.cross_entropy, weight_decay=0.01),
+            )
+            drift = self.manager.replica_drift()
+            everything = {v.op.name: v for v in tf.compat.v1.global_variables()}
+            with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
+                for operation in step.initializers:
+                    session.run(operation)
+                self.initial = session.run(everything)
+                for _ in range(steps):
+                    session.run(step.operation)
+                self.final = session.run(everything)
+                self.checkpoint = session.run(self.manager.checkpoint_variables())
+                self.drift = None if drift is None else float(session.run(drift))
+
+
+@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
+@pytest.mark.parametrize("towers", [2, 3, 4])
+@pytest.mark.parametrize("name", [name for name in MANAGERS if name != "independent"])
+def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, shared_on: str) -> None:
+    one = _Trained("replicated", 1, _convolutional())
+    many = _Trained(name, towers, _convolutional(), shared_on=shared_on)
+    assert many.checkpoint.keys() == one.checkpoint.keys()
+    for variable, value in one.checkpoint.items():
+        assert np.abs(value - one.initial[f"tower_0/{variable}"]).max() > 1e-3, f"{variable} was not trained at all"
+        np.testing.assert_allclose(many.checkpoint[variable], value, atol=1e-5, rtol=1e-5)
+
+
+@every_manager
+def test_copies_start_equal_and_dropout_seeds_differ(name: str) -> None:
+    trained = _Trained(name, 3, _with_state(), steps=1)
+    copies: dict[str, list[np.ndarray]] = {}
+    for variable, value in trained.initial.items():
+        if variable.startswith("tower_") and not variable.endswith("momentum"):
+            copies.setdefault(variable.split("/", 1)[1], []).append(value)
+    seeds = [values for variable, values in copies.items() if variable.startswith("seed_")]
+    assert seeds, "the model has dropout"
+    for values in seeds:
+        assert len({tuple(value) for value in values}) == 3
+    for variable, values in copies.items():
+        if not variable.startswith("seed_"):
+            assert all((value == values[0]).all() for value in values), variable
+
+
+@every_manager
+def test_moving_averages_of_the_checkpoint_follow_tower_0(name: str) -> None:
+    alone = _Trained("replicated", 1, _with_state(), steps=1)
+    trained = _Trained(name, 2, _with_state(), steps=1)
+    moved = trained.checkpoint["conv_bn/moving_mean"]
+    assert np.abs(moved).max() > 0
+    # Tower 0's batch is half of the lone device's, so its averages differ from it.
+    assert np.abs(moved - alone.checkpoint["conv_bn/moving_mean"]).max() > 0
+
+
+def test_replicated_towers_each_keep_their_own_averages() -> None:
+    trained = _Trained("replicated", 2, _with_state(), steps=1)
+    first, second = (trained.final[f"tower_{i}/conv_bn/moving_mean"] for i in range(2))
+    assert np.abs(first - second).max() > 0
+
+
+@every_manager
+def test_every_step_of_dropout_draws_anew(name: str) -> None:
+    trained = _Trained(name, 2, _with_state(), steps=2)
+    seeds = [variable for variable in trained.final if "/seed_" in variable]
+    assert len(seeds) == 2
+    for variable in seeds:
+        assert (trained.final[variable] != trained.initial[variable]).any()
+
+
+def test_drift_is_zero_where_copies_are_equal_and_unknown_elsewhere() -> None:
+    assert _Trained("replicated", 3, _convolutional()).drift == 0.0
+    assert _Trained("replicated", 1, _convolutional()).drift is None
+    assert _Trained("independent", 3, _convolutional()).drift is None
+    assert _Trained("parameter_server", 3, _convolutional()).drift is None
+
+
+def test_drift_is_seen() -> None:
+    """Replicas that were pulled apart on purpose."""
+    manager = factory.make("replicated", tower_devices=["/cpu:0", "/cpu:1"], shared_devices=["/cpu:0"])
+    with tf.Graph().as_default():
+        manager.create(_convolutional().variables)
+        drift = manager.replica_drift()
+        (other,) = (v for v in tf.compat.v1.global_variables() if v.op.name == "tower_1/conv/bias")
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            assert session.run(drift) == 0.0
+            session.run(tf.raw_ops.AssignVariableOp(resource=other.handle, value=tf.fill([6], 0.25)))
+            assert session.run(drift) == 0.25
+
+
+def test_number_and_place_of_copies() -> None:
+    weights = 4  # conv kernel and bias, logits kernel and bias
+    shared = _Trained("parameter_server", 2, _convolutional()).manager.placed()
+    assert [entry.device for entry in shared] == ["/device:CPU:0"] * weights
+    spread = _Trained("parameter_server", 2, _convolutional(), shared_on="gpu").manager.placed()
+    assert {entry.device for entry in spread} == {"/device:CPU:0", "/device:CPU:1"}
+    copies = _Trained("replicated", 2, _convolutional()).manager.placed()
+    assert [entry.device for entry in copies] == ["/device:CPU:0"] * weights + ["/device:CPU:1"] * weights
+    assert sum(entry.size_bytes for entry in copies) == 2 * sum(entry.size_bytes for entry in shared)
+
+
+@every_manager
+def test_it_describes_itself(name: str) -> None:
+    text = factory.make(name, tower_devices=["/cpu:0", "/cpu:1"], shared_devices=["/cpu:0"]).describe()
+    assert "copy" in text and "gradients" in text
