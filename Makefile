@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python 3.11+:
 #   make bench [ARGS="--model=vgg16"]   install, then run the main job
-#   make test                           install, lint, type-check, test
+#   make test                           install, lint, type-check, test (make test-all: the slow tests, too)
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ ARGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench test test-all lint typecheck install install-test clean
+.PHONY: bench test test-slow test-all lint typecheck install install-test clean
 .DELETE_ON_ERROR:
 
 bench: install
@@ -23,8 +23,10 @@ bench: install
 test: lint typecheck
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: lint typecheck
-	$(BIN)/python -m pytest
+test-slow: install-test
+	$(BIN)/python -m pytest -m slow
+
+test-all: test test-slow
 
 lint: install-test
 	$(BIN)/ruff format --check .

@@ -7,9 +7,11 @@ import dataclasses
 import tensorflow as tf
 
 from benchmarks.errors import UsageError
-from benchmarks.hardware import usable_cores
+from benchmarks.hardware import gpu_inventory, usable_cores
 
 HOST = "/cpu:0"
+# What is left of a GPU that is split: the CUDA context and libraries need some memory of their own.
+_DEFAULT_SPLIT_FRACTION = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,17 +122,16 @@ def session_config(
         config.gpu_options.allow_growth = growth
         if fraction is not None:
             config.gpu_options.per_process_gpu_memory_fraction = fraction
+        physical = -(-count // virtual_gpus)  # the others' memory is left alone
+        config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
         if virtual_gpus > 1:
-            _split_gpus(config, count, virtual_gpus, fraction or 0.9)
+            _split_gpus(config, count, virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
     return config
 
 
 def _split_gpus(config: tf.compat.v1.ConfigProto, count: int, virtual_gpus: int, fraction: float) -> None:
-    from benchmarks.hardware import gpu_inventory
-
-    physical = gpu_inventory().gpus[: -(-count // virtual_gpus)]
-    config.gpu_options.visible_device_list = ",".join(str(index) for index in range(len(physical)))
-    for index, gpu in enumerate(physical):
+    physical = config.gpu_options.visible_device_list.count(",") + 1
+    for index, gpu in enumerate(gpu_inventory().gpus[:physical]):
         on_this = min(virtual_gpus, count - index * virtual_gpus)
         each_mib = fraction * gpu.memory_bytes / 2**20 / on_this
         config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * on_this)

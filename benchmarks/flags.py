@@ -7,6 +7,7 @@ decisions.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -162,7 +163,7 @@ def describe(groups: Groups) -> str:
         for flag in group:
             value = "" if flag.kind is bool else "=" + ("|".join(flag.choices) or flag.kind.__name__.upper())
             lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
-            lines.append(f"      {flag.help}")
+            lines += textwrap.wrap(flag.help, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 

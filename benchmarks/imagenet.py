@@ -69,8 +69,8 @@ def _check_complete(directory: str, numbers: Sequence[tuple[int, int]]) -> None:
     totals = {total for _, total in numbers}
     if len(totals) > 1:
         raise DataError(
-            f"--data_dir={directory} mixes shards of {len(totals)} data sets (-of-{' and -of-'.join(map(str, totals))}): "
-            "keep one."
+            f"--data_dir={directory} mixes shards of {len(totals)} data sets "
+            f"(-of-{' and -of-'.join(map(str, sorted(totals)))}): keep one."
         )
     total = totals.pop()
     missing = sorted(set(range(total)) - {number for number, _ in numbers})

@@ -45,7 +45,9 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     for notice in config.notices:
         warn(notice)
     load_before = os.getloadavg()[0]
-    process_environment.prepare(device=config.device, visible_gpus=config.visible_gpus)
+    process_environment.prepare(
+        device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
+    )
     log = RunLog(images_per_step=config.batch_global)
     display = _display(config)
     outcome = _attempt(config, log, display)

@@ -52,6 +52,12 @@ def test_tensorflow_is_quiet_unless_asked(run_bench: RunBench) -> None:
     assert "oneDNN" in asked.stderr or "cpu_feature_guard" in asked.stderr
 
 
+def test_placement_is_logged_on_request(run_bench: RunBench) -> None:
+    done = run_bench(*SHORT, "--log_device_placement", "--num_gpus=2")
+    assert "/job:localhost/replica:0/task:0/device:CPU:1" in done.stderr
+    assert "ResourceApplyGradientDescent" in done.stderr
+
+
 def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
     done = run_bench(*SHORT, "--output_format=json", "--forward_only")
     assert done.status == 0
