@@ -18,6 +18,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
 
+# What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow.
+USER_ENVIRONMENT = dict(os.environ)
+
 # No test here uses a GPU unless it says so, and whoever imports TensorFlow first must have said that.
 process_environment.prepare(device="cpu", visible_gpus=None)
 
@@ -39,7 +42,7 @@ def run_bench(tmp_path: Path) -> Callable[..., Finished]:
         done = subprocess.run(
             [sys.executable, str(ROOT / "run_bench.py"), *arguments],
             cwd=tmp_path,
-            env={**os.environ, **variables},
+            env={**USER_ENVIRONMENT, **variables},
             capture_output=True,
             text=True,
             timeout=300,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from results.store import load
-from tests.conftest import ROOT, Finished
+from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -157,7 +156,9 @@ def test_a_damaged_record_is_named(run_bench: RunBench, records: Records, tmp_pa
 
 def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", "--num_batches=100000"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=USER_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("10\t"):
@@ -198,7 +199,7 @@ def test_somebody_elses_models_package_is_refused(run_bench: RunBench, tmp_path:
     (stranger / "__init__.py").write_text("")
     done = subprocess.run(
         [sys.executable, str(checkout / "run_bench.py"), "--help"],
-        env={**os.environ, "PYTHONPATH": str(stranger.parent)},
+        env={**USER_ENVIRONMENT, "PYTHONPATH": str(stranger.parent)},
         capture_output=True,
         text=True,
     )
