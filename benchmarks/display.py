@@ -49,6 +49,9 @@ class Display(Protocol):
     def after_step(self, phase: Phase) -> None:
         """A step has ended."""
 
+    def stop(self) -> None:
+        """No more steps will come, for whatever reason."""
+
     def finish(self, record: Record, where: str) -> None:
         """The run has ended; `where` names the files that hold the record."""
 
@@ -63,6 +66,9 @@ class JsonDisplay:
         """Prints nothing."""
 
     def after_step(self, phase: Phase) -> None:
+        """Prints nothing."""
+
+    def stop(self) -> None:
         """Prints nothing."""
 
     def finish(self, record: Record, where: str) -> None:
@@ -96,7 +102,7 @@ class TextDisplay:
         """Prints the heading of the steps when measuring begins."""
         self._prints_steps = name == "measuring"
         if self._prints_steps:
-            print("Step\tImg/sec\tloss", flush=True)
+            self._print("Step\tImg/sec\tloss")
         if self._progress:
             self._progress.begin(name, steps)
 
@@ -106,14 +112,15 @@ class TextDisplay:
         if self._progress:
             self._progress.show(steps, self._images / phase.step_seconds[-1])
         if self._prints_steps and (steps == 1 or steps % self._every == 0):
-            if self._progress:
-                self._progress.clear()
-            print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1]), flush=True)
+            self._print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1]))
+
+    def stop(self) -> None:
+        """Takes the progress off the terminal."""
+        if self._progress:
+            self._progress.clear()
 
     def finish(self, record: Record, where: str) -> None:
-        """Prints the headline and what it rests on; why not, if there is none."""
-        if self._progress:
-            self._progress.close()
+        """Prints the headline and what it rests on, if there is one."""
         derived = record.derived
         if derived.images_per_sec is None:
             return
@@ -130,6 +137,10 @@ class TextDisplay:
         print(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
         print(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
         print(f"record:         {where}", flush=True)
+
+    def _print(self, line: str) -> None:
+        self.stop()
+        print(line, flush=True)
 
 
 class TerminalProgress:
@@ -159,8 +170,6 @@ class TerminalProgress:
         self._console.file.write("\r\x1b[2K")
         self._console.file.flush()
         self._drawn_at = 0.0
-
-    close = clear
 
     def _draw(self, text: str) -> None:
         self._drawn_at = time.monotonic()

@@ -96,9 +96,12 @@ def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
     except MemoryError:
         return Outcome(Status.OUT_OF_MEMORY, "The host is out of memory.", ExitStatus.RUN_FAILED)
     except Exception as error:
+        display.stop()
         traceback.print_exc()
         first_line = (str(error).strip().splitlines() or [""])[0]
         return Outcome(Status.CRASH, f"{type(error).__name__}: {first_line}", ExitStatus.RUN_FAILED)
+    finally:
+        display.stop()
     return Outcome()
 
 

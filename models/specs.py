@@ -53,7 +53,7 @@ class ModelSpec:
 MODELS = (
     ModelSpec(
         name="alexnet",
-        title="AlexNet (one tower)",
+        title="AlexNet, one tower",
         module="alexnet",
         image_size=227,
         batch_on_gpu=512,

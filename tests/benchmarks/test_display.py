@@ -53,9 +53,22 @@ def test_progress_draws_on_one_line_of_stderr(capsys: pytest.CaptureFixture[str]
     progress.begin("warm-up", 4)
     progress.clear()
     progress.show(2, 15.0)
-    progress.close()
+    progress.clear()
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "warm-up: step 2 of 4, 15.0 images/sec" in captured.err
     assert "\n" not in captured.err
     assert captured.err.endswith("\r\x1b[2K")
+
+
+def test_lines_do_not_run_into_the_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    """On a terminal stdout and stderr are one: before every line the progress must be gone."""
+    display = TextDisplay(display_every=1, images_per_step=8, terminal=True)
+    display.phase("warm-up", 1)
+    display.after_step(Phase([1.0], [1.0]))
+    before = capfd.readouterr().err
+    display.phase("measuring", 1)
+    assert not before.endswith("\x1b[2K")
+    assert capfd.readouterr().err.startswith("\r\x1b[2K")
+    display.stop()
+    assert capfd.readouterr().err.endswith("\r\x1b[2K")
