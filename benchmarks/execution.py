@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -57,7 +58,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
         step = _build_step(config, model, tower_input, devices, manager)
         drift = None if config.forward_only else manager.replica_drift()
         log.placement = _placement(manager, devices)
-        display.start(_facts(config, spec, devices, tower_input.description, manager))
+        display.start(_facts(config, spec, tower_input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, tower_input)
         try:
             with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
@@ -164,7 +165,7 @@ def _translate(error: tf.errors.OpError, shards: Sequence[Path]) -> Exception:
     return error
 
 
-def _placement(manager: VariableManager, devices: Devices) -> dict[str, object]:
+def _placement(manager: VariableManager, devices: Devices) -> dict[str, Any]:
     """Returns how many variables there are, and their bytes per device."""
     placed = manager.placed()
     bytes_per_device: dict[str, int] = {}
@@ -180,18 +181,19 @@ def _placement(manager: VariableManager, devices: Devices) -> dict[str, object]:
     }
 
 
-def _facts(
-    config: Config, spec: specs.ModelSpec, devices: Devices, data: str, manager: VariableManager
-) -> dict[str, str]:
+def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
     """Returns what a person should know of the run before it starts."""
     mode = "inference only" if config.forward_only else "training"
+    per_device = placement["variable_bytes_per_device"].items()
     return {
         "TensorFlow": tf.__version__,
         "Model": f"{spec.name} ({spec.title}), {mode}, {config.precision}, {config.data_format}",
         "Data": data,
         "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
-        "Devices": devices.description,
-        "Variables": f"{config.variable_update}: {manager.describe()}",
+        "Devices": placement["devices"],
+        "Variables": f"{config.variable_update}: {placement['manager']}",
+        "Placement": f"{placement['variables']} variables; "
+        + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
         f"weight decay {config.weight_decay:g}",
     }
