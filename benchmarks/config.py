@@ -7,6 +7,7 @@ Imports without TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -102,7 +103,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     Raises:
         UsageError: a value out of range, or values that do not go together.
     """
-    _check_numbers(given)
+    _check(given)
     try:
         spec = specs.find(given["model"] or "resnet50")
     except specs.UnknownModelError as error:
@@ -160,18 +161,34 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "momentum": (0, "as a factor"),
     "tf_random_seed": (0, "as a seed"),
 }
+# A share of the memory; the largest seed that NumPy takes.
+_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
 _ABOVE_ZERO = ("num_epochs", "time_limit_seconds", "init_learning_rate", "gpu_memory_frac")
 
 
+def _check(given: Mapping[str, Any]) -> None:
+    _check_numbers(given)
+    _check_choices(given)
+
+
 def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuses numbers that are out of their range."""
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"--{name}={value}: give a finite number.")
     for name, (smallest, what) in _AT_LEAST.items():
-        if given[name] is not None and not given[name] >= smallest:
+        if given[name] is not None and given[name] < smallest:
             raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
     for name in _ABOVE_ZERO:
-        if given[name] is not None and not given[name] > 0:
+        if given[name] is not None and given[name] <= 0:
             raise UsageError(f"--{name}={given[name]} must be above 0.")
-    if (given["gpu_memory_frac"] or 0) > 1:
-        raise UsageError(f"--gpu_memory_frac={given['gpu_memory_frac']} is a share of the memory: at most 1.")
+    for name, largest in _AT_MOST.items():
+        if given[name] is not None and given[name] > largest:
+            raise UsageError(f"--{name}={given[name]} is too large: it must be at most {largest}.")
+
+
+def _check_choices(given: Mapping[str, Any]) -> None:
+    """Refuses what is not available, and flags that contradict each other."""
     if given["num_classes"] not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
         raise UsageError(f"--num_classes={given['num_classes']}: say 1000, or 1001 with the background class.")
     if given["num_batches"] is not None and given["num_epochs"] is not None:
@@ -190,7 +207,8 @@ def _resolve_devices(given: Mapping[str, Any], count_gpus: Callable[[], int]) ->
         return _cpu_devices(given, wanted)
     visible = _visible_gpus(given["gpus"])
     existing = count_gpus()
-    if not existing and (given["device"] == "auto" or (given["device"], given["num_gpus"]) == (None, None)):
+    demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
+    if not existing and not demanded:
         return _cpu_devices(given, wanted)
     if visible and max(visible) >= existing:
         raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {_there_are(existing)}")
@@ -198,16 +216,17 @@ def _resolve_devices(given: Mapping[str, Any], count_gpus: Callable[[], int]) ->
     split = _split(given["virtual_gpus"], wanted, usable)
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
+        limit = f" --gpus={given['gpus']} leaves {usable} of them." if visible else ""
         raise UsageError(
-            f"{asked} asks for {wanted} GPU{'s' * (wanted > 1)}; {_there_are(existing)} Ask for no more than there "
-            f"are, split them with --virtual_gpus, or say --device=cpu for {wanted} logical CPU devices."
+            f"{asked} asks for {wanted} GPU{'s' * (wanted > 1)}; {_there_are(existing)}{limit} Ask for no more than "
+            f"there are, split them with --virtual_gpus, or say --device=cpu for {wanted} logical CPU devices."
         )
     return {"device": "gpu", "num_devices": wanted, "virtual_gpus": split, "visible_gpus": visible}
 
 
 def _cpu_devices(given: Mapping[str, Any], wanted: int) -> dict[str, Any]:
-    for name in ("gpus", "gpu_memory_frac"):
-        if given["device"] == "cpu" and given[name] is not None:
+    for name in ("gpus", "gpu_memory_frac", "virtual_gpus"):
+        if given["device"] == "cpu" and given[name] not in (None, "auto"):
             raise UsageError(f"--{name} is about GPUs, and --device=cpu uses none: leave one of them out.")
     return {"device": "cpu", "num_devices": wanted, "virtual_gpus": 1, "visible_gpus": None}
 

@@ -63,8 +63,9 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
         for part in splits:
             seed = 1 if given["seed"] is None else given["seed"]
             fake_imagenet.write(directory, part, seed=seed, on_shard=_say_written)
-    except OSError as error:
-        raise UsageError(f"data make-imagenet: cannot write to {directory}: {error.strerror or error}.") from error
+    except fake_imagenet.WRITE_ERRORS as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise UsageError(f"data make-imagenet: cannot write to {directory}: {reason}.") from error
     total = sum(part.images for part in splits)
     print(f"{total} images in {sum(part.shards for part in splits)} shards. Use them with --data_dir={directory}")
     return ExitStatus.OK

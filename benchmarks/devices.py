@@ -58,6 +58,8 @@ def require_gpus(count: int, *, virtual_gpus: int) -> None:
     """
     needed = -(-count // virtual_gpus)
     seen = tf.config.list_physical_devices("GPU")
+    # Building an input pipeline starts the eager runtime, which would take all GPUs' memory before the session does.
+    tf.config.set_visible_devices([], "GPU")
     if len(seen) < needed:
         built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"
         raise UsageError(
@@ -120,18 +122,16 @@ def session_config(
     if kind == "gpu":
         fraction, growth = gpu_memory
         config.gpu_options.allow_growth = growth
-        if fraction is not None:
-            config.gpu_options.per_process_gpu_memory_fraction = fraction
         physical = -(-count // virtual_gpus)  # the others' memory is left alone
         config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
-        if virtual_gpus > 1:
-            _split_gpus(config, count, virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
+        if virtual_gpus > 1:  # TensorFlow accepts either limits per virtual device or a fraction per GPU
+            _split_gpus(config, physical, virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
+        elif fraction is not None:
+            config.gpu_options.per_process_gpu_memory_fraction = fraction
     return config
 
 
-def _split_gpus(config: tf.compat.v1.ConfigProto, count: int, virtual_gpus: int, fraction: float) -> None:
-    physical = config.gpu_options.visible_device_list.count(",") + 1
-    for index, gpu in enumerate(gpu_inventory().gpus[:physical]):
-        on_this = min(virtual_gpus, count - index * virtual_gpus)
-        each_mib = fraction * gpu.memory_bytes / 2**20 / on_this
-        config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * on_this)
+def _split_gpus(config: tf.compat.v1.ConfigProto, physical: int, virtual_gpus: int, fraction: float) -> None:
+    for gpu in gpu_inventory().gpus[:physical]:
+        each_mib = fraction * gpu.memory_bytes / 2**20 / virtual_gpus
+        config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)

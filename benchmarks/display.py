@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,14 @@ _REDRAW_SECONDS = 0.1
 def warn(sentence: str) -> None:
     """Tells the user something on stderr."""
     print(f"run_bench: {sentence}", file=sys.stderr, flush=True)
+
+
+def say(line: str) -> None:
+    """Prints a line of the result on stdout. A reader that has gone away must not end a measurement."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def step_line(step: int, step_seconds: Sequence[float], images_per_step: int, loss: float) -> str:
@@ -52,8 +61,11 @@ class Display(Protocol):
     def stop(self) -> None:
         """No more steps will come, for whatever reason."""
 
-    def finish(self, record: Record, where: str) -> None:
-        """The run has ended; `where` names the files that hold the record."""
+    def finish(self, record: Record) -> None:
+        """The run has ended: here is what came of it."""
+
+    def stored(self, where: str) -> None:
+        """The record is on disk."""
 
 
 class JsonDisplay:
@@ -71,9 +83,12 @@ class JsonDisplay:
     def stop(self) -> None:
         """Prints nothing."""
 
-    def finish(self, record: Record, where: str) -> None:
+    def finish(self, record: Record) -> None:
         """Prints the record."""
-        print(record.to_json(), flush=True)
+        say(record.to_json())
+
+    def stored(self, where: str) -> None:
+        """Prints nothing."""
 
 
 class TextDisplay:
@@ -89,14 +104,15 @@ class TextDisplay:
         self._every = display_every
         self._images = images_per_step
         self._progress = TerminalProgress() if terminal else None
-        self._prints_steps = False
+        self._started = self._prints_steps = False
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Prints the facts, one per line."""
+        self._started = True
         width = max(map(len, facts), default=0) + 1
         for name, value in facts.items():
-            print(f"{name + ':':{width}} {value}")
-        print("=" * len(_RULE), flush=True)
+            say(f"{name + ':':{width}} {value}")
+        say("=" * len(_RULE))
 
     def phase(self, name: str, steps: int | None) -> None:
         """Prints the heading of the steps when measuring begins."""
@@ -119,28 +135,31 @@ class TextDisplay:
         if self._progress:
             self._progress.clear()
 
-    def finish(self, record: Record, where: str) -> None:
-        """Prints the headline and what it rests on, if there is one."""
+    def finish(self, record: Record) -> None:
+        """Prints the headline and what it rests on, if the run may state one; then how it ended."""
         derived = record.derived
-        if derived.images_per_sec is None:
-            return
-        print(_RULE)
-        print(total_line(derived.images_per_sec))
-        print(_RULE)
-        if derived.images_per_sec_low is not None:
-            print(f"95 % interval:  {derived.images_per_sec_low:.2f} to {derived.images_per_sec_high:.2f} images/sec")
-        print(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
-        print(
-            f"step:           {derived.step_ms_p50:.1f} ms median, {derived.step_ms_p99:.1f} ms at the 99th percentile"
-        )
-        first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
-        print(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
-        print(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
-        print(f"record:         {where}", flush=True)
+        if derived.images_per_sec is not None:
+            for line in (_RULE, total_line(derived.images_per_sec), _RULE):
+                say(line)
+            if derived.images_per_sec_low is not None:
+                low, high = derived.images_per_sec_low, derived.images_per_sec_high
+                say(f"95 % interval:  {low:.2f} to {high:.2f} images/sec")
+            say(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
+            p50, p99 = derived.step_ms_p50, derived.step_ms_p99
+            say(f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile")
+            first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
+            say(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
+        if self._started:
+            say(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
+
+    def stored(self, where: str) -> None:
+        """Prints where the record is."""
+        if self._started:
+            say(f"record:         {where}")
 
     def _print(self, line: str) -> None:
         self.stop()
-        print(line, flush=True)
+        say(line)
 
 
 class TerminalProgress:

@@ -16,7 +16,7 @@ from benchmarks.config import Config
 from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import BenchError, InvalidRunError
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, StoppingRule, run_phase
+from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, run_phase
 from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs
 from results.record import Status
@@ -51,12 +51,14 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
     """
     spec = specs.find(config.model)
     devices = _devices(config)
+    tf.config.experimental.enable_tensor_float_32_execution(False)  # fp32 means fp32; TensorFlow's default is TF32
     with tf.Graph().as_default() as graph:
         model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
         tower_input = _input(config, devices, spec.image_size)
         manager = factory.make(config.variable_update, tower_devices=devices.towers, shared_devices=devices.shared)
         step = _build_step(config, model, tower_input, devices, manager)
         drift = None if config.forward_only else manager.replica_drift()
+        finite = _all_finite(manager)
         log.placement = _placement(manager, devices)
         display.start(_facts(config, spec, tower_input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, tower_input)
@@ -68,13 +70,26 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
                 _measure(config, steps, lambda: run_step()[1], log, display)
                 if drift is not None:
                     log.replica_drift = float(session.run(drift))
+                weights_are_finite = bool(session.run(finite))
         except tf.errors.OpError as error:
-            raise _translate(error, tower_input.shards) from error
+            raise _translate(error, tower_input.shards, config.num_classes) from error
+    if not weights_are_finite:
+        raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
         raise InvalidRunError(
             f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
             "equal: this is a fault of the suite or of TensorFlow; please report it."
         )
+
+
+def _all_finite(manager: VariableManager) -> tf.Tensor:
+    """Returns whether every weight and average of the authoritative copy is finite."""
+    finite = []
+    for variable in manager.checkpoint_variables().values():
+        with tf.device(variable.device):
+            finite.append(tf.reduce_all(tf.math.is_finite(variable)))
+    with tf.device(device_planning.HOST):
+        return tf.reduce_all(tf.stack(finite))
 
 
 def _devices(config: Config) -> Devices:
@@ -154,14 +169,14 @@ def _measure(config: Config, steps: int, step: Callable[[], float], log: RunLog,
         run_phase(step, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
 
 
-def _translate(error: tf.errors.OpError, shards: Sequence[Path]) -> Exception:
+def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: int) -> Exception:
     """Turns TensorFlow's error into one that says what to do, where that is known."""
     first_line = str(error.message).strip().splitlines()[0]
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemoryError(f"Out of memory: {first_line} Try a smaller --batch_size.")
-    from_input = error.op is not None and error.op.type == "IteratorGetNext"
-    if shards and (from_input or isinstance(error, tf.errors.DataLossError)):
-        return imagenet.explain_failure(shards, error)
+    # A callable's errors carry no operation, so the message has to say where it came from.
+    if shards and (isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)):
+        return imagenet.explain_failure(shards, num_classes, error)
     return error
 
 

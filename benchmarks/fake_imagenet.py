@@ -32,6 +32,9 @@ _LABEL_WEIGHTS = 1.0 / np.arange(1, _NUM_CLASSES + 1)
 _LABEL_SHARES = _LABEL_WEIGHTS / _LABEL_WEIGHTS.sum()
 _SHARE_WITH_BOXES = 1 / 3
 
+# What `write` raises if the directory cannot be made or written.
+WRITE_ERRORS = (OSError, tf.errors.OpError)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:

@@ -36,14 +36,24 @@ def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     except pynvml.NVMLError:
         return Inventory()
     try:
-        gpus = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpus.append(Gpu(_text(pynvml.nvmlDeviceGetName(handle)), pynvml.nvmlDeviceGetMemoryInfo(handle).total))
+        gpus = [_describe_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return Inventory()
     finally:
         pynvml.nvmlShutdown()
     return Inventory(tuple(gpus[i] for i in visible_indices(len(gpus), environment)), driver)
+
+
+def _describe_gpu(index: int) -> Gpu:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+    except pynvml.NVMLError:  # memory that is shared with the host has no size of its own
+        memory_bytes = psutil.virtual_memory().total
+    return Gpu(_text(pynvml.nvmlDeviceGetName(handle)), memory_bytes)
 
 
 def visible_indices(count: int, environment: Mapping[str, str]) -> list[int]:

@@ -59,6 +59,8 @@ def find_shards(directory: str) -> list[Path]:
     _check_complete(directory, [(int(match[1]), int(match[2])) for match in shards])
     files = sorted(shards.values())
     for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
         if file.stat().st_size == 0:
             raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
     _check_first_record(files[0])
@@ -84,9 +86,9 @@ def _check_complete(directory: str, numbers: Sequence[tuple[int, int]]) -> None:
 
 def _check_first_record(file: Path) -> None:
     first = next(tfrecord.records(file))
-    problem = _problem_of_example(first.payload)
+    problem = _problem_of_example(first.payload, lowest_label=0)
     if problem:
-        raise _bad_record(file, first, problem)
+        raise tfrecord.bad_record(file, first.number, first.offset, problem)
 
 
 def count_images(shards: Sequence[Path]) -> int:
@@ -138,11 +140,18 @@ def _images(shards: Sequence[Path], spec: InputSpec) -> tf.data.Dataset:
 
     def prepare(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         encoded, label, boxes = _parse(record)
-        if spec.num_classes == IMAGENET_CLASSES:
-            label -= BACKGROUND_CLASSES - IMAGENET_CLASSES
+        lowest = _lowest_label(spec.num_classes)
+        in_range = tf.debugging.Assert((label >= lowest) & (label <= IMAGENET_CLASSES), ["label out of range", label])
+        with tf.control_dependencies([in_range]):
+            label -= lowest
         return _distorted_crop(encoded, boxes, spec.image_size, tf.stack([spec.seed, number])), label
 
     return numbered.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _lowest_label(num_classes: int) -> int:
+    """Returns the record's label that is class 0: the background, or without it the first of the photos."""
+    return BACKGROUND_CLASSES - num_classes
 
 
 def _parse(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -173,7 +182,7 @@ def _distorted_crop(encoded: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Te
     window = tf.concat([begin[:2], extent[:2]], axis=0)
     image = tf.io.decode_and_crop_jpeg(encoded, window, channels=3)
     image = tf.image.resize(image, (size, size), method="bilinear")
-    image = tf.image.stateless_random_flip_left_right(image, seed)
+    image = tf.image.stateless_random_flip_left_right(image, seed + [1, 0])  # independent of the crop
     return tf.ensure_shape(tf.cast(tf.round(image), tf.uint8), (size, size, 3))
 
 
@@ -183,7 +192,7 @@ def _normalise(images: tf.Tensor, data_format: DataFormat) -> tf.Tensor:
     return tf.transpose(scaled, (0, 3, 1, 2)) if data_format == "NCHW" else scaled
 
 
-def explain_failure(shards: Sequence[Path], error: Exception) -> DataError:
+def explain_failure(shards: Sequence[Path], num_classes: int, error: Exception) -> DataError:
     """Finds the record behind an error of the pipeline, since TensorFlow's own message names no file.
 
     Walks all records; the first that is damaged is taken to be the one.
@@ -191,34 +200,32 @@ def explain_failure(shards: Sequence[Path], error: Exception) -> DataError:
     with _JpegCheck() as problem_of_jpeg:
         for file in shards:
             for record in tfrecord.records(file):
-                problem = _problem_of_example(record.payload) or problem_of_jpeg(_example(record.payload))
+                problem = _problem_of_example(record.payload, _lowest_label(num_classes))
+                problem = problem or problem_of_jpeg(_example(record.payload))
                 if problem:
-                    return _bad_record(file, record, problem)
+                    return tfrecord.bad_record(file, record.number, record.offset, problem)
     first_line = str(error).strip().splitlines()[0]
     return DataError(f"Reading {shards[0].parent} failed, though every record in it is sound: {first_line}")
-
-
-def _bad_record(file: Path, record: tfrecord.FramedRecord, problem: str) -> DataError:
-    return DataError(f"{file}: record {record.number} at byte {record.offset}: {problem}. Make or copy the file again.")
 
 
 def _example(payload: bytes) -> Mapping[str, tf.train.Feature]:
     return tf.train.Example.FromString(payload).features.feature
 
 
-def _problem_of_example(payload: bytes) -> str | None:
+def _problem_of_example(payload: bytes, lowest_label: int) -> str | None:
     """Returns what is wrong with a record's keys and label, or None."""
     try:
         feature = _example(payload)
     except DecodeError:
-        return "it is no tf.train.Example"
+        return "it is no tf.train.Example; convert the data to the Inception layout (docs/data.md)"
     for key in (_ENCODED, _LABEL):
         if key not in feature:
-            return f"the Inception layout has '{key}', this has only {', '.join(sorted(feature)[:5]) or 'nothing'}"
+            holds = ", ".join(sorted(feature)[:5]) or "nothing"
+            return f"it has no '{key}', only {holds}; convert the data to the Inception layout (docs/data.md)"
     label, encoded = feature[_LABEL].int64_list.value, feature[_ENCODED].bytes_list.value
-    if len(label) != 1 or not 0 <= label[0] <= IMAGENET_CLASSES:
-        return f"its label is {list(label)}, one number of 0 to {IMAGENET_CLASSES} is wanted"
-    return None if len(encoded) == 1 else f"it holds {len(encoded)} images, not 1"
+    if len(label) != 1 or not lowest_label <= label[0] <= IMAGENET_CLASSES:
+        return f"its label is {list(label)}, one number of {lowest_label} to {IMAGENET_CLASSES} is wanted; correct it"
+    return None if len(encoded) == 1 else f"it holds {len(encoded)} images, one is wanted; make it again"
 
 
 class _JpegCheck:
@@ -242,5 +249,5 @@ class _JpegCheck:
             self._session.run([self._decoded.op, self._whole.op], {self._encoded: encoded})
         except tf.errors.OpError as error:
             reason = str(error.message).strip().splitlines()[0].split("[[")[0].strip()[:120]
-            return f"its image of {len(encoded)} bytes does not decode as JPEG ({reason})"
+            return f"its image of {len(encoded)} bytes does not decode as JPEG ({reason}); replace it"
         return None

@@ -13,12 +13,12 @@ from types import FrameType
 
 from benchmarks import environment, hardware, process_environment
 from benchmarks.config import Config
-from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
+from benchmarks.display import Display, JsonDisplay, TextDisplay, say, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError
 from benchmarks.run_log import RunLog
 from models import specs
 from results.doubts import Conditions, doubts
-from results.record import Derived, Measurement, Record, Status, derive, identify
+from results.record import Derived, Measurement, Record, Status, derive, identify, trustworthy
 from results.store import Store, StoreError
 
 
@@ -29,6 +29,14 @@ class Outcome:
     status: Status = Status.OK
     reason: str = ""
     exit_status: ExitStatus = ExitStatus.OK
+
+
+@dataclasses.dataclass(frozen=True)
+class _Machine:
+    """The machine as it was before the run."""
+
+    inventory: hardware.Inventory
+    load_1min: float = dataclasses.field(default_factory=lambda: os.getloadavg()[0])
 
 
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
@@ -44,23 +52,37 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     store = _open_store(config)
     for notice in config.notices:
         warn(notice)
-    load_before = os.getloadavg()[0]
     process_environment.prepare(
         device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
     )
+    machine = _Machine(hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory())
     log = RunLog(images_per_step=config.batch_global)
     display = _display(config)
     outcome = _attempt(config, log, display)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    record = _record(config, command, log, outcome, load_before)
-    for warning in record.warnings:
+    record = _record(config, command, log, outcome, machine)
+    display.finish(record)
+    for warning in record.warnings[len(config.notices) :]:
         warn(warning)
-    store.append(record)
-    display.finish(record, f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
     if outcome.reason:
         warn(outcome.reason)
-    return outcome.exit_status
+    kept = _keep(record, store, display)
+    return outcome.exit_status or kept
+
+
+def _keep(record: Record, store: Store, display: Display) -> ExitStatus:
+    """Stores the record; if that fails, stdout is the last place where it can be kept."""
+    try:
+        problems = store.append(record)
+    except StoreError as error:
+        warn(f"{error} The record follows on stdout.")
+        say(record.to_json())
+        return ExitStatus.RUN_FAILED
+    for problem in problems:
+        warn(problem)
+    display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
+    return ExitStatus.OK
 
 
 def _open_store(config: Config) -> Store:
@@ -109,27 +131,26 @@ def _terminate(signal_number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _record(config: Config, command: Sequence[str], log: RunLog, outcome: Outcome, load_before: float) -> Record:
-    inventory = hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory()
-    machine = hardware.describe_hardware(inventory)
+def _record(config: Config, command: Sequence[str], log: RunLog, outcome: Outcome, machine: _Machine) -> Record:
+    hardware_facts = hardware.describe_hardware(machine.inventory)
     software = environment.describe_software()
     measurement = log.measurement()
-    derived = derive(measurement, config.num_devices)
+    derived = derive(measurement, config.num_devices) if trustworthy(outcome.status) else Derived()
     spec = specs.find(config.model)
     return Record(
         identity=identify(
             command=command,
             suite_commit=environment.suite_commit(),
             config=config.key_fields(),
-            hardware=machine,
+            hardware=hardware_facts,
             software=software,
         ),
         config=config.to_dict(),
         environment={
-            **machine,
+            **hardware_facts,
             **software,
-            **environment.describe_surroundings(inventory),
-            "load_1min_before": load_before,
+            **environment.describe_surroundings(machine.inventory),
+            "load_1min_before": machine.load_1min,
         },
         model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
         placement=log.placement,
@@ -137,7 +158,7 @@ def _record(config: Config, command: Sequence[str], log: RunLog, outcome: Outcom
         derived=derived,
         status=outcome.status,
         reason=outcome.reason,
-        warnings=[*config.notices, *_doubts(config, measurement, derived, load_before)],
+        warnings=[*config.notices, *_doubts(config, measurement, derived, machine.load_1min)],
     )
 
 
@@ -147,5 +168,6 @@ def _doubts(config: Config, measurement: Measurement, derived: Derived, load_bef
         load_per_core=load_before / cores,
         cpu_devices=config.num_devices if config.device == "cpu" else 0,
         cores=cores,
+        training=not config.forward_only,
     )
     return doubts(measurement, derived, conditions)

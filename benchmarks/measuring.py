@@ -12,6 +12,8 @@ from benchmarks.errors import InvalidRunError
 
 Clock = Callable[[], float]
 
+TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
+
 
 class StoppingRule(Protocol):
     """Says when a phase of a run is over."""
@@ -90,7 +92,4 @@ def run_phase(
         phase.losses.append(float(loss))
         after_step(phase)
         if not math.isfinite(loss):
-            raise InvalidRunError(
-                f"The loss became {loss:g}: the training diverged, so its speed means nothing. Try a smaller "
-                "--init_learning_rate, or another --optimizer."
-            )
+            raise InvalidRunError(f"The loss became {loss:g}: the training diverged. {TRY_SMALLER_STEPS}")

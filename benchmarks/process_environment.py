@@ -26,6 +26,7 @@ def prepare(*, device: str, visible_gpus: Sequence[int] | None, log_placement: b
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if log_placement else _QUIET[device])
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import resource
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
-
-import psutil
 
 from benchmarks.measuring import Phase
 from results.record import Measurement
@@ -42,5 +42,10 @@ class RunLog:
 
 
 def process_age_seconds() -> float:
-    """Returns how long ago this process was started."""
-    return time.time() - psutil.Process().create_time()
+    """Returns how long ago this process was started, from Linux' own count of clock ticks since boot.
+
+    (psutil's creation time is off by up to a second, since it counts from a boot time in whole seconds.)
+    """
+    fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    started_seconds = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5), after pid and name
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_seconds

@@ -19,6 +19,7 @@ from benchmarks.errors import DataError
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
+_AGAIN = "copy or make the file again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +37,14 @@ def records(path: Path) -> Iterator[FramedRecord]:
     Raises:
         DataError: names the file, the record, the byte offset and what is wrong.
     """
-    with path.open("rb") as file:
+    with _open(path) as file:
         for number, offset, length in _frames(path, file):
             payload = file.read(length)
             footer = file.read(_FOOTER.size)
             if len(payload) + len(footer) < length + _FOOTER.size:
-                raise _damaged(path, number, offset, f"the file ends within its {length} bytes")
+                raise bad_record(path, number, offset, f"the file ends within its {length} bytes; {_AGAIN}")
             if _FOOTER.unpack(footer)[0] != _masked_crc(payload):
-                raise _damaged(path, number, offset, f"the checksum of its {length} bytes does not match")
+                raise bad_record(path, number, offset, f"the checksum of its {length} bytes does not match; {_AGAIN}")
             yield FramedRecord(number, offset, payload)
 
 
@@ -53,13 +54,13 @@ def count(path: Path) -> int:
     Raises:
         DataError: a length is damaged, or the file ends within a record.
     """
-    size = path.stat().st_size
     records_seen = 0
-    with path.open("rb") as file:
+    with _open(path) as file:
+        size = os.fstat(file.fileno()).st_size
         for number, offset, length in _frames(path, file):
             end = file.seek(length + _FOOTER.size, os.SEEK_CUR)
             if end > size:
-                raise _damaged(path, number, offset, f"the file ends within its {length} bytes")
+                raise bad_record(path, number, offset, f"the file ends within its {length} bytes; {_AGAIN}")
             records_seen += 1
     return records_seen
 
@@ -73,10 +74,10 @@ def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int]]:
         if not header:
             return
         if len(header) < _HEADER.size:
-            raise _damaged(path, number, offset, f"the file ends within its {_HEADER.size}-byte header")
+            raise bad_record(path, number, offset, f"the file ends within its {_HEADER.size}-byte header; {_AGAIN}")
         length, crc = _HEADER.unpack(header)
         if crc != _masked_crc(header[:8]):
-            raise _damaged(path, number, offset, "the checksum of its length does not match")
+            raise bad_record(path, number, offset, f"the checksum of its length does not match; {_AGAIN}")
         yield number, offset, length
         number += 1
 
@@ -86,5 +87,13 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _damaged(path: Path, number: int, offset: int, reason: str) -> DataError:
-    return DataError(f"{path}: record {number} at byte {offset}: {reason}. Make or copy the file again.")
+def bad_record(path: Path, number: int, offset: int, reason: str) -> DataError:
+    """Returns an error that says where a record is, what is wrong with it, and (in `reason`) what to do."""
+    return DataError(f"{path}: record {number} at byte {offset}: {reason}.")
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error

@@ -2,7 +2,7 @@
 
 Keras holds the architecture; the caller holds the variables. A model built here never allocates its own: it is built
 and called inside a `keras.StatelessScope` that leaves them uninitialised, so that building takes milliseconds and no
-memory, and the eager runtime (which would reserve a GPU's memory a second time) is never started.
+memory, and needs no eager runtime (which would reserve a GPU's memory a second time).
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: i
 def stateless_building(seed: int) -> Iterator[None]:
     """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed."""
     keras.utils.set_random_seed(seed)
+    keras.config.set_floatx("float32")  # whatever the user's keras.json says
     with _no_own_variables():
         yield
 

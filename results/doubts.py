@@ -10,15 +10,17 @@ from results.statistics import MIN_STEPS_FOR_INTERVAL
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
+_RISEN = 1.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under what a run took place: the machine's load per core before it, and devices that share cores."""
+    """Under what a run took place: the machine's load per core before it, devices that share cores, what it did."""
 
     load_per_core: float
     cpu_devices: int
     cores: int
+    training: bool = True
 
 
 def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
@@ -55,4 +57,10 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
                 f"The second half of the steps was {abs(change):.0%} {'slower' if change > 0 else 'faster'} than the "
                 "first: the machine was not in a steady state; give more --num_warmup_batches."
             )
+    losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
+    if conditions.training and losses and losses[-1] > _RISEN * losses[0]:
+        found.append(
+            f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: nothing is learnt. The rate may be right, but "
+            "try a smaller --init_learning_rate."
+        )
     return found

@@ -163,6 +163,11 @@ def derive(measurement: Measurement, num_devices: int) -> Derived:
     )
 
 
+def trustworthy(status: Status) -> bool:
+    """Returns whether a run that ended so may state a rate: wrong numbers must not look right."""
+    return status in (Status.OK, Status.INTERRUPTED)
+
+
 def identify(
     *,
     command: Sequence[str],

@@ -88,6 +88,8 @@ def test_other_keras_backends_in_the_environment_do_no_harm(run_bench: RunBench)
         (["data"], 2, "Commands: make-imagenet"),
         (["data", "make-imagnet", "x"], 2, "Did you mean 'make-imagenet'?"),
         (["data", "make-imagenet"], 2, "name one directory"),
+        (["data", "make-imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
+        (["data", "make-imagenet", "/sys/kernel"], 2, "cannot write to /sys/kernel"),
         (["data", "make-imagenet", "x", "--train_images=-1"], 2, "--train_images=-1 is too small"),
         (["data", "make-imagenet", "x", "--train_images=0"], 2, "nothing to write"),
     ],
@@ -115,6 +117,38 @@ def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Reco
     (record,) = records()
     assert record["status"] == "invalid"
     assert "total images/sec" not in done.stdout
+
+
+def test_no_headline_if_the_loss_leaves_the_finite_while_measuring(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SHORT, "--num_warmup_batches=0", "--init_learning_rate=1e6", "--num_batches=50")
+    assert done.status == 4
+    (record,) = records()
+    assert record["measurement"]["step_seconds"], "it went wrong while measuring"
+    assert record["status"] == "invalid"
+    assert record["derived"]["images_per_sec"] is None
+    assert "total images/sec" not in done.stdout
+    assert "status:         invalid" in done.stdout
+
+
+def test_a_result_that_cannot_be_stored_is_on_stdout(tmp_path: Path) -> None:
+    process = _start(tmp_path, "--num_batches=200")
+    _wait_for_step(process, 10)
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").write_text("in the way")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "The record could not be stored" in err and "Traceback" not in err
+    assert "total images/sec" in out
+    assert json.loads(out.splitlines()[-1])["status"] == "ok"
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: Records) -> None:
+    command = f"{sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} --num_batches=30 | head -2"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=USER_ENVIRONMENT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert len(record["measurement"]["step_seconds"]) == 30
 
 
 def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records) -> None:
@@ -146,6 +180,26 @@ def test_training_on_made_data(run_bench: RunBench, records: Records) -> None:
     assert records()[0]["config"]["data_name"] == "imagenet"
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"encoded": b"no image"}, "its image of 8 bytes does not decode as JPEG"),
+        ({"label": 0}, "its label is [0], one number of 1 to 1000 is wanted"),
+    ],
+)
+def test_a_record_that_cannot_be_trained_on_is_named(
+    run_bench: RunBench, tmp_path: Path, change: dict, words: str
+) -> None:
+    from tests.benchmarks.test_imagenet import rewrite
+
+    _make(run_bench)
+    rewrite(tmp_path / "data" / "fake" / "train-00002-of-00003", 5, **change)
+    done = run_bench(*REAL, "--num_classes=1000", "--num_batches=12")
+    assert done.status == 5, done.stderr
+    assert "data/fake/train-00002-of-00003: record 5 at byte " in done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_damaged_record_is_named(run_bench: RunBench, records: Records, tmp_path: Path) -> None:
     _make(run_bench)
     shard = tmp_path / "data" / "fake" / "train-00001-of-00003"
@@ -158,15 +212,23 @@ def test_a_damaged_record_is_named(run_bench: RunBench, records: Records, tmp_pa
     assert record["status"] == "invalid"
 
 
-def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
-    command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", "--num_batches=100000"]
-    process = subprocess.Popen(
+def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", *arguments]
+    return subprocess.Popen(
         command, cwd=tmp_path, env=USER_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def _wait_for_step(process: subprocess.Popen, step: int) -> None:
     assert process.stdout is not None
     for line in process.stdout:
-        if line.startswith("10\t"):
-            break
+        if line.startswith(f"{step}\t"):
+            return
+
+
+def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
+    process = _start(tmp_path, "--num_batches=100000")
+    _wait_for_step(process, 10)
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert "Traceback" not in err

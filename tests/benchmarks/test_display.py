@@ -25,7 +25,8 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
             phase.step_seconds.append(0.5)
             phase.losses.append(2.0)
             display.after_step(phase)
-    display.finish(make_record(), "somewhere")
+    display.finish(make_record())
+    display.stored("somewhere")
     out = capsys.readouterr().out
     assert re.findall(r"^(\d+)\timages/sec: 16\.0 ", out, re.MULTILINE) == ["1", "3", "6"]
     assert "total images/sec: 160.00\n" in out
@@ -35,7 +36,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
 def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
     from results.record import Derived
 
-    TextDisplay(display_every=1, images_per_step=8, terminal=False).finish(make_record(derived=Derived()), "x")
+    TextDisplay(display_every=1, images_per_step=8, terminal=False).finish(make_record(derived=Derived()))
     assert "total images/sec" not in capsys.readouterr().out
 
 
@@ -44,7 +45,8 @@ def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> Non
     display.start({"Model": "trivial"})
     display.phase("measuring", 3)
     display.after_step(Phase([1.0], [1.0]))
-    display.finish(make_record(), "x")
+    display.finish(make_record())
+    display.stored("somewhere")
     assert json.loads(capsys.readouterr().out)["status"] == "ok"
 
 

@@ -108,6 +108,11 @@ def _empty_one(directory: Path) -> None:
     (directory / "train-00003-of-00004").write_bytes(b"")
 
 
+def _break_link(directory: Path) -> None:
+    (directory / "train-00001-of-00004").unlink()
+    (directory / "train-00001-of-00004").symlink_to(directory / "gone")
+
+
 def _other_layout(directory: Path) -> None:
     feature = {"image": tf.train.Feature(), "label": tf.train.Feature()}
     example = tf.train.Example(features=tf.train.Features(feature=feature))
@@ -130,7 +135,8 @@ def _no_example(directory: Path) -> None:
         (_lose_one, "1 of 4 shards are missing: train-00002-of-00004"),
         (_mix, "mixes shards of 2 data sets"),
         (_empty_one, "train-00003-of-00004 is empty"),
-        (_other_layout, "record 0 at byte 0: the Inception layout has 'image/encoded', this has only image, label"),
+        (_break_link, "train-00001-of-00004 is a broken link"),
+        (_other_layout, "record 0 at byte 0: it has no 'image/encoded', only image, label; convert"),
         (_no_example, "record 0 at byte 0: it is no tf.train.Example"),
     ],
 )
@@ -140,7 +146,7 @@ def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path
         imagenet.find_shards(str(copied))
 
 
-def _rewrite(file: Path, number: int, *, encoded: bytes | None = None, label: int | None = None) -> None:
+def rewrite(file: Path, number: int, *, encoded: bytes | None = None, label: int | None = None) -> None:
     """Writes a shard again with one record changed."""
     payloads = [record.payload for record in tfrecord.records(file)]
     example = tf.train.Example.FromString(payloads[number])
@@ -159,19 +165,20 @@ def _rewrite(file: Path, number: int, *, encoded: bytes | None = None, label: in
     [
         ({"encoded": b"no image"}, "its image of 8 bytes does not decode as JPEG"),
         ({"encoded": b""}, "its image of 0 bytes does not decode as JPEG"),
-        ({"label": 5000}, r"its label is \[5000\]"),
+        ({"label": 5000}, r"its label is \[5000\], one number of 1 to 1000 is wanted"),
+        ({"label": 0}, r"its label is \[0\], one number of 1 to 1000 is wanted"),
     ],
 )
 def test_a_bad_record_is_named(copied: Path, change: dict, words: str) -> None:
     file = copied / "train-00002-of-00004"
-    _rewrite(file, 6, **change)
+    rewrite(file, 6, **change)
     offset = list(tfrecord.records(file))[6].offset
-    problem = imagenet.explain_failure(imagenet.find_shards(str(copied)), ValueError("some words of TensorFlow"))
+    problem = imagenet.explain_failure(imagenet.find_shards(str(copied)), 1000, ValueError("words of TensorFlow"))
     assert isinstance(problem, DataError)
     with pytest.raises(DataError, match=f"{file}: record 6 at byte {offset}: {words}"):
         raise problem
 
 
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
-    problem = imagenet.explain_failure(imagenet.find_shards(str(fake_imagenet)), ValueError("disk on fire\nmore"))
+    problem = imagenet.explain_failure(imagenet.find_shards(str(fake_imagenet)), 1001, ValueError("disk on fire\nmore"))
     assert "disk on fire" in str(problem) and "more" not in str(problem)

@@ -27,8 +27,15 @@ def test_virtual_gpus_share_the_memory_evenly() -> None:
     config = devices.session_config("gpu", 3, virtual_gpus=2)
     assert config.gpu_options.visible_device_list == "0,1"
     limits = [list(gpu.memory_limit_mb) for gpu in config.gpu_options.experimental.virtual_devices]
-    share = 0.9 * 140 * 1024
-    assert limits == [pytest.approx([share / 2, share / 2]), pytest.approx([share])]
+    half = 0.9 * 140 * 1024 / 2
+    assert limits == [pytest.approx([half, half])] * 2
+
+
+def test_a_share_of_split_gpus_is_a_limit_for_each_part() -> None:
+    config = devices.session_config("gpu", 2, virtual_gpus=2, gpu_memory=(0.5, False))
+    assert config.gpu_options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
+    (gpu,) = config.gpu_options.experimental.virtual_devices
+    assert list(gpu.memory_limit_mb) == pytest.approx([0.25 * 140 * 1024] * 2)
 
 
 def test_a_cpu_run_names_no_gpu() -> None:

@@ -30,6 +30,14 @@ def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
     assert words in _doubts(seconds)
 
 
+def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
+    measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
+    inference = Conditions(load_per_core=0.0, cpu_devices=0, cores=8, training=False)
+    (doubt,) = doubts(measurement, derive(measurement, 1), QUIET)
+    assert "rose from 7 to 2e+09" in doubt
+    assert doubts(measurement, derive(measurement, 1), inference) == []
+
+
 def test_a_busy_machine_and_shared_cores_are_named() -> None:
     busy = Conditions(load_per_core=0.9, cpu_devices=4, cores=2)
     assert "load 0.9 per core" in _doubts([0.1] * 10, busy)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -54,6 +55,22 @@ def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path, below: st
     (tmp_path / "a_file").write_text("")
     with pytest.raises(StoreError, match="--output_dir"):
         Store(tmp_path / below)
+
+
+def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path, lock_deadline_seconds=0.2)
+    with store.jsonl_path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(StoreError, match="another process has held the lock on .*results.jsonl for 0.2 s"):
+            store.append(make_record())
+    assert store.append(make_record()) == []
+
+
+def test_what_is_no_record_is_told(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.jsonl_path.write_text("rubbish\n")
+    (problem,) = store.append(make_record())
+    assert "results.jsonl:1: skipped a damaged line" in problem
 
 
 def _append_many(directory: Path, count: int) -> None:
