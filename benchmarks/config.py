@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from benchmarks import variable_options
 from benchmarks.errors import UsageError
 from models import specs
+from variable_mgr.modifiers import Modifiers
 
 Number = int | float
 
@@ -54,6 +56,7 @@ class Config:
 
     variable_update: str
     shared_on: Literal["cpu", "gpu"]
+    modifiers: Modifiers
 
     data_name: Literal["imagenet", "synthetic"]
     data_dir: str | None = _aside()
@@ -85,7 +88,8 @@ class Config:
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can move the number."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if not f.metadata.get("aside")}
+        everything = self.to_dict()
+        return {f.name: everything[f.name] for f in dataclasses.fields(self) if not f.metadata.get("aside")}
 
 
 DEFAULT_NUM_BATCHES = 100
@@ -112,6 +116,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     on_gpu = devices["device"] == "gpu"
     optimizer = given["optimizer"] or "sgd"
     data_name, data_notices = _resolve_data(given)
+    variables, variable_notices = variable_options.resolve(given, devices)
     return Config(
         model=spec.name,
         num_classes=_either(given["num_classes"], specs.BACKGROUND_CLASSES),
@@ -124,8 +129,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         num_intra_threads=_either(given["num_intra_threads"], 0),
         num_inter_threads=_either(given["num_inter_threads"], 0),
         log_device_placement=bool(given["log_device_placement"]),
-        variable_update=given["variable_update"] or "parameter_server",
-        shared_on=given["local_parameter_device"] or devices["device"],
+        **variables,
         data_name=data_name,
         data_dir=given["data_dir"],
         optimizer=optimizer,
@@ -140,7 +144,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         output_dir=given["output_dir"] or "out",
         output_format=given["output_format"] or "text",
         display_every=_either(given["display_every"], 10),
-        notices=(*data_notices, *_nccl_notices(given)),
+        notices=data_notices + variable_notices,
     )
 
 
@@ -160,6 +164,9 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "weight_decay": (0, "as a factor"),
     "momentum": (0, "as a factor"),
     "tf_random_seed": (0, "as a seed"),
+    "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
+    "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
+    "agg_small_grads_max_group": (1, "gradients in a group"),
 }
 # A share of the memory; the largest seed that NumPy takes.
 _AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
@@ -268,9 +275,3 @@ def _resolve_data(given: Mapping[str, Any]) -> tuple[Literal["imagenet", "synthe
     if directory is not None and name == "synthetic":
         raise UsageError(f"--data_name=synthetic reads nothing, but --data_dir={directory} is given: drop one of them.")
     return ("synthetic" if directory is None else "imagenet"), ()
-
-
-def _nccl_notices(given: Mapping[str, Any]) -> tuple[str, ...]:
-    if given["use_nccl"] and given["variable_update"] == "replicated":
-        return ("--use_nccl=true: this version reduces gradients without NCCL, by copies to --local_parameter_device.",)
-    return ()

@@ -21,6 +21,7 @@ from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs
 from results.record import Status
 from variable_mgr import factory
+from variable_mgr.algorithms import Place
 from variable_mgr.manager import VariableManager
 
 
@@ -55,7 +56,12 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
     with tf.Graph().as_default() as graph:
         model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
         tower_input = _input(config, devices, spec.image_size)
-        manager = factory.make(config.variable_update, tower_devices=devices.towers, shared_devices=devices.shared)
+        manager = factory.make(
+            config.variable_update,
+            Place(devices.towers, device_planning.HOST),
+            shared_devices=devices.shared,
+            modifiers=config.modifiers,
+        )
         step = _build_step(config, model, tower_input, devices, manager)
         drift = None if config.forward_only else manager.replica_drift()
         finite = _all_finite(manager)

@@ -16,6 +16,7 @@ from absl import flags as absl_flags
 from benchmarks.errors import UsageError, did_you_mean
 from models import specs
 from variable_mgr import catalog
+from variable_mgr.algorithms import ALGORITHMS
 
 _TRUE_OR_FALSE = ("true", "false")
 
@@ -66,7 +67,13 @@ RUN_FLAGS: Groups = {
         Flag("log_device_placement", bool, "print where each operation runs"),
     ),
     "Variables and gradients": (
-        Flag("variable_update", str, "variable manager (default parameter_server)", tuple(catalog.MANAGERS)),
+        Flag(
+            "variable_update",
+            str,
+            "variable manager (default parameter_server); "
+            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items()),
+            (*catalog.MANAGERS, *catalog.SHORTHANDS),
+        ),
         Flag(
             "local_parameter_device",
             str,
@@ -74,6 +81,19 @@ RUN_FLAGS: Groups = {
             "devices that compute, whichever kind they are (default: gpu on GPUs, cpu on a CPU)",
             ("cpu", "gpu"),
         ),
+        Flag("staged_vars", bool, "parameter_server: compute with weights fetched during the step before"),
+        Flag("variable_consistency", str, "relaxed: apply the gradients of the step before", ("strong", "relaxed")),
+        Flag(
+            "all_reduce_spec",
+            str,
+            f"how replicated reduces gradients: {', '.join(ALGORITHMS)}; ALG#K in K shards; ALG:SIZE:ALG by size in "
+            "elements, such as pscpu:32K:xring#2 (default: pscpu or psgpu, by --local_parameter_device)",
+        ),
+        Flag("hierarchical_copy", bool, "the same as --all_reduce_spec=hierarchical"),
+        Flag("gradient_repacking", int, "gradients travel in that many chunks (default 0: one by one)"),
+        Flag("agg_small_grads_max_bytes", int, "gradients of at most so many bytes travel in groups (default 0: none)"),
+        Flag("agg_small_grads_max_group", int, "gradients in such a group, at most (default 10)"),
+        Flag("compact_gradient_transfer", bool, "gradients travel as float16"),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
     ),
     "Data": (

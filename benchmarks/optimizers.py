@@ -89,7 +89,8 @@ class Adam:
         """Returns one update per variable, and those of the powers of beta, which belong to this call."""
         with tf.device(variables[0].device):
             betas = (_ADAM_BETA1, _ADAM_BETA2)
-            powers = [tf.Variable(beta, trainable=False, name="adam_beta_power") for beta in betas]
+            with tf.control_dependencies(None):
+                powers = [tf.Variable(beta, trainable=False, name="adam_beta_power") for beta in betas]
             now = [power.read_value() for power in powers]  # read once: all updates of a step see the same powers
             moved = [
                 tf.raw_ops.AssignVariableOp(resource=power.handle, value=value * beta)
@@ -142,5 +143,6 @@ def _on_each(
 
 def _slot(variable: tf.Variable, name: str, value: float = 0.0) -> tf.Variable:
     """Creates, on the current device, what the rule remembers of one variable."""
-    initial = tf.fill(variable.shape, tf.constant(value, variable.dtype))
-    return tf.Variable(initial, trainable=False, name=f"{variable.op.name}/{name}")
+    with tf.control_dependencies(None):  # a manager may order updates, but what initialises them comes before all
+        initial = tf.fill(variable.shape, tf.constant(value, variable.dtype))
+        return tf.Variable(initial, trainable=False, name=f"{variable.op.name}/{name}")

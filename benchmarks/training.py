@@ -11,7 +11,7 @@ from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
 from models.building import Model
 from variable_mgr.manager import Optimizer, TowerUpdate, VariableManager
-from variable_mgr.reduction import mean
+from variable_mgr.reducing import mean
 
 # From logits and labels to the mean loss of a batch, a scalar.
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

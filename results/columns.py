@@ -22,6 +22,10 @@ def _config(field: str) -> Callable[[Record], Any]:
     return lambda record: record.config.get(field)
 
 
+def _modifier(field: str) -> Callable[[Record], Any]:
+    return lambda record: record.config.get("modifiers", {}).get(field)
+
+
 def _derived(field: str) -> Callable[[Record], Any]:
     return lambda record: getattr(record.derived, field)
 
@@ -41,6 +45,9 @@ COLUMNS = (
     Column("reason", "the status in words", lambda r: r.reason),
     Column("model", "what was trained", _config("model")),
     Column("variable_update", "variable manager", _config("variable_update")),
+    Column("all_reduce_spec", "reduction of the gradients", _modifier("all_reduce_spec")),
+    Column("staged_vars", "weights fetched a step before", _modifier("staged_vars")),
+    Column("relaxed_consistency", "gradients of the step before", _modifier("relaxed_consistency")),
     Column("num_gpus", "devices, one tower each", _config("num_devices")),
     Column("device", "cpu (logical devices) or gpu", _config("device")),
     Column("batch_per_device", "images per device and step", _config("batch_per_device")),

@@ -6,7 +6,14 @@ A new manager is one file, one line here, and one line in `variable_mgr.factory`
 from __future__ import annotations
 
 MANAGERS = {
+    "collective_all_reduce": "as replicated, with TensorFlow's own collectives",
     "independent": "one full copy per tower, gradients not exchanged: the upper bound of scaling",
     "parameter_server": "one shared copy, read by every tower, updated once per step",
     "replicated": "one full copy per tower, every tower applies the same mean gradient",
+}
+
+# Shorthands of the command line: a manager, and the modifier that comes with it.
+SHORTHANDS = {
+    "nccl": "replicated with --all_reduce_spec=nccl",
+    "staged": "parameter_server with --staged_vars",
 }

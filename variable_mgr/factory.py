@@ -4,26 +4,72 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from variable_mgr import all_reduce_spec, gradient_transfer
+from variable_mgr.algorithms import Place
 from variable_mgr.manager import VariableManager
+from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.parameter_server import ParameterServer
-from variable_mgr.reduction import CopyReduction, NoExchange
+from variable_mgr.reduction import AllReduce, NoExchange, Reduction
 from variable_mgr.replicated import Replicated
+from variable_mgr.staged import Staged
 
-# Each takes the towers' devices and the devices on which shared work is done.
-_MANAGERS: dict[str, Callable[[Sequence[str], Sequence[str]], VariableManager]] = {
-    "independent": lambda towers, shared: Replicated(towers, NoExchange()),
-    "parameter_server": ParameterServer,
-    "replicated": lambda towers, shared: Replicated(towers, CopyReduction(shared)),
-}
+_COMPACT_DTYPE = "float16"
 
 
-def make(name: str, *, tower_devices: Sequence[str], shared_devices: Sequence[str]) -> VariableManager:
+def make(name: str, place: Place, *, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
     """Makes the manager called `name`, a key of `variable_mgr.catalog.MANAGERS`.
 
     Args:
         name: which manager.
-        tower_devices: one device per tower.
-        shared_devices: where shared variables live and copied gradients are averaged: the host alone, or the towers'
-            own devices, which then take turns.
+        place: one device per tower, and the host.
+        shared_devices: where shared variables live.
+        modifiers: what is changed about it.
+
+    Raises:
+        ValueError: the manager cannot be modified so, or not in this place; see `modifiers.why_not`.
     """
-    return _MANAGERS[name](tower_devices, shared_devices)
+    problem = why_not(name, modifiers, place)
+    if problem:
+        raise ValueError(problem)
+    return _MANAGERS[name](place, shared_devices, modifiers)
+
+
+def reduction(place: Place, modifiers: Modifiers, spec: str) -> Reduction:
+    """Makes the reduction of a spec, with what the modifiers put around it."""
+    reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place)
+    if modifiers.relaxed_consistency:
+        reducing = gradient_transfer.Deferred(reducing, place)
+    if modifiers.compact_gradient_transfer:
+        reducing = gradient_transfer.Compact(reducing, place, _COMPACT_DTYPE)
+    if modifiers.agg_small_grads_max_bytes:
+        reducing = gradient_transfer.SmallAggregated(
+            reducing, place, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group
+        )
+    if modifiers.gradient_repacking:
+        reducing = gradient_transfer.Repacked(reducing, place, modifiers.gradient_repacking)
+    return reducing
+
+
+def _parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    manager = ParameterServer(place.towers, shared_devices)
+    return Staged(manager, place.towers) if modifiers.staged_vars else manager
+
+
+def _independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    return Replicated(place.towers, NoExchange())
+
+
+def _replicated(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    return Replicated(place.towers, reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
+
+
+def _collective_all_reduce(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    return Replicated(place.towers, reduction(place, modifiers, "collective"))
+
+
+_MANAGERS: dict[str, Callable[[Place, Sequence[str], Modifiers], VariableManager]] = {
+    "collective_all_reduce": _collective_all_reduce,
+    "independent": _independent,
+    "parameter_server": _parameter_server,
+    "replicated": _replicated,
+}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from variable_mgr import variables
 from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.placement import balance_by_bytes
-from variable_mgr.reduction import mean
+from variable_mgr.reducing import mean
 
 
 class ParameterServer(VariableManager):

@@ -24,6 +24,7 @@ class Replicated(VariableManager):
         self._reduction = reduction
         self._specs: list[VariableSpec] = []
         self._copies: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
+        self._all_read: list[tf.Operation] = []
 
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates a copy of every variable on every tower's device."""
@@ -40,15 +41,20 @@ class Replicated(VariableManager):
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's own copy."""
-        return variables.read_all(self._specs, self._copies[tower])
+        values = variables.read_all(self._specs, self._copies[tower])
+        with tf.device(self._devices[tower]):
+            self._all_read.append(tf.group(*values))
+        return values
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
         """Applies to every copy what the reduction hands to its tower."""
         names = list(updates[0].gradients)
-        reduced = self._reduction.mean([[update.gradients[name] for name in names] for update in updates])
-        operations: list[tf.Operation] = []
-        for copy, gradients, update in zip(self._copies, reduced, updates, strict=True):
-            operations += optimizer.apply([copy[name] for name in names], gradients)
+        reduced, operations = self._reduction.mean([[update.gradients[name] for name in names] for update in updates])
+        towers = zip(self._copies, self._all_read, reduced, updates, strict=True)
+        for copy, all_read, gradients, update in towers:
+            # A deferred gradient does not wait for this step's computing, but its update must wait for its reads.
+            with tf.control_dependencies([all_read]):
+                operations += optimizer.apply([copy[name] for name in names], gradients)
             operations += variables.assign_all(copy, update.state)
         return tf.group(*operations)
 

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import config, flags
 from benchmarks.errors import UsageError
+from variable_mgr.modifiers import Modifiers
 
 
 def resolve(*arguments: str, gpus: int = 0) -> config.Config:
@@ -104,7 +105,8 @@ def test_the_commands_of_the_2017_guide_are_understood() -> None:
         "--variable_update=replicated", "--use_nccl=True", gpus=8,
     )  # fmt: skip
     assert nccl.shared_on == "gpu"
-    assert len(nccl.notices) == 1 and "NCCL" in nccl.notices[0]
+    assert len(nccl.notices) == 1 and "--all_reduce_spec=nccl" in nccl.notices[0]
+    assert nccl.modifiers.all_reduce_spec == "nccl"
     without = resolve(*common, "--model=resnet50", "--variable_update=replicated", "--use_nccl=False", gpus=8)
     assert without.notices == ()
 
@@ -135,3 +137,53 @@ def test_learning_rate_follows_the_optimizer_unless_given() -> None:
     assert resolve("--optimizer=momentum").learning_rate == pytest.approx(resolve().learning_rate / 10)
     given: dict[str, Any] = resolve("--optimizer=momentum", "--init_learning_rate=0.5").to_dict()
     assert given["learning_rate"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "manager", "modifiers"),
+    [
+        (["--variable_update=staged"], "parameter_server", {"staged_vars": True}),
+        (["--variable_update=replicated"], "replicated", {"all_reduce_spec": "pscpu"}),
+        (
+            ["--variable_update=replicated", "--local_parameter_device=gpu"],
+            "replicated",
+            {"all_reduce_spec": "psgpu"},
+        ),
+        (
+            ["--variable_update=replicated", "--hierarchical_copy", "--variable_consistency=relaxed"],
+            "replicated",
+            {"all_reduce_spec": "hierarchical", "relaxed_consistency": True},
+        ),
+        (
+            ["--variable_update=collective_all_reduce", "--gradient_repacking=4", "--compact_gradient_transfer"],
+            "collective_all_reduce",
+            {"gradient_repacking": 4, "compact_gradient_transfer": True},
+        ),
+    ],
+)
+def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: dict) -> None:
+    made = resolve("--device=cpu", "--num_gpus=2", *arguments)
+    assert made.variable_update == manager
+    assert made.modifiers == Modifiers(**modifiers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "words"),
+    [
+        (["--variable_update=nccl", "--device=cpu"], 0, "nccl moves data between NVIDIA GPUs only"),
+        (["--variable_update=nccl", "--num_gpus=2", "--virtual_gpus=2"], 1, "nccl needs a physical GPU"),
+        (["--staged_vars", "--variable_update=replicated"], 0, "--staged_vars goes with parameter_server"),
+        (["--staged_vars", "--forward_only"], 0, "nothing to stage"),
+        (["--all_reduce_spec=xring"], 0, "--all_reduce_spec goes with replicated"),
+        (["--variable_update=replicated", "--all_reduce_spec=ring"], 0, "Did you mean 'xring'"),
+        (
+            ["--variable_update=replicated", "--all_reduce_spec=xring", "--hierarchical_copy"],
+            0,
+            "each choose a reduction",
+        ),
+        (["--gradient_repacking=-1"], 0, "--gradient_repacking=-1 is too small"),
+    ],
+)
+def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        resolve(*arguments, gpus=gpus)

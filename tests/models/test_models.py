@@ -13,6 +13,8 @@ from benchmarks import devices, inputs, optimizers, training
 from models import building, specs
 from models.specs import ModelSpec
 from variable_mgr import factory
+from variable_mgr.algorithms import Place
+from variable_mgr.modifiers import Modifiers
 
 every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
 
@@ -79,7 +81,9 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             _build(spec),
             inputs.synthetic(plan.towers, wanted),
             plan,
-            manager=factory.make("independent", tower_devices=plan.towers, shared_devices=plan.shared),
+            manager=factory.make(
+                "independent", Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
+            ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
             objective=training.Objective(loss=training.cross_entropy, weight_decay=4e-5),
         )

@@ -12,11 +12,17 @@ from benchmarks.inputs import TowerInput
 from models import building
 from models.layers import Layers
 from variable_mgr import factory
+from variable_mgr.algorithms import Place
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.manager import VariableManager
+from variable_mgr.modifiers import Modifiers
 
 every_manager = pytest.mark.parametrize("name", MANAGERS)
 BATCH, CLASSES = 12, 5
+
+
+def _make(name: str, towers: tuple[str, ...], shared: tuple[str, ...] = (devices.HOST,)) -> VariableManager:
+    return factory.make(name, Place(towers, devices.HOST), shared_devices=shared, modifiers=Modifiers())
 
 
 def _convolutional() -> building.Model:
@@ -48,7 +54,7 @@ class _Trained:
         images = np.split(generator.normal(size=(BATCH, 8, 8, 3)).astype(np.float32), towers)
         labels = np.split(generator.integers(0, CLASSES, BATCH), towers)
         plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
-        self.manager: VariableManager = factory.make(name, tower_devices=plan.towers, shared_devices=plan.shared)
+        self.manager: VariableManager = _make(name, plan.towers, plan.shared)
         with tf.Graph().as_default():
             step = training.build_training_step(
                 model,
@@ -133,7 +139,7 @@ def test_drift_is_zero_where_copies_are_equal_and_unknown_elsewhere() -> None:
 
 def test_drift_is_seen() -> None:
     """Replicas that were pulled apart on purpose."""
-    manager = factory.make("replicated", tower_devices=["/cpu:0", "/cpu:1"], shared_devices=["/cpu:0"])
+    manager = _make("replicated", ("/cpu:0", "/cpu:1"))
     with tf.Graph().as_default():
         manager.create(_convolutional().variables)
         drift = manager.replica_drift()
@@ -158,5 +164,5 @@ def test_number_and_place_of_copies() -> None:
 
 @every_manager
 def test_it_describes_itself(name: str) -> None:
-    text = factory.make(name, tower_devices=["/cpu:0", "/cpu:1"], shared_devices=["/cpu:0"]).describe()
+    text = _make(name, ("/cpu:0", "/cpu:1")).describe()
     assert "copy" in text and "gradients" in text

@@ -17,11 +17,14 @@ from benchmarks import devices, optimizers, training
 from benchmarks.inputs import TowerInput
 from models import building
 from variable_mgr import factory
+from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.catalog import MANAGERS
+from variable_mgr.modifiers import Modifiers, why_not
 
+PLAIN = Modifiers()
 RATE = DECAY = 2.0**-4
 MOMENTUM = 0.9
-STEPS = 4
+STEPS = 5
 X = np.arange(-1.0, 15.0)
 
 
@@ -56,24 +59,43 @@ class _Trajectory:
     loss: list[float] = dataclasses.field(default_factory=list)
 
 
-def _expected(towers: int, optimizer: str, exchanged: bool) -> _Trajectory:
-    """One model per tower in float64; `exchanged` averages the gradients over the towers."""
-    a, b = np.full(towers, 1.0), np.full(towers, 2.0)
-    velocity_a, velocity_b = np.zeros(towers), np.zeros(towers)
-    trajectory = _Trajectory()
-    for step in range(STEPS):
-        numbers = np.take(X, np.arange(2 * towers * step, 2 * towers * (step + 1)), mode="wrap")
+class _Update:
+    """sgd or momentum on the two scalars of every copy."""
+
+    def __init__(self, optimizer: str) -> None:
+        self._momentum = MOMENTUM if optimizer == "momentum" else 0.0
+        self._velocity = np.zeros((2, 1))
+
+    def __call__(self, weights: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        self._velocity = self._momentum * self._velocity + gradients
+        return weights - RATE * self._velocity
+
+
+def _expected(towers: int, optimizer: str, exchanged: bool, mode: str = "plain") -> _Trajectory:
+    """One model per tower in float64, [a or b, tower]; `exchanged` averages the gradients over the towers.
+
+    Modes: `relaxed` applies the gradients of the step before, zeros first. `staged` computes with the weights of two
+    updates ago and applies the gradients of the step before; the first are of batch 0, which filled the stages.
+    """
+    weights = np.tile([[1.0], [2.0]], (1, towers))
+    update, trajectory = _Update(optimizer), _Trajectory()
+    history, earlier = [weights, weights], np.zeros((2, towers))
+    for step in range(-1 if mode == "staged" else 0, STEPS):
+        batch = step + 1 if mode == "staged" else step
+        used = history[-2] if mode == "staged" else weights
+        numbers = np.take(X, np.arange(2 * towers * batch, 2 * towers * (batch + 1)), mode="wrap")
         mean_x = numbers.reshape(towers, 2).mean(axis=1)
-        trajectory.loss.append(float(np.mean(mean_x * a * b)))
-        gradient_a, gradient_b = mean_x * b + DECAY * a, mean_x * a + DECAY * b
+        gradients = mean_x * used[::-1] + DECAY * used
         if exchanged:
-            gradient_a, gradient_b = np.full(towers, gradient_a.mean()), np.full(towers, gradient_b.mean())
-        if optimizer == "momentum":
-            velocity_a, velocity_b = MOMENTUM * velocity_a + gradient_a, MOMENTUM * velocity_b + gradient_b
-            gradient_a, gradient_b = velocity_a, velocity_b
-        a, b = a - RATE * gradient_a, b - RATE * gradient_b
-        trajectory.a.append(list(a))
-        trajectory.b.append(list(b))
+            gradients = np.tile(gradients.mean(axis=1, keepdims=True), (1, towers))
+        applied, earlier = (gradients if mode == "plain" else earlier), gradients
+        if step < 0:
+            continue
+        weights = update(weights, applied)
+        history.append(weights)
+        trajectory.loss.append(float(np.mean(mean_x * used[0] * used[1])))
+        trajectory.a.append(list(weights[0]))
+        trajectory.b.append(list(weights[1]))
     return trajectory
 
 
@@ -83,14 +105,17 @@ def _copies(name: str) -> list[tf.Variable]:
     return sorted((v for v in every if v.op.name.endswith(f"/product/{name}")), key=lambda v: v.op.name)
 
 
-def _trained(manager_name: str, towers: int, optimizer: str, shared_on: str) -> _Trajectory:
+def _trained(
+    manager_name: str, towers: int, optimizer: str, shared_on: str = "cpu", modifiers: Modifiers = PLAIN
+) -> _Trajectory:
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
+    place = Place(plan.towers, devices.HOST)
     with tf.Graph().as_default():
         step = training.build_training_step(
             _model(),
             _inputs(towers),
             plan,
-            manager=factory.make(manager_name, tower_devices=plan.towers, shared_devices=plan.shared),
+            manager=factory.make(manager_name, place, shared_devices=plan.shared, modifiers=modifiers),
             optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
             objective=training.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
         )
@@ -106,22 +131,69 @@ def _trained(manager_name: str, towers: int, optimizer: str, shared_on: str) -> 
     return trajectory
 
 
-@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
-@pytest.mark.parametrize("towers", [1, 2, 3, 4])
-@pytest.mark.parametrize("manager_name", MANAGERS)
-def test_manager_does_the_arithmetic(manager_name: str, towers: int, optimizer: str, shared_on: str) -> None:
-    expected = _expected(towers, optimizer, exchanged=manager_name != "independent")
-    got = _trained(manager_name, towers, optimizer, shared_on)
-    np.testing.assert_allclose(got.loss, expected.loss, rtol=1e-6, atol=1e-6)
-    copies = 1 if manager_name == "parameter_server" else towers
+def _compare(got: _Trajectory, expected: _Trajectory, copies: int, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(got.loss, expected.loss, rtol=tolerance, atol=tolerance)
     for name in ("a", "b"):
         values = getattr(got, name)
         assert [len(step) for step in values] == [copies] * STEPS
-        np.testing.assert_allclose(values, [step[:copies] for step in getattr(expected, name)], rtol=1e-6, atol=1e-6)
+        wanted = [step[:copies] for step in getattr(expected, name)]
+        np.testing.assert_allclose(values, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_the_oracle_tells_a_sum_from_a_mean() -> None:
-    """A check that cannot fail checks nothing: with two towers, summed gradients must be far from this oracle."""
+every_count = pytest.mark.parametrize("towers", [1, 2, 3, 4])
+every_optimizer = pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+
+
+@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
+@every_optimizer
+@every_count
+@pytest.mark.parametrize("manager_name", MANAGERS)
+def test_manager_does_the_arithmetic(manager_name: str, towers: int, optimizer: str, shared_on: str) -> None:
+    expected = _expected(towers, optimizer, exchanged=manager_name != "independent")
+    copies = 1 if manager_name == "parameter_server" else towers
+    _compare(_trained(manager_name, towers, optimizer, shared_on), expected, copies)
+
+
+def _refused(modifiers: Modifiers, towers: int) -> str | None:
+    return why_not("replicated", modifiers, Place(tuple(f"/cpu:{i}" for i in range(towers)), devices.HOST))
+
+
+TRANSFERS = {
+    "plain": {},
+    "relaxed": {"relaxed_consistency": True},
+    "repacked": {"gradient_repacking": 2},
+    "aggregated": {"agg_small_grads_max_bytes": 1024},
+    "compact": {"compact_gradient_transfer": True},
+    "everything": {"relaxed_consistency": True, "gradient_repacking": 1, "compact_gradient_transfer": True},
+}
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+@every_count
+@pytest.mark.parametrize("spec", [*ALGORITHMS, "xring#2", "pscpu:1:xring"])
+def test_reduction_does_the_arithmetic(spec: str, towers: int, transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
+    sentence = _refused(modifiers, towers)
+    if sentence:
+        pytest.skip(sentence)
+    mode = "relaxed" if modifiers.relaxed_consistency else "plain"
+    expected = _expected(towers, "sgd", exchanged=True, mode=mode)
+    tolerance = 4e-3 if modifiers.compact_gradient_transfer else 1e-6
+    _compare(_trained("replicated", towers, "sgd", modifiers=modifiers), expected, towers, tolerance)
+
+
+@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
+@every_optimizer
+@every_count
+def test_staging_delays_exactly_as_it_says(towers: int, optimizer: str, shared_on: str) -> None:
+    expected = _expected(towers, optimizer, exchanged=True, mode="staged")
+    got = _trained("parameter_server", towers, optimizer, shared_on, Modifiers(staged_vars=True))
+    _compare(got, expected, copies=1)
+
+
+def test_the_oracle_tells_a_sum_from_a_mean_and_the_modes_apart() -> None:
+    """A check that cannot fail checks nothing."""
     mean, apart = _expected(2, "sgd", exchanged=True), _expected(2, "sgd", exchanged=False)
     assert abs(mean.a[0][0] - apart.a[0][0]) > 0.01
+    modes = [_expected(2, "sgd", exchanged=True, mode=mode) for mode in ("plain", "relaxed", "staged")]
+    assert len({tuple(step[0] for step in mode.a) for mode in modes}) == 3

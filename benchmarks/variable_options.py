@@ -1,0 +1,78 @@
+"""From flags to a variable manager and its modifiers. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.errors import UsageError
+from variable_mgr import modifiers
+from variable_mgr.algorithms import Place
+from variable_mgr.modifiers import Modifiers
+
+
+def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Decides on the manager.
+
+    Args:
+        given: flag values by name; None is not given.
+        devices: the decisions on devices: `device`, `num_devices`, `virtual_gpus`.
+
+    Returns:
+        The fields of the configuration that are about variables, and sentences on how flags were understood.
+
+    Raises:
+        UsageError: a combination that makes no sense or cannot run on these devices.
+    """
+    manager = given["variable_update"] or "parameter_server"
+    staged = bool(given["staged_vars"]) or manager == "staged"
+    spec, notices = _resolve_spec(given, devices, manager)
+    manager = {"staged": "parameter_server", "nccl": "replicated"}.get(manager, manager)
+    shared_on = given["local_parameter_device"] or devices["device"]
+    if manager == "replicated" and spec is None:
+        spec = "pscpu" if shared_on == "cpu" else "psgpu"
+    resolved = Modifiers(
+        staged_vars=staged,
+        relaxed_consistency=given["variable_consistency"] == "relaxed",
+        all_reduce_spec=spec,
+        gradient_repacking=given["gradient_repacking"] or 0,
+        agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
+        agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
+        compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+    )
+    place = Place(tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"])), "/cpu:0")
+    problem = modifiers.why_not(manager, resolved, place) or _why_not_here(given, devices, resolved)
+    if problem:
+        raise UsageError(problem)
+    return {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}, notices
+
+
+def _resolve_spec(
+    given: Mapping[str, Any], devices: Mapping[str, Any], manager: str
+) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the reduction that was asked for, in whichever of its spellings, and what to say about that."""
+    asked = {
+        "--all_reduce_spec": given["all_reduce_spec"],
+        "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
+        "--variable_update=nccl": "nccl" if manager == "nccl" else None,
+    }
+    named = {flag: spec for flag, spec in asked.items() if spec}
+    if len(set(named.values())) > 1:
+        raise UsageError(f"{' and '.join(named)} each choose a reduction: give one of them.")
+    if named or not given["use_nccl"] or manager != "replicated":
+        return next(iter(named.values()), None), ()
+    if devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
+        return "nccl", ("--use_nccl=true: understood as --all_reduce_spec=nccl.",)
+    return None, (
+        "--use_nccl=true: NCCL works between physical GPUs only, so gradients are averaged by copies to "
+        "--local_parameter_device instead.",
+    )
+
+
+def _why_not_here(given: Mapping[str, Any], devices: Mapping[str, Any], resolved: Modifiers) -> str | None:
+    """Returns a sentence if the run's devices or mode rule a modifier out."""
+    if given["forward_only"] and resolved.staged_vars:
+        return "--forward_only updates nothing, so there is nothing to stage: leave out --staged_vars."
+    if "nccl" in (resolved.all_reduce_spec or "") and devices["virtual_gpus"] > 1:
+        return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
+    return None

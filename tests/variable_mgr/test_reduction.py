@@ -1,0 +1,146 @@
+"""Every all-reduce algorithm, and what is wrapped around one, against NumPy on random tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from benchmarks import devices
+from variable_mgr import all_reduce_spec, gradient_transfer
+from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, register
+from variable_mgr.reduction import AllReduce, Reduction, TowerTensors
+
+shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def _place(towers: int) -> Place:
+    return Place(tuple(f"/cpu:{i}" for i in range(towers)), devices.HOST)
+
+
+def _tensors(towers: int, of_shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[list[np.ndarray]]:
+    """Small whole numbers: their sums are exact in every type and order."""
+    generator = np.random.default_rng(11)
+    return [[generator.integers(-9, 9, shape).astype(dtype) for shape in of_shapes] for _ in range(towers)]
+
+
+def _reduced(reduction: Reduction, values: list[list[np.ndarray]], steps: int = 1) -> list[list[np.ndarray]]:
+    """What each tower has after the last of some steps on the same values."""
+    with tf.Graph().as_default():
+        towers = []
+        for tower, tensors in enumerate(values):
+            with tf.device(f"/cpu:{tower}"):
+                # A variable keeps graph optimisation from reducing constants ahead of time.
+                towers.append([tf.Variable(tensor).read_value() for tensor in tensors])
+        means, operations = reduction.mean(towers)
+        with tf.compat.v1.Session(config=devices.session_config("cpu", len(values))) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            return [session.run([means, operations])[0] for _ in range(steps)][-1]
+
+
+def _assert_means(got: list[list[np.ndarray]], values: list[list[np.ndarray]], tolerance: float = 1e-6) -> None:
+    expected = [np.mean([tensors[i].astype(np.float64) for tensors in values], axis=0) for i in range(len(values[0]))]
+    for tensors in got:
+        for tensor, mean, original in zip(tensors, expected, values[0], strict=True):
+            assert tensor.shape == original.shape
+            assert tensor.dtype == original.dtype
+            np.testing.assert_allclose(tensor, mean, rtol=tolerance, atol=tolerance)
+    for tensors in got[1:]:
+        for tensor, first in zip(tensors, got[0], strict=True):
+            np.testing.assert_array_equal(tensor, first, "all towers must receive the same bits")
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if ALGORITHMS[name].why_not(_place(2)) is None])
+@given(
+    towers=st.integers(1, 5), of_shapes=shapes, shards=st.integers(1, 3), dtype=st.sampled_from(["float32", "float64"])
+)
+@few
+def test_an_algorithm_is_the_mean(
+    algorithm: str, towers: int, of_shapes: list[tuple[int, ...]], shards: int, dtype: str
+) -> None:
+    place = _place(towers)
+    assume(ALGORITHMS[algorithm].why_not(place) is None)
+    reduction = AllReduce(all_reduce_spec.parse(f"{algorithm}#{shards}"), place)
+    values = _tensors(towers, of_shapes, dtype)
+    _assert_means(_reduced(reduction, values), values)
+
+
+def test_algorithms_that_cannot_run_here_are_known() -> None:
+    refused = {name for name, algorithm in ALGORITHMS.items() if algorithm.why_not(_place(2))}
+    assert refused == {"nccl"}, "all others must have been tested above"
+
+
+@given(towers=st.integers(1, 3), of_shapes=shapes, chunks=st.integers(1, 9))
+@few
+def test_repacking_changes_nothing(towers: int, of_shapes: list[tuple[int, ...]], chunks: int) -> None:
+    place = _place(towers)
+    reduction = gradient_transfer.Repacked(AllReduce(all_reduce_spec.parse("psgpu"), place), place, chunks)
+    values = _tensors(towers, of_shapes)
+    _assert_means(_reduced(reduction, values), values)
+
+
+@given(towers=st.integers(1, 3), of_shapes=shapes, max_bytes=st.integers(1, 400), max_group=st.integers(1, 4))
+@few
+def test_aggregating_changes_nothing(
+    towers: int, of_shapes: list[tuple[int, ...]], max_bytes: int, max_group: int
+) -> None:
+    place = _place(towers)
+    inner = AllReduce(all_reduce_spec.parse("xring"), place)
+    values = _tensors(towers, of_shapes)
+    _assert_means(_reduced(gradient_transfer.SmallAggregated(inner, place, max_bytes, max_group), values), values)
+
+
+@given(st.lists(st.integers(1, 50), max_size=30), st.integers(0, 50), st.integers(1, 5))
+def test_groups_keep_order_and_bounds(sizes: list[int], max_bytes: int, max_group: int) -> None:
+    groups = gradient_transfer.group_small(sizes, max_bytes, max_group)
+    assert [index for group in groups for index in group] == list(range(len(sizes)))
+    for group in groups:
+        assert len(group) <= max_group
+        assert len(group) == 1 or all(sizes[index] <= max_bytes for index in group)
+    for left, right in zip(groups, groups[1:], strict=False):
+        assert len(left) == max_group or sizes[left[-1]] > max_bytes or sizes[right[0]] > max_bytes, "could be joined"
+
+
+def test_compact_travels_as_half_and_returns_as_it_came() -> None:
+    place = _place(2)
+    values = _tensors(2, [(3,), (2, 2)])
+    seen = []
+
+    class Watched(AllReduce):
+        def mean(self, towers: TowerTensors) -> gradient_transfer.Result:
+            seen.extend(tensor.dtype for tensor in towers[0])
+            return super().mean(towers)
+
+    inner = Watched(all_reduce_spec.parse("pscpu"), place)
+    _assert_means(_reduced(gradient_transfer.Compact(inner, place, "float16"), values), values, 1e-3)
+    assert seen == [tf.float16] * 2
+
+
+def test_deferring_hands_out_zeros_first() -> None:
+    place = _place(2)
+    values = _tensors(2, [(3,), (2, 2)])
+
+    def deferred() -> Reduction:
+        return gradient_transfer.Deferred(AllReduce(all_reduce_spec.parse("pscpu"), place), place)
+
+    zeros = [[np.zeros_like(tensor) for tensor in tensors] for tensors in values]
+    _assert_means(_reduced(deferred(), values, steps=1), zeros)
+    _assert_means(_reduced(deferred(), values, steps=2), values)
+
+
+def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
+    def last_tower(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+        with tf.device(place.towers[-1]):
+            return [tf.reduce_mean(tf.stack(values), axis=0)] * len(values)
+
+    register(Algorithm("last_tower", "averaged on the last tower", last_tower))
+    try:
+        values = _tensors(3, [(4,), (2, 3)])
+        _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
+    finally:
+        del ALGORITHMS["last_tower"]

@@ -1,0 +1,94 @@
+"""The all-reduce algorithms: what they are called, where they can run, and how they are found. Imports no TensorFlow.
+
+An algorithm turns one tensor's values, one per tower, into the mean of them for every tower. A new one is a function
+and one entry here; it can then be named in `--all_reduce_spec` and is tested with all others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a reduction takes place: one device per tower, and the host."""
+
+    towers: tuple[str, ...]
+    host: str
+
+
+# From one value per tower, the place, and a number that is different for every tensor: one mean per tower.
+MeanFunction = Callable[[Sequence[Tensor], Place, int], list[Tensor]]
+
+
+def _anywhere(place: Place) -> str | None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Algorithm:
+    """One way to all-reduce.
+
+    Attributes:
+        name: as in a spec.
+        meaning: what it does, for a person.
+        mean: does it.
+        why_not: returns a sentence if it cannot run in a place, else None.
+    """
+
+    name: str
+    meaning: str
+    mean: MeanFunction
+    why_not: Callable[[Place], str | None] = _anywhere
+
+
+def register(algorithm: Algorithm) -> None:
+    """Makes an algorithm known under its name."""
+    ALGORITHMS[algorithm.name] = algorithm
+
+
+def _built_in(function: str) -> MeanFunction:
+    """Returns a function of `variable_mgr.reducing`, which is imported when it is first called."""
+
+    def mean(values: Sequence[Tensor], place: Place, turn: int) -> list[Tensor]:
+        means: list[Tensor] = getattr(importlib.import_module("variable_mgr.reducing"), function)(values, place, turn)
+        return means
+
+    return mean
+
+
+def _needs_power_of_two(place: Place) -> str | None:
+    count = len(place.towers)
+    if count & (count - 1) == 0:
+        return None
+    return f"rechd halves the towers again and again, so it needs 2, 4, 8 ... of them, not {count}; use xring instead."
+
+
+def _needs_gpus(place: Place) -> str | None:
+    if all("gpu" in device.lower() for device in place.towers):
+        return None
+    return "nccl moves data between NVIDIA GPUs only; on CPU devices use collective or xring."
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        Algorithm("pscpu", "copied to the host and averaged there", _built_in("copy_to_host")),
+        Algorithm("psgpu", "copied to one tower's device, in turn, and averaged there", _built_in("copy_in_turn")),
+        Algorithm("xring", "reduce-scatter and all-gather around a ring of the towers", _built_in("ring")),
+        Algorithm(
+            "rechd",
+            "recursive halving and doubling",
+            _built_in("recursive_halving_doubling"),
+            _needs_power_of_two,
+        ),
+        Algorithm("hierarchical", "averaged in two groups, then between them", _built_in("hierarchical")),
+        Algorithm("collective", "TensorFlow's own ring collective", _built_in("collective")),
+        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_gpus),
+    )
+}

@@ -1,0 +1,104 @@
+"""The little language of `--all_reduce_spec`: which algorithm for tensors of which size. Imports no TensorFlow.
+
+    spec  ::= range | range ':' size ':' spec
+    range ::= algorithm ['#' shards]
+    size  ::= number [K|M|G]
+
+A range takes the tensors of at most its size, in elements; the last takes the rest. `xring#2` splits each tensor into
+two shards that are reduced on their own. Example: `pscpu:32K:xring#2`. K, M and G are 2^10, 2^20 and 2^30.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Sequence
+
+from variable_mgr.algorithms import ALGORITHMS, Place
+
+_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class SpecError(ValueError):
+    """The text is no spec."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Tensors of at most `limit_elements` (None: all the rest) are reduced by `algorithm`, in `shards` pieces."""
+
+    algorithm: str
+    shards: int = 1
+    limit_elements: int | None = None
+
+
+def parse(text: str) -> tuple[Range, ...]:
+    """Reads a spec.
+
+    Raises:
+        SpecError: says what is wrong with which part.
+    """
+    parts = text.split(":")
+    if len(parts) % 2 == 0:
+        raise SpecError(f"'{text}' must end with an algorithm: algorithm, or algorithm:size:algorithm and so on.")
+    ranges = []
+    for index in range(0, len(parts), 2):
+        algorithm, shards = _parse_range(parts[index])
+        limit = _parse_size(parts[index + 1]) if index + 1 < len(parts) else None
+        ranges.append(Range(algorithm, shards, limit))
+    limits = [r.limit_elements for r in ranges if r.limit_elements is not None]
+    if limits != sorted(set(limits)):
+        raise SpecError(f"The sizes in '{text}' must grow from left to right, or a range would never be used.")
+    return tuple(ranges)
+
+
+def describe(ranges: Sequence[Range]) -> str:
+    """Returns the text that `parse` reads as these ranges."""
+    words = []
+    for item in ranges:
+        words.append(item.algorithm + (f"#{item.shards}" if item.shards > 1 else ""))
+        if item.limit_elements is not None:
+            words.append(_describe_size(item.limit_elements))
+    return ":".join(words)
+
+
+def choose(ranges: Sequence[Range], elements: int) -> Range:
+    """Returns the range that takes a tensor of that many elements."""
+    return next(r for r in ranges if r.limit_elements is None or elements <= r.limit_elements)
+
+
+def why_not(ranges: Sequence[Range], place: Place) -> str | None:
+    """Returns a sentence if one of the algorithms cannot run in this place, else None."""
+    sentences = (ALGORITHMS[item.algorithm].why_not(place) for item in ranges)
+    return next((sentence for sentence in sentences if sentence), None)
+
+
+def _parse_range(text: str) -> tuple[str, int]:
+    match = _RANGE.fullmatch(text)
+    if not match:
+        raise SpecError(f"'{text}' is no range: give an algorithm, with #shards if wanted, such as xring#2.")
+    name = match["algorithm"].lower()
+    if "/" in name:
+        raise SpecError(f"'{name}' works inside and across workers, and here is one: give the part before the slash.")
+    if name not in ALGORITHMS:
+        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise SpecError(f"There is no algorithm '{name}'.{hint} Algorithms: {', '.join(ALGORITHMS)}.")
+    return name, int(match["shards"] or 1)
+
+
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise SpecError(f"'{text}' is no size: give a number of elements, such as 1000 or 32K.")
+    return int(match["number"]) * _UNITS[match["unit"].upper()]
+
+
+def _describe_size(elements: int) -> str:
+    for unit, factor in reversed(_UNITS.items()):
+        if elements % factor == 0:
+            return f"{elements // factor}{unit}"
+    raise AssertionError("every number is a multiple of 1")

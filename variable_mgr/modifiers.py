@@ -1,0 +1,62 @@
+"""What can be changed about a variable manager, and where that makes no sense: one table. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from variable_mgr import all_reduce_spec
+from variable_mgr.algorithms import Place
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Modifiers:
+    """Modifiers of a manager; each is named as its flag.
+
+    Attributes:
+        staged_vars: towers compute with weights that were read a step before, so that reading hides behind computing.
+        relaxed_consistency: the gradients that are applied are those of the step before.
+        all_reduce_spec: how copies' gradients are reduced; None leaves it to the manager.
+        gradient_repacking: gradients travel in that many chunks; 0: one by one.
+        agg_small_grads_max_bytes: gradients of at most this size travel in groups; 0: none.
+        agg_small_grads_max_group: gradients in such a group, at most.
+        compact_gradient_transfer: gradients travel as float16.
+    """
+
+    staged_vars: bool = False
+    relaxed_consistency: bool = False
+    all_reduce_spec: str | None = None
+    gradient_repacking: int = 0
+    agg_small_grads_max_bytes: int = 0
+    agg_small_grads_max_group: int = 10
+    compact_gradient_transfer: bool = False
+
+
+_ALL_REDUCING = ("replicated", "collective_all_reduce")
+# Modifier: the flag, the managers that it goes with, and why it goes with no other.
+_GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "staged_vars": ("--staged_vars", ("parameter_server",), "only there are weights read from another device"),
+    "relaxed_consistency": ("--variable_consistency=relaxed", _ALL_REDUCING, "only there are gradients all-reduced"),
+    "all_reduce_spec": ("--all_reduce_spec", ("replicated",), "the others have no reduction to choose"),
+    "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
+    "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", _ALL_REDUCING, "only there are gradients all-reduced"),
+    "compact_gradient_transfer": ("--compact_gradient_transfer", _ALL_REDUCING, "only there are gradients all-reduced"),
+}
+
+
+def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
+    """Returns a sentence if this manager cannot be modified so in this place, else None."""
+    for field, (flag, managers, because) in _GOES_WITH.items():
+        if getattr(modifiers, field) and manager not in managers:
+            return f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}."
+    if modifiers.gradient_repacking and modifiers.agg_small_grads_max_bytes:
+        return (
+            "--gradient_repacking and --agg_small_grads_max_bytes both decide which gradients travel together: "
+            "give one of them."
+        )
+    spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec
+    if spec is None:
+        return None
+    try:
+        return all_reduce_spec.why_not(all_reduce_spec.parse(spec), place)
+    except all_reduce_spec.SpecError as error:
+        return f"--all_reduce_spec: {error}"

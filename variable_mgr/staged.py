@@ -1,0 +1,98 @@
+"""Staging: towers compute with weights that were fetched during the step before, so that fetching costs no time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+
+_names = itertools.count()
+
+
+class Staged(VariableManager):
+    """Wraps a manager whose weights live elsewhere.
+
+    In one step, in any order: (a) the weights are read and staged for the next step; (b) each tower computes with the
+    weights staged in the step before, and stages its gradients; (c) the gradients staged in the step before are
+    applied. So the gradient that is applied at step t was computed at t-1 from weights read at t-2: this is not plain
+    SGD. Weights are read before they are updated, so what is staged does not depend on chance.
+
+    Only weights are staged. Moving averages and seeds are read and written in the step itself, or updates were lost.
+
+    Args:
+        inner: decides where variables live and how gradients come together.
+        tower_devices: one device per tower; a staging area for weights and one for gradients is on each.
+    """
+
+    def __init__(self, inner: VariableManager, tower_devices: Sequence[str]) -> None:
+        self._inner = inner
+        self._devices = list(tower_devices)
+        self._specs: list[VariableSpec] = []
+        self._weight_reads: list[tf.Tensor] = []
+        self._stage_weights: list[tf.Operation] = []
+        self._stage_gradients: list[tf.Operation] = []
+
+    def create(self, specs: Sequence[VariableSpec]) -> None:
+        """Creates the inner manager's variables."""
+        self._specs = list(specs)
+        self._inner.create(specs)
+
+    def read(self, tower: int) -> list[tf.Tensor]:
+        """Returns the weights staged in the step before, and everything else as it is now."""
+        values = self._inner.read(tower)
+        is_weight = [spec.kind == "weight" for spec in self._specs]
+        weights = list(itertools.compress(values, is_weight))
+        self._weight_reads += weights
+        stage, staged = _area(self._devices[tower], weights)
+        self._stage_weights.append(stage)
+        remaining = iter(staged)
+        return [next(remaining) if weight else value for value, weight in zip(values, is_weight, strict=True)]
+
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
+        """Applies the gradients staged in the step before, and stages this step's."""
+        earlier = []
+        for device, update in zip(self._devices, updates, strict=True):
+            stage, staged = _area(device, list(update.gradients.values()))
+            self._stage_gradients.append(stage)
+            gradients = dict(zip(update.gradients, staged, strict=True))
+            earlier.append(TowerUpdate(gradients=gradients, state=update.state))
+        with tf.control_dependencies(self._weight_reads):
+            applied = self._inner.apply(earlier, optimizer)
+        return tf.group(applied, *self._stage_weights, *self._stage_gradients)
+
+    def after_initialization(self) -> list[tf.Operation]:
+        """Fills the stages: weights first, then weights again and the first gradients."""
+        fill_weights = tf.group(*self._stage_weights)
+        fill_both = tf.group(*self._stage_weights, *self._stage_gradients)
+        return [*self._inner.after_initialization(), fill_weights, fill_both]
+
+    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+        """Returns the inner manager's."""
+        return self._inner.checkpoint_variables()
+
+    def placed(self) -> list[Placed]:
+        """Returns the inner manager's."""
+        return self._inner.placed()
+
+    def replica_drift(self) -> tf.Tensor | None:
+        """Returns the inner manager's."""
+        return self._inner.replica_drift()
+
+    def describe(self) -> str:
+        """Returns in words where variables live and how gradients come together."""
+        return f"{self._inner.describe()}; weights staged two steps, gradients one step before they are applied"
+
+
+def _area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[tf.Tensor]]:
+    """Returns the operation that puts tensors into a new staging area, and what comes out of it (a step later)."""
+    name = f"stage_{next(_names)}"
+    dtypes = [tensor.dtype for tensor in tensors]
+    with tf.device(device):
+        put = tf.raw_ops.Stage(values=tensors, shared_name=name, container="")
+        taken = tf.raw_ops.Unstage(dtypes=dtypes, shared_name=name, container="")
+    for tensor, original in zip(taken, tensors, strict=True):
+        tensor.set_shape(original.shape)
+    return put, taken
