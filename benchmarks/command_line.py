@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from benchmarks import config, data_job, flags, hardware, main_job
+from benchmarks import config, data_job, flags, hardware, main_job, verify_job
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
+    "verify": "is the arithmetic of every variable manager right on these devices?",
     "data": "make data sets",
 }
+_FLAGS = {"run": flags.RUN_FLAGS, "verify": flags.VERIFY_FLAGS, "data": flags.DATA_FLAGS}
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
 
 
@@ -32,7 +34,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
                 f"There is no verb '{verb}'.{did_you_mean(verb, _VERBS)} Verbs: {', '.join(_VERBS)}; "
                 "everything else is spelled --flag=value."
             )
-    groups = flags.DATA_FLAGS if verb == "data" else flags.RUN_FLAGS
+    groups = _FLAGS[verb]
     if any(word in _HELP_WORDS for word in rest):
         print(_help(verb, groups))
         return ExitStatus.OK
@@ -40,11 +42,18 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if verb == "data":
         return data_job.run(parsed.words, parsed.values)
     _refuse_words(rest, parsed.words)
-    resolved = config.resolve(parsed.values, lambda: len(hardware.gpu_inventory().gpus))
+    values = flags.unset(parsed.values)
+    if verb == "verify":
+        return verify_job.run(config.resolve(verify_job.with_defaults(values, _count_gpus()), _count_gpus))
+    resolved = config.resolve(values, _count_gpus)
     if parsed.values["print_config"]:
         print(json.dumps(resolved.to_dict(), indent=2))
         return ExitStatus.OK
     return main_job.run(resolved, arguments)
+
+
+def _count_gpus() -> int:
+    return len(hardware.gpu_inventory().gpus)
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:

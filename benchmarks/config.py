@@ -166,6 +166,7 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "tf_random_seed": (0, "as a seed"),
     "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
     "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
+    "local_sgd_steps": (1, "steps"),
     "agg_small_grads_max_group": (1, "gradients in a group"),
 }
 # A share of the memory; the largest seed that NumPy takes.

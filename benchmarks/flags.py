@@ -94,6 +94,7 @@ RUN_FLAGS: Groups = {
         Flag("agg_small_grads_max_bytes", int, "gradients of at most so many bytes travel in groups (default 0: none)"),
         Flag("agg_small_grads_max_group", int, "gradients in such a group, at most (default 10)"),
         Flag("compact_gradient_transfer", bool, "gradients travel as float16"),
+        Flag("local_sgd_steps", int, "local_sgd: average the weights every so many steps (default 4)"),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
     ),
     "Data": (
@@ -130,6 +131,9 @@ RUN_FLAGS: Groups = {
     ),
 }
 
+# Verifying fixes everything but the devices.
+VERIFY_FLAGS: Groups = {"Devices": RUN_FLAGS["Devices"]}
+
 DATA_FLAGS: Groups = {
     "make-imagenet DIR: write a fake ImageNet": (
         Flag("train_images", int, "training images (default 512)"),
@@ -139,6 +143,12 @@ DATA_FLAGS: Groups = {
         Flag("overwrite", bool, "replace shards that are there"),
     ),
 }
+
+
+def unset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of all flags of `run`, None for those that are not among `values`."""
+    every = {flag.name: None for group in RUN_FLAGS.values() for flag in group}
+    return every | dict(values)
 
 
 @dataclasses.dataclass(frozen=True)

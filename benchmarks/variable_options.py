@@ -10,6 +10,8 @@ from variable_mgr import modifiers
 from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
 
+_LOCAL_SGD_STEPS = 4
+
 
 def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Decides on the manager.
@@ -39,6 +41,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
         agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
         agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
     place = Place(tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"])), "/cpu:0")
     problem = modifiers.why_not(manager, resolved, place) or _why_not_here(given, devices, resolved)

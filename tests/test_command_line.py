@@ -278,5 +278,7 @@ def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
         done = run_bench(*verb, "--help")
         assert done.status == 0
         assert "--" in done.stdout
-    assert "--variable_update=collective_all_reduce|independent|parameter_server|replicated" in run_bench("--help").stdout
+    assert (
+        "--variable_update=collective_all_reduce|independent|parameter_server|replicated" in run_bench("--help").stdout
+    )
     assert "--train_images" in run_bench("data", "--help").stdout

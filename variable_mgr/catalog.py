@@ -8,6 +8,7 @@ from __future__ import annotations
 MANAGERS = {
     "collective_all_reduce": "as replicated, with TensorFlow's own collectives",
     "independent": "one full copy per tower, gradients not exchanged: the upper bound of scaling",
+    "local_sgd": "one full copy per tower, which trains alone; every few steps the weights are averaged",
     "parameter_server": "one shared copy, read by every tower, updated once per step",
     "replicated": "one full copy per tower, every tower applies the same mean gradient",
 }

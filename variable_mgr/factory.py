@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import Place
+from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.parameter_server import ParameterServer
@@ -63,6 +64,12 @@ def _replicated(place: Place, shared_devices: Sequence[str], modifiers: Modifier
     return Replicated(place.towers, reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
 
 
+def _local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    spec = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
+    mean = AllReduce(all_reduce_spec.parse(spec), place)
+    return Replicated(place.towers, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
+
+
 def _collective_all_reduce(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
     return Replicated(place.towers, reduction(place, modifiers, "collective"))
 
@@ -70,6 +77,7 @@ def _collective_all_reduce(place: Place, shared_devices: Sequence[str], modifier
 _MANAGERS: dict[str, Callable[[Place, Sequence[str], Modifiers], VariableManager]] = {
     "collective_all_reduce": _collective_all_reduce,
     "independent": _independent,
+    "local_sgd": _local_sgd,
     "parameter_server": _parameter_server,
     "replicated": _replicated,
 }

@@ -20,6 +20,7 @@ class Modifiers:
         agg_small_grads_max_bytes: gradients of at most this size travel in groups; 0: none.
         agg_small_grads_max_group: gradients in such a group, at most.
         compact_gradient_transfer: gradients travel as float16.
+        local_sgd_steps: steps that towers train alone before weights are averaged; 0: not said.
     """
 
     staged_vars: bool = False
@@ -29,6 +30,7 @@ class Modifiers:
     agg_small_grads_max_bytes: int = 0
     agg_small_grads_max_group: int = 10
     compact_gradient_transfer: bool = False
+    local_sgd_steps: int = 0
 
 
 _ALL_REDUCING = ("replicated", "collective_all_reduce")
@@ -39,6 +41,7 @@ _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
     "all_reduce_spec": ("--all_reduce_spec", ("replicated",), "the others have no reduction to choose"),
     "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
     "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", _ALL_REDUCING, "only there are gradients all-reduced"),
+    "local_sgd_steps": ("--local_sgd_steps", ("local_sgd",), "the others do not average weights"),
     "compact_gradient_transfer": ("--compact_gradient_transfer", _ALL_REDUCING, "only there are gradients all-reduced"),
 }
 

@@ -1,4 +1,4 @@
-"""`replicated` and `independent`: one full copy of every variable per tower."""
+"""`replicated`, `independent` and their relatives: one full copy of every variable per tower."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
+from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.reduction import Reduction
 
@@ -17,11 +18,15 @@ class Replicated(VariableManager):
     Args:
         tower_devices: one device per tower.
         reduction: combines the towers' gradients (`NoExchange` makes this the `independent` manager).
+        averaging: averages the weights themselves now and then (with `NoExchange`, the `local_sgd` manager).
     """
 
-    def __init__(self, tower_devices: Sequence[str], reduction: Reduction) -> None:
+    def __init__(
+        self, tower_devices: Sequence[str], reduction: Reduction, averaging: ParameterAveraging | None = None
+    ) -> None:
         self._devices = list(tower_devices)
         self._reduction = reduction
+        self._averaging = averaging
         self._specs: list[VariableSpec] = []
         self._copies: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
         self._all_read: list[tf.Operation] = []
@@ -56,6 +61,9 @@ class Replicated(VariableManager):
             with tf.control_dependencies([all_read]):
                 operations += optimizer.apply([copy[name] for name in names], gradients)
             operations += variables.assign_all(copy, update.state)
+        if self._averaging:
+            weights = [[copy[name] for name in names] for copy in self._copies]
+            return self._averaging.after(operations, weights)
         return tf.group(*operations)
 
     def after_initialization(self) -> list[tf.Operation]:
@@ -85,4 +93,5 @@ class Replicated(VariableManager):
 
     def describe(self) -> str:
         """Returns in words where variables live and how gradients come together."""
-        return f"one full copy per tower; gradients {self._reduction.describe()}"
+        averaging = f"; {self._averaging.describe()}" if self._averaging else ""
+        return f"one full copy per tower; gradients {self._reduction.describe()}{averaging}"

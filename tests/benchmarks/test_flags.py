@@ -49,7 +49,10 @@ def test_a_flagfile_is_read(tmp_path: Path) -> None:
     [
         (["--modle=vgg16"], r"no flag --modle. Did you mean 'model'\?"),
         (["--zzzzz"], "no flag --zzzzz. See --help"),
-        (["--variable_update=replicate"], r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce"),
+        (
+            ["--variable_update=replicate"],
+            r"there is no 'replicate'. Did you mean 'replicated'\? Choices: collective_all_reduce",
+        ),
         (["--batch_size=many"], "batch_size"),
         (["--forward_only=perhaps"], "forward_only"),
         (["--flagfile=/nowhere/flags"], "/nowhere/flags"),

@@ -79,7 +79,7 @@ class _Trained:
 
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
 @pytest.mark.parametrize("towers", [2, 3, 4])
-@pytest.mark.parametrize("name", [name for name in MANAGERS if name != "independent"])
+@pytest.mark.parametrize("name", [name for name in MANAGERS if name not in ("independent", "local_sgd")])
 def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, shared_on: str) -> None:
     one = _Trained("replicated", 1, _convolutional())
     many = _Trained(name, towers, _convolutional(), shared_on=shared_on)

@@ -23,6 +23,7 @@ MODIFIERS = {
     "gradient_repacking": 2,
     "agg_small_grads_max_bytes": 100,
     "compact_gradient_transfer": True,
+    "local_sgd_steps": 2,
 }
 PLACE = Place(("/cpu:0", "/cpu:1"), devices.HOST)
 PAIRS = [{}, *({name: MODIFIERS[name]} for name in MODIFIERS)] + [

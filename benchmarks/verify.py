@@ -1,0 +1,164 @@
+"""Compares every manager, reduction and modifier that can run on these devices with the references."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import devices as device_planning
+from benchmarks import oracle
+from variable_mgr import factory
+from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.modifiers import Modifiers, why_not
+
+EXACT = 1e-6
+AS_FLOAT16 = 4e-3
+AFTER_CONVOLUTIONS = 1e-5
+
+# What may be put around a reduction, by the name that the table shows.
+TRANSFERS: dict[str, dict[str, int]] = {
+    "": {},
+    "relaxed": {"relaxed_consistency": True},
+    "repacked": {"gradient_repacking": 2},
+    "small aggregated": {"agg_small_grads_max_bytes": 1024},
+    "compact": {"compact_gradient_transfer": True},
+    "relaxed repacked compact": {
+        "relaxed_consistency": True,
+        "gradient_repacking": 1,
+        "compact_gradient_transfer": True,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One comparison: a manager with modifiers against a reference."""
+
+    manager: str
+    modifiers: Modifiers
+    shared_on: str
+    reference: str
+    title: str
+
+    @property
+    def tolerance(self) -> float:
+        """Returns how large the error may be."""
+        if self.modifiers.compact_gradient_transfer:
+            return AS_FLOAT16
+        return AFTER_CONVOLUTIONS if self.reference == "whole batch" else EXACT
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What came of a case: the error, or the sentence why it cannot run here."""
+
+    case: Case
+    error: float | None
+    reason: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Returns whether the error is within the tolerance; a case that cannot run here has not failed."""
+        return self.error is None or self.error <= self.case.tolerance
+
+
+def cases() -> Iterator[Case]:
+    """Yields everything that there is to compare; to be registered is to be in it."""
+    for optimizer in ("sgd", "momentum"):
+        for manager in MANAGERS:
+            for shared_on in ("cpu", "gpu") if manager == "parameter_server" else ("cpu",):
+                where = f" variables on {shared_on}" if manager == "parameter_server" else ""
+                yield Case(manager, Modifiers(), shared_on, optimizer, f"{manager}{where}")
+        yield Case("parameter_server", Modifiers(staged_vars=True), "cpu", optimizer, "parameter_server staged")
+        for steps in (2, 3):
+            yield Case(
+                "local_sgd", Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"local_sgd every {steps} steps"
+            )
+    for spec in [*ALGORITHMS, "xring#2", "pscpu:1:xring"]:
+        for transfer, fields in TRANSFERS.items():
+            modifiers = Modifiers(all_reduce_spec=spec, **fields)  # type: ignore[arg-type]
+            yield Case("replicated", modifiers, "cpu", "sgd", f"replicated {spec} {transfer}".strip())
+        yield Case("replicated", Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"replicated {spec}")
+    for manager in ("collective_all_reduce", "parameter_server"):
+        yield Case(manager, Modifiers(), "gpu", "whole batch", manager)
+
+
+def verdicts(
+    kind: str, towers: int, virtual_gpus: int, config: Callable[[int], tf.compat.v1.ConfigProto]
+) -> Iterator[Verdict]:
+    """Runs all cases on `towers` devices of a kind and yields what came of each.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        towers: number of devices.
+        virtual_gpus: logical GPUs per physical GPU.
+        config: makes the session's configuration for a number of devices.
+    """
+
+    def plan(count: int, shared_on: str) -> device_planning.Devices:
+        return device_planning.plan(kind, count, virtual_gpus=virtual_gpus, shared_on=shared_on)
+
+    for case in cases():
+        devices = plan(towers, case.shared_on)
+        place = Place(devices.towers, device_planning.HOST)
+        reason = why_not(case.manager, case.modifiers, place)
+        if reason is None and virtual_gpus > 1 and "nccl" in (case.modifiers.all_reduce_spec or ""):
+            reason = "nccl needs a physical GPU for each tower."
+        if reason:
+            yield Verdict(case, None, reason)
+            continue
+        try:
+            if case.reference == "whole batch":
+                error = _convolutional_error(case, devices, plan(1, "cpu"), config)
+            else:
+                error = _scalar_error(case, devices, config(towers))
+            yield Verdict(case, error)
+        except tf.errors.OpError as failure:
+            yield Verdict(case, float("inf"), str(failure.message).strip().splitlines()[0])
+
+
+def _maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
+    place = Place(devices.towers, device_planning.HOST)
+    return functools.partial(factory.make, manager, place, shared_devices=devices.shared, modifiers=modifiers)
+
+
+def _convolutional_error(
+    case: Case,
+    devices: device_planning.Devices,
+    alone: device_planning.Devices,
+    config: Callable[[int], tf.compat.v1.ConfigProto],
+) -> float:
+    towers = len(devices.towers)
+    make = _maker(case.manager, devices, case.modifiers)
+    wanted = oracle.convolutional_weights(_maker("replicated", alone, Modifiers()), alone, towers, config(1))
+    return _largest_difference(oracle.convolutional_weights(make, devices, towers, config(towers)), wanted)
+
+
+def _scalar_error(case: Case, devices: device_planning.Devices, config: tf.compat.v1.ConfigProto) -> float:
+    make = _maker(case.manager, devices, case.modifiers)
+    wanted = wanted_of(case.manager, case.modifiers, len(devices.towers), case.reference)
+    return oracle.trained(make, devices, case.reference, config).error(wanted)
+
+
+def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -> oracle.Trajectory:
+    """Returns what the scalars must become under a manager with modifiers."""
+    mode = "relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain"
+    return oracle.expected(
+        towers,
+        optimizer,
+        exchanged=manager not in ("independent", "local_sgd"),
+        mode=mode,
+        copies=1 if manager == "parameter_server" else towers,
+        average_every=(modifiers.local_sgd_steps or 1) if manager == "local_sgd" else 0,
+    )
+
+
+def _largest_difference(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    if got.keys() != wanted.keys():
+        return float("inf")
+    return max(float(np.max(np.abs(got[name] - wanted[name]))) for name in wanted)
