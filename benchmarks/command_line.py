@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
-from benchmarks import config, data_job, flags, hardware, main_job, verify_job
+from benchmarks import config, data_job, explain_job, flags, hardware, main_job, verify_job
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from variable_mgr import catalog
 
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
     "verify": "is the arithmetic of every variable manager right on these devices?",
+    "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
     "data": "make data sets",
 }
-_FLAGS = {"run": flags.RUN_FLAGS, "verify": flags.VERIFY_FLAGS, "data": flags.DATA_FLAGS}
+_FLAGS = {"run": flags.RUN_FLAGS, "verify": flags.VERIFY_FLAGS, "explain": flags.RUN_FLAGS, "data": flags.DATA_FLAGS}
+_ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
 
 
@@ -41,8 +45,11 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     parsed = flags.parse(rest, groups)
     if verb == "data":
         return data_job.run(parsed.words, parsed.values)
-    _refuse_words(rest, parsed.words)
     values = flags.unset(parsed.values)
+    if verb == "explain":
+        chosen = _manager_to_explain(parsed.words, values)
+        return explain_job.run(config.resolve(chosen, lambda: _ANY_NUMBER_OF_GPUS))
+    _refuse_words(rest, parsed.words)
     if verb == "verify":
         return verify_job.run(config.resolve(verify_job.with_defaults(values, _count_gpus()), _count_gpus))
     resolved = config.resolve(values, _count_gpus)
@@ -50,6 +57,18 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         print(json.dumps(resolved.to_dict(), indent=2))
         return ExitStatus.OK
     return main_job.run(resolved, arguments)
+
+
+def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the flag values with the manager that was named as a word."""
+    managers = [*catalog.MANAGERS, *catalog.SHORTHANDS]
+    for word in words:
+        if word not in managers or len(words) > 1:
+            raise UsageError(
+                f"explain: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
+                f"Managers: {', '.join(managers)}."
+            )
+    return {**values, "variable_update": words[0]} if words else values
 
 
 def _count_gpus() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from results.record import Status
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
 from variable_mgr.manager import VariableManager
+from variable_mgr.traffic import traffic
 
 
 class OutOfMemoryError(BenchError):
@@ -65,7 +67,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
         step = _build_step(config, model, tower_input, devices, manager)
         drift = None if config.forward_only else manager.replica_drift()
         finite = _all_finite(manager)
-        log.placement = _placement(manager, devices)
+        log.placement = _placement(manager, devices) | {"sent_per_step": _sent_per_step(config, model)}
         display.start(_facts(config, spec, tower_input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, tower_input)
         try:
@@ -200,6 +202,21 @@ def _placement(manager: VariableManager, devices: Devices) -> dict[str, Any]:
         "weights": sum(entry.kind == "weight" for entry in placed),
         "variable_bytes_per_device": bytes_per_device,
     }
+
+
+def _sent_per_step(config: Config, model: building.Model) -> dict[str, int | None]:
+    """Returns by formula how many bytes the devices send in a step."""
+    if config.forward_only:
+        return {}
+    elements = [math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"]
+    sent = traffic(
+        config.variable_update,
+        config.modifiers,
+        config.num_devices,
+        elements,
+        shared_on_host=config.shared_on == "cpu",
+    )
+    return {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes}
 
 
 def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:

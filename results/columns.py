@@ -71,6 +71,11 @@ COLUMNS = (
     Column("loss_first", "of the first step", _loss(0)),
     Column("loss_last", "of the last step", _loss(-1)),
     Column("gflop_per_image", "forward, 2 per multiply-add", lambda r: r.model.get("gflop_per_image")),
+    Column(
+        "sent_bytes_per_step",
+        "between devices, by formula, all devices together",
+        lambda r: r.placement.get("sent_per_step", {}).get("total_bytes"),
+    ),
     Column("peak_host_memory_bytes", "largest RSS", lambda r: r.measurement.peak_host_memory_bytes),
     Column("tf_version", "TensorFlow", lambda r: r.environment.get("tensorflow_version")),
     Column("hardware_key", "equal on equal hardware", lambda r: r.identity.hardware_key),

@@ -39,12 +39,15 @@ class Algorithm:
         meaning: what it does, for a person.
         mean: does it.
         why_not: returns a sentence if it cannot run in a place, else None.
+        sent: for a number of towers, each on a device of its own and none on the host: by what factor of a tensor's
+            bytes all devices together send, until every tower has the mean; None: not known.
     """
 
     name: str
     meaning: str
     mean: MeanFunction
     why_not: Callable[[Place], str | None] = _anywhere
+    sent: Callable[[int], float] | None = None
 
 
 def register(algorithm: Algorithm) -> None:
@@ -75,20 +78,44 @@ def _needs_gpus(place: Place) -> str | None:
     return "nccl moves data between NVIDIA GPUs only; on CPU devices use collective or xring."
 
 
+def _to_one_and_back(towers: int) -> float:
+    """The one that adds is a tower. A ring and its relatives send as much, but spread evenly over the towers."""
+    return 2 * (towers - 1)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm("pscpu", "copied to the host and averaged there", _built_in("copy_to_host")),
-        Algorithm("psgpu", "copied to one tower's device, in turn, and averaged there", _built_in("copy_in_turn")),
-        Algorithm("xring", "reduce-scatter and all-gather around a ring of the towers", _built_in("ring")),
+        Algorithm(
+            "pscpu", "copied to the host and averaged there", _built_in("copy_to_host"), sent=lambda towers: 2 * towers
+        ),
+        Algorithm(
+            "psgpu",
+            "copied to one tower's device, in turn, and averaged there",
+            _built_in("copy_in_turn"),
+            sent=_to_one_and_back,
+        ),
+        Algorithm(
+            "xring",
+            "reduce-scatter and all-gather around a ring of the towers",
+            _built_in("ring"),
+            sent=_to_one_and_back,
+        ),
         Algorithm(
             "rechd",
             "recursive halving and doubling",
             _built_in("recursive_halving_doubling"),
             _needs_power_of_two,
+            _to_one_and_back,
         ),
-        Algorithm("hierarchical", "averaged in two groups, then between them", _built_in("hierarchical")),
-        Algorithm("collective", "TensorFlow's own ring collective", _built_in("collective")),
-        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_gpus),
+        Algorithm(
+            "hierarchical",
+            "averaged in two groups, then between them",
+            _built_in("hierarchical"),
+            # Into the two adders and back, and once each way between these.
+            sent=lambda towers: 2 * (towers - 2) + 2,
+        ),
+        Algorithm("collective", "TensorFlow's own ring collective", _built_in("collective"), sent=_to_one_and_back),
+        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_gpus, _to_one_and_back),
     )
 }

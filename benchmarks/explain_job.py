@@ -1,0 +1,122 @@
+"""The verb `explain`: how data flows in a configuration, in words and bytes. Runs nothing and needs no devices."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarks import process_environment
+from benchmarks.config import Config
+from benchmarks.display import say
+from benchmarks.errors import ExitStatus
+from models import specs
+from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.all_reduce_spec import parse
+from variable_mgr.traffic import Traffic, traffic
+
+_COPIES = """\
+    tower 0        tower 1        ...
+    [weights]      [weights]      one copy each
+       |              |
+    gradients      gradients
+       |              |
+       {exchange}
+       |              |
+    update         update         each its own copy"""
+_SHARED = """\
+    tower 0        tower 1        ...
+     ^    |         ^    |
+     |    gradients |    gradients
+     |    v         |    v
+    [weights: mean of the gradients, one update]   {where}"""
+
+_STALENESS = {
+    "staged": "computed in step t-1 from weights read in step t-2",
+    "relaxed": "computed in step t-1 (zeros in the first step)",
+    "plain": "computed in step t itself",
+}
+
+
+def run(config: Config) -> ExitStatus:
+    """Prints where variables live, what is sent, how old the applied gradient is, and a diagram."""
+    process_environment.prepare(device="cpu", visible_gpus=None)
+    process_environment.import_tensorflow()
+    from models import building
+
+    spec = specs.find(config.model)
+    model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
+    elements = [math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"]
+    on_host = config.shared_on == "cpu"
+    sent = traffic(config.variable_update, config.modifiers, config.num_devices, elements, shared_on_host=on_host)
+    facts = {
+        "Configuration": f"{config.variable_update}, {config.model}, {config.num_devices} towers of "
+        f"{config.batch_per_device}: batch {config.batch_global}",
+        "Weights": f"{len(elements)}, {_megabytes(4 * sum(elements))}; {_copies(config)}",
+        "Gradients": _gradients(config),
+        "Applied at step t": f"the gradient {_STALENESS[_mode(config)]}",
+        "Arithmetic": _arithmetic(config),
+        **_bytes(sent, config.num_devices),
+    }
+    width = max(map(len, facts)) + 1
+    for name, value in facts.items():
+        say(f"{name + ':':{width}} {value}")
+    say("\n" + _diagram(config))
+    return ExitStatus.OK
+
+
+def _mode(config: Config) -> str:
+    if config.modifiers.staged_vars:
+        return "staged"
+    return "relaxed" if config.modifiers.relaxed_consistency else "plain"
+
+
+def _shared_place(config: Config) -> str:
+    return "on the host" if config.shared_on == "cpu" else "spread over the towers' devices by bytes"
+
+
+def _copies(config: Config) -> str:
+    if config.variable_update == "parameter_server":
+        return f"one copy, {_shared_place(config)}"
+    return f"{config.num_devices} copies, one per tower"
+
+
+def _gradients(config: Config) -> str:
+    if config.variable_update == "parameter_server":
+        return "averaged where the weight lives, and applied there once"
+    if config.variable_update == "independent":
+        return "not exchanged: the towers train apart"
+    if config.variable_update == "local_sgd":
+        return f"not exchanged; the weights are averaged every {config.modifiers.local_sgd_steps} steps"
+    spec = config.modifiers.all_reduce_spec or "collective"
+    return f"{spec}: " + "; ".join(dict.fromkeys(ALGORITHMS[item.algorithm].meaning for item in parse(spec)))
+
+
+def _arithmetic(config: Config) -> str:
+    if config.variable_update in ("independent", "local_sgd"):
+        return "every tower steps by its own gradient: not the SGD of one device with the whole batch"
+    if _mode(config) != "plain":
+        return "not plain SGD: the gradient is a step late"
+    return f"as one device with a batch of {config.batch_global}, batch-norm statistics aside"
+
+
+def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
+    """Returns what is sent, in words; a mean per tower, since not every algorithm loads towers evenly."""
+    parts = {
+        "weights read": sent.read_bytes,
+        "gradients": sent.gradient_bytes,
+        "weights averaged": sent.weight_bytes,
+    }
+    total = sent.total_bytes
+    known = "not known" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
+    named = ", ".join(f"{name} {_megabytes(size)}" for name, size in parts.items() if size)
+    return {"Sent per step": known + (f" ({named})" if named else "")}
+
+
+def _diagram(config: Config) -> str:
+    if config.variable_update == "parameter_server":
+        return _SHARED.format(where=_shared_place(config))
+    exchange = {"independent": "   (nothing)", "local_sgd": "   (weights, every few steps)"}
+    return _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f} MB"

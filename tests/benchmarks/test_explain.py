@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks import config, explain_job, flags
+from tests.conftest import Finished
+from variable_mgr.catalog import MANAGERS
+
+
+def _explained(*arguments: str) -> config.Config:
+    return config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: 10**6)
+
+
+def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:
+    done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring")
+    assert done.status == 0, done.stderr
+    assert "8 copies, one per tower" in done.stdout
+    assert "553.4 MB" in done.stdout  # 138,361,641 weights of 4 bytes
+    assert "7748.3 MB, 968.5 MB per tower" in done.stdout  # 2 * 7/8 of it each
+    assert "batch of 512" in done.stdout
+    assert "mean" in done.stdout
+
+
+@pytest.mark.parametrize("word", ["replicate", "resnet50"])
+def test_what_is_no_manager_is_refused(run_bench: Callable[..., Finished], word: str) -> None:
+    done = run_bench("explain", word)
+    assert done.status == 2
+    assert f"no variable manager '{word}'" in done.stderr
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_every_manager_can_be_explained(
+    manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    explain_job.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}"))
+    text = capsys.readouterr().out
+    for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
+        assert fact in text
+
+
+def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
+    assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.traffic import Traffic, traffic
+
+WEIGHTS = [1000, 24]  # 4096 bytes
+
+
+def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: object) -> Traffic:
+    return traffic(manager, Modifiers(**modifiers), towers, WEIGHTS, shared_on_host=on_host)
+
+
+def test_by_hand() -> None:
+    assert _sent("independent", 4) == Traffic()
+    # Every one of 4 towers reads all from the host and sends all to it.
+    assert _sent("parameter_server", 4) == Traffic(read_bytes=4 * 4096, gradient_bytes=4 * 4096)
+    # Each variable lives on one of the towers: three others read it.
+    assert _sent("parameter_server", 4, on_host=False) == Traffic(read_bytes=3 * 4096, gradient_bytes=3 * 4096)
+    # Each of 4 towers of a ring sends 2 * 3/4 of the bytes.
+    assert _sent("replicated", 4, all_reduce_spec="xring").gradient_bytes == 4 * 2 * 3 * 4096 // 4
+    assert _sent("replicated", 4, all_reduce_spec="pscpu").gradient_bytes == 8 * 4096
+    assert _sent("replicated", 4, all_reduce_spec="hierarchical").gradient_bytes == 6 * 4096
+    assert _sent("replicated", 4, all_reduce_spec="xring", compact_gradient_transfer=True).gradient_bytes == 3 * 4096
+    assert _sent("local_sgd", 4, local_sgd_steps=4).weight_bytes == 2 * 4096
+    # By size: 24 elements by pscpu, 1000 by xring.
+    assert _sent("replicated", 2, all_reduce_spec="pscpu:100:xring").gradient_bytes == 4 * 96 + 2 * 4000
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_one_tower_on_its_own_device_sends_nothing(manager: str) -> None:
+    assert _sent(manager, 1, on_host=False).total_bytes == 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(towers=st.integers(2, 64))
+def test_no_algorithm_sends_less_than_is_needed(algorithm: str, towers: int) -> None:
+    """Every tower must give its values away and get the mean: 2 (n-1) in all, but a group may share."""
+    sent = ALGORITHMS[algorithm].sent
+    assert sent is not None
+    assert sent(towers) >= 2 * (towers - 1)
+
+
+@given(st.integers(1, 20))
+def test_packing_sends_the_same(chunks: int) -> None:
+    plain = _sent("replicated", 3, all_reduce_spec="xring")
+    assert _sent("replicated", 3, all_reduce_spec="xring", gradient_repacking=chunks) == plain

@@ -1,0 +1,86 @@
+"""How many bytes cross between devices in a step, by formula. Imports no TensorFlow.
+
+A byte is counted once, where it is sent. What the runtime moves within one device is not counted; on logical CPU
+devices nothing is copied at all, and the figures say what the same setting would send between real ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from variable_mgr import all_reduce_spec
+from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.modifiers import Modifiers
+
+FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that all devices together send in one step; None where that is not known.
+
+    Attributes:
+        read_bytes: weights that towers fetch from other devices.
+        gradient_bytes: gradients on their way to where they are reduced, and their means on the way back.
+        weight_bytes: weights that towers exchange with each other (per step, on average).
+    """
+
+    read_bytes: int = 0
+    gradient_bytes: int | None = 0
+    weight_bytes: int | None = 0
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Returns the sum, if all are known."""
+        if self.gradient_bytes is None or self.weight_bytes is None:
+            return None
+        return self.read_bytes + self.gradient_bytes + self.weight_bytes
+
+
+def traffic(
+    manager: str, modifiers: Modifiers, towers: int, weights_elements: Sequence[int], *, shared_on_host: bool
+) -> Traffic:
+    """Returns what one step of a manager sends.
+
+    Args:
+        manager: a key of `variable_mgr.catalog.MANAGERS`.
+        modifiers: what is changed about it.
+        towers: how many, each on a device of its own.
+        weights_elements: elements of each weight; all are float32.
+        shared_on_host: shared variables and averaging are on the host, not on the towers' devices.
+    """
+    all_bytes = FLOAT32_BYTES * sum(weights_elements)
+    default = "pscpu" if shared_on_host else "psgpu"
+    if manager == "parameter_server":
+        away = towers if shared_on_host else towers - 1  # towers that find a variable on another device
+        return Traffic(read_bytes=away * all_bytes, gradient_bytes=away * all_bytes)
+    if manager == "local_sgd":
+        averaged = _reduced_bytes(default, weights_elements, towers, FLOAT32_BYTES)
+        every = modifiers.local_sgd_steps or 1
+        return Traffic(weight_bytes=None if averaged is None else averaged // every)
+    if manager == "independent":
+        return Traffic()
+    spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec or default
+    element_bytes = FLOAT16_BYTES if modifiers.compact_gradient_transfer else FLOAT32_BYTES
+    if modifiers.gradient_repacking:
+        weights_elements = _equal_chunks(sum(weights_elements), modifiers.gradient_repacking)
+    return Traffic(gradient_bytes=_reduced_bytes(spec, weights_elements, towers, element_bytes))
+
+
+def _reduced_bytes(spec: str, weights_elements: Sequence[int], towers: int, element_bytes: int) -> int | None:
+    """Returns what a reduction sends; None if it uses an algorithm that does not say."""
+    if towers == 1:
+        return 0
+    ranges = all_reduce_spec.parse(spec)
+    total = 0.0
+    for elements in weights_elements:
+        sent = ALGORITHMS[all_reduce_spec.choose(ranges, elements).algorithm].sent
+        if sent is None:
+            return None
+        total += sent(towers) * elements * element_bytes
+    return round(total)
+
+
+def _equal_chunks(elements: int, chunks: int) -> list[int]:
+    return [elements * (chunk + 1) // chunks - elements * chunk // chunks for chunk in range(chunks)]
