@@ -16,6 +16,7 @@ import pytest
 
 from results.store import load
 from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from variable_mgr import catalog
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -274,11 +275,9 @@ def test_somebody_elses_models_package_is_refused(run_bench: RunBench, tmp_path:
 
 
 def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
-    for verb in ([], ["run"], ["data"]):
+    for verb in ([], ["run"], ["verify"], ["explain"], ["data"]):
         done = run_bench(*verb, "--help")
         assert done.status == 0
         assert "--" in done.stdout
-    assert (
-        "--variable_update=collective_all_reduce|independent|parameter_server|replicated" in run_bench("--help").stdout
-    )
+    assert f"--variable_update={'|'.join(catalog.MANAGERS)}" in run_bench("--help").stdout
     assert "--train_images" in run_bench("data", "--help").stdout
