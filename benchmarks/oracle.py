@@ -42,13 +42,15 @@ class Trajectory:
 
     def error(self, other: Trajectory) -> float:
         """Returns the largest relative difference, absolute below 1; infinite if steps or copies are missing."""
-        worst = 0.0
-        for mine, theirs in ((self.a, other.a), (self.b, other.b), (self.loss, other.loss)):
-            left, right = np.asarray(mine), np.asarray(theirs)
-            if left.shape != right.shape or not np.isfinite(left).all():
-                return float("inf")
-            worst = max(worst, float(np.max(np.abs(left - right) / np.maximum(1.0, np.abs(right)))))
-        return worst
+        pairs = ((self.a, other.a), (self.b, other.b), (self.loss, other.loss))
+        return max(relative_error(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs)
+
+
+def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
+    """Returns the largest relative difference, absolute below 1; infinite for other shapes or what is not finite."""
+    if got.shape != wanted.shape or not np.isfinite(got).all():
+        return float("inf")
+    return float(np.max(np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))))
 
 
 def expected(

@@ -12,12 +12,16 @@ from benchmarks.errors import ExitStatus
 
 
 def with_defaults(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """Returns flag values in which the devices are decided: all GPUs, or else two logical CPU devices."""
+    """Returns flag values in which the devices are decided: all GPUs, one split in two, or two logical CPU devices."""
     if values["num_gpus"] is not None:
         return dict(values)
-    on_cpu = values["device"] == "cpu" or not (gpus or values["device"] or values["gpus"])
-    visible = len(values["gpus"].split(",")) if values["gpus"] else gpus
-    return {**values, "device": "cpu" if on_cpu else values["device"], "num_gpus": 2 if on_cpu else max(1, visible)}
+    usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
+    if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
+        return {**values, "device": "cpu", "num_gpus": 2}
+    if usable == 1 and values["virtual_gpus"] is None:
+        return {**values, "num_gpus": 2, "virtual_gpus": "2"}
+    split = int(values["virtual_gpus"]) if (values["virtual_gpus"] or "").isdigit() else 1
+    return {**values, "num_gpus": max(1, usable * split)}
 
 
 def run(config: Config) -> ExitStatus:

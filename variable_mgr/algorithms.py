@@ -22,8 +22,16 @@ class Place:
     host: str
 
 
-# From one value per tower, the place, and a number that is different for every tensor: one mean per tower.
-MeanFunction = Callable[[Sequence[Tensor], Place, int], list[Tensor]]
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What is different for every tensor: a number of its own, and the tower whose turn it is to add, by bytes."""
+
+    number: int
+    tower: int
+
+
+# From one value per tower, the place and the tensor's turn: one mean per tower.
+MeanFunction = Callable[[Sequence[Tensor], Place, Turn], list[Tensor]]
 
 
 def _anywhere(place: Place) -> str | None:
@@ -58,7 +66,7 @@ def register(algorithm: Algorithm) -> None:
 def _built_in(function: str) -> MeanFunction:
     """Returns a function of `variable_mgr.reducing`, which is imported when it is first called."""
 
-    def mean(values: Sequence[Tensor], place: Place, turn: int) -> list[Tensor]:
+    def mean(values: Sequence[Tensor], place: Place, turn: Turn) -> list[Tensor]:
         means: list[Tensor] = getattr(importlib.import_module("variable_mgr.reducing"), function)(values, place, turn)
         return means
 
@@ -75,7 +83,7 @@ def _needs_power_of_two(place: Place) -> str | None:
 def _needs_gpus(place: Place) -> str | None:
     if all("gpu" in device.lower() for device in place.towers):
         return None
-    return "nccl moves data between NVIDIA GPUs only; on CPU devices use collective or xring."
+    return "nccl moves data between NVIDIA GPUs only; on CPU devices say --variable_update=collective_all_reduce."
 
 
 def _to_one_and_back(towers: int) -> float:
@@ -91,7 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         ),
         Algorithm(
             "psgpu",
-            "copied to one tower's device, in turn, and averaged there",
+            "copied to one tower's device, in turn by bytes, and averaged there",
             _built_in("copy_in_turn"),
             sent=_to_one_and_back,
         ),

@@ -40,6 +40,8 @@ def reduction(place: Place, modifiers: Modifiers, spec: str) -> Reduction:
     reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place)
     if modifiers.relaxed_consistency:
         reducing = gradient_transfer.Deferred(reducing, place)
+    if len(place.towers) == 1:  # nothing travels, so there is nothing to pack or cast
+        return reducing
     if modifiers.compact_gradient_transfer:
         reducing = gradient_transfer.Compact(reducing, place, _COMPACT_DTYPE)
     if modifiers.agg_small_grads_max_bytes:

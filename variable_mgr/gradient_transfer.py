@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from variable_mgr.algorithms import Place
+from variable_mgr.placement import even_parts, group_small
 from variable_mgr.reduction import Reduction, TowerTensors
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]
@@ -36,10 +37,7 @@ class Repacked:
 
     def _pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         elements = sum(tensor.shape.num_elements() for tensor in tensors)
-        chunks = min(self._chunks, elements)
-        edges = [elements * chunk // chunks for chunk in range(chunks + 1)]
-        sizes = [end - begin for begin, end in zip(edges, edges[1:], strict=False)]
-        return list(tf.split(flat(tensors), sizes))
+        return list(tf.split(flat(tensors), even_parts(elements, min(self._chunks, elements))))
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -149,20 +147,6 @@ class Deferred:
 
 def _zeros(like: tf.Tensor) -> tf.Variable:
     return tf.Variable(tf.zeros(like.shape, like.dtype), trainable=False, name="deferred_gradient")
-
-
-def group_small(sizes_bytes: Sequence[int], max_bytes: int, max_group: int) -> list[list[int]]:
-    """Returns the indices in order, small ones that follow each other together, at most `max_group` in a group."""
-    groups: list[list[int]] = []
-    open_group = False
-    for index, size in enumerate(sizes_bytes):
-        small = size <= max_bytes
-        if small and open_group and len(groups[-1]) < max_group:
-            groups[-1].append(index)
-        else:
-            groups.append([index])
-        open_group = small
-    return groups
 
 
 def flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

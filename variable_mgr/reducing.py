@@ -1,7 +1,7 @@
 """The built-in all-reduce algorithms as functions of one tensor's values, listed in `variable_mgr.algorithms`.
 
 Each takes one value per tower, all of one shape, and returns one mean per tower, on the tower's device or where the
-runtime fetches it from. `turn` is different for every tensor, so that tensors can take turns on devices.
+runtime fetches it from. `turn` is different for every tensor.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from variable_mgr.algorithms import Place
+from variable_mgr.algorithms import Place, Turn
 
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
 _GROUP_KEY = 1  # there is one group: all towers
+_COLLECTIVE_TIMEOUT_SECONDS = 600.0
 
 
 def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -26,19 +27,19 @@ def mean(values: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n(values) / len(values)
 
 
-def copy_to_host(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def copy_to_host(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Takes the mean on the host."""
     with tf.device(place.host):
         return [mean(values)] * len(values)
 
 
-def copy_in_turn(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def copy_in_turn(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Takes the mean on one tower's device; the tensors take turns."""
-    with tf.device(place.towers[turn % len(place.towers)]):
+    with tf.device(place.towers[turn.tower]):
         return [mean(values)] * len(values)
 
 
-def ring(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def ring(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Passes one chunk per tower around a ring, adding, then passes the sums around.
 
     Each tower sends 2 (n-1)/n of the tensor. Source: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms
@@ -68,7 +69,7 @@ def ring(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor
     return _joined(place, gathered, values)
 
 
-def recursive_halving_doubling(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def recursive_halving_doubling(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Exchanges halves with a partner at distance n/2, n/4, ... 1, adding; then gathers back the same way.
 
     Needs a power of two. Source: Thakur, Rabenseifner and Gropp 2005, "Optimization of collective communication
@@ -97,7 +98,7 @@ def recursive_halving_doubling(values: Sequence[tf.Tensor], place: Place, turn: 
     return [_unpadded(place, tower, part, values[tower]) for tower, part in enumerate(parts)]
 
 
-def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Adds within each of two groups on one of its devices, then exchanges the two sums, then copies back.
 
     For machines whose GPUs form two groups with fast links inside. Members take turns as their group's adder.
@@ -106,7 +107,7 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[t
     if count == 1:
         return list(values)
     groups = (range(count // 2), range(count // 2, count))
-    adders = [place.towers[group[turn % len(group)]] for group in groups]
+    adders = [place.towers[group[turn.tower % len(group)]] for group in groups]
     sums = []
     for group, adder in zip(groups, adders, strict=True):
         with tf.device(adder):
@@ -118,17 +119,17 @@ def hierarchical(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[t
     return means
 
 
-def collective(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Uses TensorFlow's collective executor with its own ring; it works between processes, too."""
     return _collective(values, place, turn, hint="ring")
 
 
-def nccl(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
     """Uses TensorFlow's collective executor on NCCL."""
     return _collective(values, place, turn, hint="nccl")
 
 
-def _collective(values: Sequence[tf.Tensor], place: Place, turn: int, *, hint: str) -> list[tf.Tensor]:
+def _collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: str) -> list[tf.Tensor]:
     count = len(values)
     if count == 1:
         return list(values)
@@ -139,11 +140,12 @@ def _collective(values: Sequence[tf.Tensor], place: Place, turn: int, *, hint: s
                 input=value,
                 group_size=count,
                 group_key=_GROUP_KEY,
-                instance_key=turn + 1,
+                instance_key=turn.number + 1,
                 ordering_token=[],
                 merge_op="Add",
                 final_op="Id",
                 communication_hint=hint,
+                timeout_seconds=_COLLECTIVE_TIMEOUT_SECONDS,
             )
             means.append(total / count)
     return means

@@ -12,8 +12,9 @@ from typing import Protocol
 import tensorflow as tf
 
 from variable_mgr import all_reduce_spec
-from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.algorithms import ALGORITHMS, Place, Turn
 from variable_mgr.all_reduce_spec import Range
+from variable_mgr.placement import balance_by_bytes, even_parts
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -65,27 +66,28 @@ class AllReduce:
         """Returns the same means to every tower."""
         if len(towers) == 1:
             return [list(towers[0])], []
+        chosen = [all_reduce_spec.choose(self._ranges, tensor.shape.num_elements()) for tensor in towers[0]]
+        shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
+        turns = _take_turns(towers[0], shards, len(towers))
         means: list[list[tf.Tensor]] = [[] for _ in towers]
-        turn = 0
-        for values in zip(*towers, strict=True):
-            chosen = all_reduce_spec.choose(self._ranges, values[0].shape.num_elements())
-            for tower, value in enumerate(self._reduce(values, chosen, turn)):
+        for values, item, its_turns in zip(zip(*towers, strict=True), chosen, turns, strict=True):
+            for tower, value in enumerate(self._reduce(values, item.algorithm, its_turns)):
                 means[tower].append(value)
-            turn += chosen.shards
         return means, []
 
-    def _reduce(self, values: Sequence[tf.Tensor], chosen: Range, turn: int) -> list[tf.Tensor]:
-        """Reduces one tensor, in shards if so chosen."""
-        reduce = ALGORITHMS[chosen.algorithm].mean
-        shards = min(chosen.shards, values[0].shape.num_elements())
-        if shards <= 1:
-            return reduce(values, self._place, turn)
-        sizes = [len(part) for part in _even_parts(values[0].shape.num_elements(), shards)]
+    def _reduce(self, values: Sequence[tf.Tensor], algorithm: str, turns: Sequence[Turn]) -> list[tf.Tensor]:
+        """Reduces one tensor, in as many shards as there are turns."""
+        reduce = ALGORITHMS[algorithm].mean
+        if len(turns) == 1:
+            return reduce(values, self._place, turns[0])
+        sizes = even_parts(values[0].shape.num_elements(), len(turns))
         pieces = []
         for value, device in zip(values, self._place.towers, strict=True):
             with tf.device(device):
                 pieces.append(tf.split(tf.reshape(value, [-1]), sizes))
-        reduced = [reduce(shard, self._place, turn + i) for i, shard in enumerate(zip(*pieces, strict=True))]
+        reduced = [
+            reduce(shard, self._place, turn) for shard, turn in zip(zip(*pieces, strict=True), turns, strict=True)
+        ]
         means = []
         for tower, device in enumerate(self._place.towers):
             with tf.device(device):
@@ -99,7 +101,13 @@ class AllReduce:
         return f"reduced by {all_reduce_spec.describe(self._ranges)}: {'; '.join(meanings)}"
 
 
-def _even_parts(elements: int, parts: int) -> list[range]:
-    """Divides a range of elements into consecutive parts that differ by one at most."""
-    edges = [elements * part // parts for part in range(parts + 1)]
-    return [range(begin, end) for begin, end in zip(edges, edges[1:], strict=False)]
+def _take_turns(tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int) -> list[list[Turn]]:
+    """Returns a turn for every shard of every tensor, so that towers add about equally many bytes.
+
+    (By number alone they would not: kernels and biases alternate, and one tower would get all kernels.)
+    """
+    sizes = [
+        size for t, count in zip(tensors, shards, strict=True) for size in even_parts(t.shape.num_elements(), count)
+    ]
+    homes = iter(enumerate(balance_by_bytes(sizes, range(towers))))
+    return [[Turn(*next(homes)) for _ in range(count)] for count in shards]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from variable_mgr import all_reduce_spec
 from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.placement import even_parts, group_small
 
 FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
 
@@ -64,7 +65,11 @@ def traffic(
     spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec or default
     element_bytes = FLOAT16_BYTES if modifiers.compact_gradient_transfer else FLOAT32_BYTES
     if modifiers.gradient_repacking:
-        weights_elements = _equal_chunks(sum(weights_elements), modifiers.gradient_repacking)
+        weights_elements = even_parts(sum(weights_elements), modifiers.gradient_repacking)
+    if modifiers.agg_small_grads_max_bytes:
+        sizes = [FLOAT32_BYTES * elements for elements in weights_elements]
+        groups = group_small(sizes, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group)
+        weights_elements = [sum(weights_elements[index] for index in group) for group in groups]
     return Traffic(gradient_bytes=_reduced_bytes(spec, weights_elements, towers, element_bytes))
 
 
@@ -80,7 +85,3 @@ def _reduced_bytes(spec: str, weights_elements: Sequence[int], towers: int, elem
             return None
         total += sent(towers) * elements * element_bytes
     return round(total)
-
-
-def _equal_chunks(elements: int, chunks: int) -> list[int]:
-    return [elements * (chunk + 1) // chunks - elements * chunk // chunks for chunk in range(chunks)]

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from benchmarks import devices, verify, verify_job
 from tests.conftest import Finished
-from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, register
+from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers
 
 
@@ -24,11 +24,11 @@ def _only(monkeypatch: pytest.MonkeyPatch, case: verify.Case) -> verify.Verdict:
 
 
 @pytest.mark.parametrize("reference", ["sgd", "whole batch"])
-@pytest.mark.parametrize(("wrong_by", "passes"), [(0.0, True), (1e-2, False)])
+@pytest.mark.parametrize(("wrong_by", "passes"), [(0.0, True), (1e-2, False), (float("nan"), False)])
 def test_a_reduction_that_is_a_little_wrong_is_found(
     monkeypatch: pytest.MonkeyPatch, reference: str, wrong_by: float, passes: bool
 ) -> None:
-    def biased(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+    def biased(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         with tf.device(place.host):
             return [tf.reduce_mean(tf.stack(values), axis=0) + wrong_by] * len(values)
 
@@ -58,8 +58,15 @@ def test_the_verb_prints_a_row_for_each(run_bench: Callable[..., Finished]) -> N
     assert " 0 failed" in done.stdout
 
 
+def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    for verdict in verify.verdicts("cpu", 1, 1, lambda count: devices.session_config("cpu", count)):
+        assert verdict.passed
+        if verdict.case.manager in ("replicated", "collective_all_reduce", "local_sgd"):
+            assert verdict.error is None and verdict.reason
+
+
 def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+    def broken(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         with tf.device("/cpu:7"):
             return [tf.add_n(values)] * len(values)
 
@@ -78,13 +85,18 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
         ({}, 0, "cpu", 2),
         ({}, 4, None, 4),
         ({"gpus": "0,2"}, 4, None, 2),
+        ({}, 1, None, 2),
+        ({"virtual_gpus": "3"}, 2, None, 6),
+        ({"device": "auto"}, 0, "cpu", 2),
         ({"device": "cpu"}, 4, "cpu", 2),
         ({"num_gpus": 3}, 0, None, 3),
         ({"device": "gpu"}, 0, "gpu", 1),
     ],
 )
 def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, device: str | None, count: int) -> None:
-    values = verify_job.with_defaults({"num_gpus": None, "device": None, "gpus": None} | given, gpus)
+    values = verify_job.with_defaults(
+        {"num_gpus": None, "device": None, "gpus": None, "virtual_gpus": None} | given, gpus
+    )
     assert (values["device"], values["num_gpus"]) == (device, count)
 
 

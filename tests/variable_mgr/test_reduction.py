@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks import devices
 from variable_mgr import all_reduce_spec, gradient_transfer
-from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, register
+from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.placement import group_small
 from variable_mgr.reduction import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
@@ -70,6 +71,20 @@ def test_an_algorithm_is_the_mean(
     _assert_means(_reduced(reduction, values), values)
 
 
+def test_kernels_and_biases_that_alternate_are_added_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = {0: 0, 1: 0}
+
+    def counting(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
+        added[turn.tower] += values[0].shape.num_elements()
+        return list(values)
+
+    monkeypatch.setitem(ALGORITHMS, "psgpu", Algorithm("psgpu", "", counting))
+    with tf.Graph().as_default():
+        tensors = [tf.zeros(shape) for _ in range(4) for shape in ((100,), (2,))]
+        AllReduce(all_reduce_spec.parse("psgpu"), _place(2)).mean([tensors, tensors])
+    assert abs(added[0] - added[1]) <= 100
+
+
 def test_algorithms_that_cannot_run_here_are_known() -> None:
     refused = {name for name, algorithm in ALGORITHMS.items() if algorithm.why_not(_place(2))}
     assert refused == {"nccl"}, "all others must have been tested above"
@@ -97,7 +112,7 @@ def test_aggregating_changes_nothing(
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(0, 50), st.integers(1, 5))
 def test_groups_keep_order_and_bounds(sizes: list[int], max_bytes: int, max_group: int) -> None:
-    groups = gradient_transfer.group_small(sizes, max_bytes, max_group)
+    groups = group_small(sizes, max_bytes, max_group)
     assert [index for group in groups for index in group] == list(range(len(sizes)))
     for group in groups:
         assert len(group) <= max_group
@@ -134,7 +149,7 @@ def test_deferring_hands_out_zeros_first() -> None:
 
 
 def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
-    def last_tower(values: Sequence[tf.Tensor], place: Place, turn: int) -> list[tf.Tensor]:
+    def last_tower(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         with tf.device(place.towers[-1]):
             return [tf.reduce_mean(tf.stack(values), axis=0)] * len(values)
 

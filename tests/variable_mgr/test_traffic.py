@@ -28,6 +28,9 @@ def test_by_hand() -> None:
     assert _sent("replicated", 4, all_reduce_spec="hierarchical").gradient_bytes == 6 * 4096
     assert _sent("replicated", 4, all_reduce_spec="xring", compact_gradient_transfer=True).gradient_bytes == 3 * 4096
     assert _sent("local_sgd", 4, local_sgd_steps=4).weight_bytes == 2 * 4096
+    # The two travel together, 1024 elements, so by xring.
+    together = {"agg_small_grads_max_bytes": 4000, "all_reduce_spec": "pscpu:1000:xring"}
+    assert _sent("replicated", 2, **together).gradient_bytes == 2 * 4096
     # By size: 24 elements by pscpu, 1000 by xring.
     assert _sent("replicated", 2, all_reduce_spec="pscpu:100:xring").gradient_bytes == 4 * 96 + 2 * 4000
 
