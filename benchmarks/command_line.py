@@ -47,16 +47,18 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         return data_job.run(parsed.words, parsed.values)
     values = flags.unset(parsed.values)
     if verb == "explain":
-        chosen = _manager_to_explain(parsed.words, values)
-        return explain_job.run(config.resolve(chosen, lambda: _ANY_NUMBER_OF_GPUS))
+        chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
+        return _print_config(chosen) if values["print_config"] else explain_job.run(chosen)
     _refuse_words(rest, parsed.words)
     if verb == "verify":
         return verify_job.run(config.resolve(verify_job.with_defaults(values, _count_gpus()), _count_gpus))
     resolved = config.resolve(values, _count_gpus)
-    if parsed.values["print_config"]:
-        print(json.dumps(resolved.to_dict(), indent=2))
-        return ExitStatus.OK
-    return main_job.run(resolved, arguments)
+    return _print_config(resolved) if values["print_config"] else main_job.run(resolved, arguments)
+
+
+def _print_config(resolved: config.Config) -> ExitStatus:
+    print(json.dumps(resolved.to_dict(), indent=2))
+    return ExitStatus.OK
 
 
 def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +70,10 @@ def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[st
                 f"explain: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
                 f"Managers: {', '.join(managers)}."
             )
+    if words and values["variable_update"] not in (None, words[0]):
+        raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
+    if values["forward_only"]:
+        raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
     return {**values, "variable_update": words[0]} if words else values
 
 

@@ -48,8 +48,8 @@ def run(config: Config) -> ExitStatus:
     on_host = config.shared_on == "cpu"
     sent = traffic(config.variable_update, config.modifiers, config.num_devices, elements, shared_on_host=on_host)
     facts = {
-        "Configuration": f"{config.variable_update}, {config.model}, {config.num_devices} towers of "
-        f"{config.batch_per_device}: batch {config.batch_global}",
+        "Configuration": f"{config.variable_update}, {config.model}, {config.num_devices} tower"
+        f"{'s' * (config.num_devices > 1)} of {config.batch_per_device}: batch {config.batch_global}",
         "Weights": f"{len(elements)}, {_megabytes(4 * sum(elements))}; {_copies(config)}",
         "Gradients": _gradients(config),
         "Applied at step t": f"the gradient {_STALENESS[_mode(config)]}",
@@ -85,17 +85,35 @@ def _gradients(config: Config) -> str:
     if config.variable_update == "independent":
         return "not exchanged: the towers train apart"
     if config.variable_update == "local_sgd":
-        return f"not exchanged; the weights are averaged every {config.modifiers.local_sgd_steps} steps"
+        return f"not exchanged; the weights are averaged after every {config.modifiers.local_sgd_steps} step(s)"
     spec = config.modifiers.all_reduce_spec or "collective"
-    return f"{spec}: " + "; ".join(dict.fromkeys(ALGORITHMS[item.algorithm].meaning for item in parse(spec)))
+    meanings = dict.fromkeys(ALGORITHMS[item.algorithm].meaning for item in parse(spec))
+    return "; ".join([f"{spec}: " + "; ".join(meanings), *_around_the_reduction(config)])
+
+
+def _around_the_reduction(config: Config) -> list[str]:
+    """Returns what is done to the gradients before they are reduced, and undone after."""
+    modifiers = config.modifiers
+    words = {
+        f"packed into {modifiers.gradient_repacking} equal chunks": modifiers.gradient_repacking,
+        f"those of at most {modifiers.agg_small_grads_max_bytes} bytes in groups of at most "
+        f"{modifiers.agg_small_grads_max_group}": modifiers.agg_small_grads_max_bytes,
+        "sent as float16": modifiers.compact_gradient_transfer,
+    }
+    return [text for text, used in words.items() if used]
 
 
 def _arithmetic(config: Config) -> str:
-    if config.variable_update in ("independent", "local_sgd"):
-        return "every tower steps by its own gradient: not the SGD of one device with the whole batch"
+    plain = f"as one device with a batch of {config.batch_global}, batch-norm statistics aside"
+    if config.variable_update in ("independent", "local_sgd") and config.num_devices > 1:
+        every_step = config.variable_update == "local_sgd" and config.modifiers.local_sgd_steps == 1
+        if every_step and config.optimizer == "sgd":
+            return plain
+        return "every tower steps by its own gradient: not what one device with the whole batch does"
     if _mode(config) != "plain":
-        return "not plain SGD: the gradient is a step late"
-    return f"as one device with a batch of {config.batch_global}, batch-norm statistics aside"
+        return "not plain SGD: the gradient is of earlier weights, see above"
+    rounded = config.modifiers.compact_gradient_transfer and config.num_devices > 1
+    return f"{plain}{', but gradients are rounded to float16' if rounded else ''}"
 
 
 def _bytes(sent: Traffic, towers: int) -> dict[str, str]:

@@ -26,6 +26,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
     Raises:
         UsageError: a combination that makes no sense or cannot run on these devices.
     """
+    _refuse_what_has_no_effect(given)
     manager = given["variable_update"] or "parameter_server"
     staged = bool(given["staged_vars"]) or manager == "staged"
     spec, notices = _resolve_spec(given, devices, manager)
@@ -44,7 +45,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
         local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
     place = Place(tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"])), "/cpu:0")
-    problem = modifiers.why_not(manager, resolved, place) or _why_not_here(given, devices, resolved)
+    problem = modifiers.why_not(manager, resolved, place) or _why_not_here(devices, resolved)
     if problem:
         raise UsageError(problem)
     return {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}, notices
@@ -59,11 +60,15 @@ def _resolve_spec(
         "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
         "--variable_update=nccl": "nccl" if manager == "nccl" else None,
     }
+    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in asked.values()):
+        asked["--use_nccl=true"] = "nccl"
     named = {flag: spec for flag, spec in asked.items() if spec}
     if len(set(named.values())) > 1:
         raise UsageError(f"{' and '.join(named)} each choose a reduction: give one of them.")
-    if named or not given["use_nccl"] or manager != "replicated":
+    if named or not given["use_nccl"]:
         return next(iter(named.values()), None), ()
+    if manager != "replicated":
+        return None, (f"--use_nccl=true is about replicated: it has no effect under {manager}.",)
     if devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
         return "nccl", ("--use_nccl=true: understood as --all_reduce_spec=nccl.",)
     return None, (
@@ -72,10 +77,34 @@ def _resolve_spec(
     )
 
 
-def _why_not_here(given: Mapping[str, Any], devices: Mapping[str, Any], resolved: Modifiers) -> str | None:
-    """Returns a sentence if the run's devices or mode rule a modifier out."""
-    if given["forward_only"] and resolved.staged_vars:
-        return "--forward_only updates nothing, so there is nothing to stage: leave out --staged_vars."
+_ABOUT_GRADIENTS = (
+    "staged_vars",
+    "all_reduce_spec",
+    "hierarchical_copy",
+    "gradient_repacking",
+    "agg_small_grads_max_bytes",
+    "compact_gradient_transfer",
+    "local_sgd_steps",
+)
+
+
+def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
+    """Refuses flags that would be ignored, since who gives one expects it to act."""
+    if given["agg_small_grads_max_group"] and not given["agg_small_grads_max_bytes"]:
+        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: give that, too.")
+    if given["variable_update"] == "staged" and given["staged_vars"] is False:
+        raise UsageError("--variable_update=staged and --nostaged_vars contradict each other: drop one of them.")
+    if not given["forward_only"]:
+        return
+    acting = [f"--{name}" for name in _ABOUT_GRADIENTS if given[name]]
+    acting += ["--variable_consistency=relaxed"] if given["variable_consistency"] == "relaxed" else []
+    acting += ["--variable_update=staged"] if given["variable_update"] == "staged" else []
+    if acting:
+        raise UsageError(f"--forward_only computes no gradients and updates nothing: leave out {', '.join(acting)}.")
+
+
+def _why_not_here(devices: Mapping[str, Any], resolved: Modifiers) -> str | None:
+    """Returns a sentence if the run's devices rule a modifier out."""
     if "nccl" in (resolved.all_reduce_spec or "") and devices["virtual_gpus"] > 1:
         return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
     return None

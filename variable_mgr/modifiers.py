@@ -38,7 +38,11 @@ _ALL_REDUCING = ("replicated", "collective_all_reduce")
 _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
     "staged_vars": ("--staged_vars", ("parameter_server",), "only there are weights read from another device"),
     "relaxed_consistency": ("--variable_consistency=relaxed", _ALL_REDUCING, "only there are gradients all-reduced"),
-    "all_reduce_spec": ("--all_reduce_spec", ("replicated",), "the others have no reduction to choose"),
+    "all_reduce_spec": (
+        "--all_reduce_spec (or --hierarchical_copy)",
+        ("replicated",),
+        "the others have no reduction to choose",
+    ),
     "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
     "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", _ALL_REDUCING, "only there are gradients all-reduced"),
     "local_sgd_steps": ("--local_sgd_steps", ("local_sgd",), "the others do not average weights"),
@@ -50,7 +54,10 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     """Returns a sentence if this manager cannot be modified so in this place, else None."""
     for field, (flag, managers, because) in _GOES_WITH.items():
         if getattr(modifiers, field) and manager not in managers:
-            return f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}."
+            return (
+                f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}. "
+                f"Say --variable_update={managers[0]}, or leave it out."
+            )
     if modifiers.gradient_repacking and modifiers.agg_small_grads_max_bytes:
         return (
             "--gradient_repacking and --agg_small_grads_max_bytes both decide which gradients travel together: "

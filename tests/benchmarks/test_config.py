@@ -111,6 +111,11 @@ def test_the_commands_of_the_2017_guide_are_understood() -> None:
     assert without.notices == ()
 
 
+def test_use_nccl_elsewhere_is_said_to_have_no_effect() -> None:
+    (notice,) = resolve("--use_nccl").notices
+    assert "no effect under parameter_server" in notice
+
+
 def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
     made = resolve("--data_name=imagenet")
     assert made.data_name == "synthetic"
@@ -173,8 +178,14 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
         (["--variable_update=nccl", "--device=cpu"], 0, "nccl moves data between NVIDIA GPUs only"),
         (["--variable_update=nccl", "--num_gpus=2", "--virtual_gpus=2"], 1, "nccl needs a physical GPU"),
         (["--staged_vars", "--variable_update=replicated"], 0, "--staged_vars goes with parameter_server"),
-        (["--staged_vars", "--forward_only"], 0, "nothing to stage"),
-        (["--all_reduce_spec=xring"], 0, "--all_reduce_spec goes with replicated"),
+        (["--staged_vars", "--forward_only"], 0, "--forward_only computes no gradients .* leave out --staged_vars"),
+        (["--variable_update=staged", "--forward_only"], 0, "leave out --variable_update=staged"),
+        (["--variable_consistency=relaxed", "--forward_only"], 0, "leave out --variable_consistency=relaxed"),
+        (["--variable_update=staged", "--nostaged_vars"], 0, "contradict each other"),
+        (["--agg_small_grads_max_group=3"], 0, "acts only with --agg_small_grads_max_bytes"),
+        (["--variable_update=replicated", "--use_nccl", "--all_reduce_spec=xring"], 0, "each choose a reduction"),
+        (["--hierarchical_copy"], 0, "--hierarchical_copy.* goes with replicated.* Say --variable_update=replicated"),
+        (["--all_reduce_spec=xring"], 0, "--all_reduce_spec .*goes with replicated"),
         (["--variable_update=replicated", "--all_reduce_spec=ring"], 0, "Did you mean 'xring'"),
         (
             ["--variable_update=replicated", "--all_reduce_spec=xring", "--hierarchical_copy"],

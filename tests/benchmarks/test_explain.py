@@ -41,6 +41,29 @@ def test_every_manager_can_be_explained(
         assert fact in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["replicated", "--variable_update=independent"], "name two managers"),
+        (["replicated", "--forward_only"], "leave it out"),
+    ],
+)
+def test_contradictions_are_refused(run_bench: Callable[..., Finished], arguments: list[str], words: str) -> None:
+    done = run_bench("explain", *arguments)
+    assert done.status == 2 and words in done.stderr
+
+
+def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
+    explain_job.run(_explained("--model=trivial", "--num_gpus=2", *modified))
+    text = capsys.readouterr().out
+    assert "packed into 4 equal chunks; sent as float16" in text
+    assert "rounded to float16" in text
+    explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1"))
+    assert "as one device with a batch of 64" in capsys.readouterr().out
+
+
 def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
     explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
