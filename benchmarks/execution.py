@@ -18,6 +18,7 @@ from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import BenchError, InvalidRunError
 from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, run_phase
+from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs
 from results.record import Status
@@ -67,7 +68,10 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
         step = _build_step(config, model, tower_input, devices, manager)
         drift = None if config.forward_only else manager.replica_drift()
         finite = _all_finite(manager)
-        log.placement = _placement(manager, devices) | {"sent_per_step": _sent_per_step(config, model)}
+        log.placement = {
+            **placement_table(manager, devices, training=not config.forward_only),
+            "sent_per_step": _sent_per_step(config, model),
+        }
         display.start(_facts(config, spec, tower_input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, tower_input)
         try:
@@ -186,22 +190,6 @@ def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: in
     if shards and (isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)):
         return imagenet.explain_failure(shards, num_classes, error)
     return error
-
-
-def _placement(manager: VariableManager, devices: Devices) -> dict[str, Any]:
-    """Returns how many variables there are, and their bytes per device."""
-    placed = manager.placed()
-    bytes_per_device: dict[str, int] = {}
-    for entry in placed:
-        bytes_per_device[entry.device] = bytes_per_device.get(entry.device, 0) + entry.size_bytes
-    return {
-        "devices": devices.description,
-        "tower_devices": list(devices.towers),
-        "manager": manager.describe(),
-        "variables": len(placed),
-        "weights": sum(entry.kind == "weight" for entry in placed),
-        "variable_bytes_per_device": bytes_per_device,
-    }
 
 
 def _sent_per_step(config: Config, model: building.Model) -> dict[str, int | None]:

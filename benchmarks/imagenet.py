@@ -7,6 +7,7 @@ and boxes in `image/object/bbox/*`. The layout is that of Inception's build_imag
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks import tfrecord
 from benchmarks.devices import HOST
+from benchmarks.display import warn
 from benchmarks.errors import DataError
 from benchmarks.inputs import InputSpec, TowerInput
 from models.layers import DataFormat
@@ -26,6 +28,8 @@ _ENCODED, _LABEL = "image/encoded", "image/class/label"
 _BOX = "image/object/bbox/"
 _EXAMPLES_NAMED = 3
 
+# How long to look for a damaged record: some 100,000 images on one core.
+_SEARCH_SECONDS = 600.0
 # Records that wait to be drawn from; at 110 KB each, 110 MB.
 _SHUFFLE_RECORDS = 1024
 _FILES_AT_A_TIME = 10
@@ -195,17 +199,25 @@ def _normalise(images: tf.Tensor, data_format: DataFormat) -> tf.Tensor:
 def explain_failure(shards: Sequence[Path], num_classes: int, error: Exception) -> DataError:
     """Finds the record behind an error of the pipeline, since TensorFlow's own message names no file.
 
-    Walks all records; the first that is damaged is taken to be the one.
+    Walks the records, for a limited time; the first that is damaged is taken to be the one.
     """
+    warn(f"The input failed; looking for the damaged record in {len(shards)} files ...")
+    give_up_at = time.monotonic() + _SEARCH_SECONDS
     with _JpegCheck() as problem_of_jpeg:
-        for file in shards:
+        for number, file in enumerate(shards):
             for record in tfrecord.records(file):
+                if time.monotonic() > give_up_at:
+                    return _unexplained(shards, f"the first {number} of {len(shards)} files are sound", error)
                 problem = _problem_of_example(record.payload, _lowest_label(num_classes))
                 problem = problem or problem_of_jpeg(_example(record.payload))
                 if problem:
                     return tfrecord.bad_record(file, record.number, record.offset, problem)
+    return _unexplained(shards, "every record in it is sound", error)
+
+
+def _unexplained(shards: Sequence[Path], found: str, error: Exception) -> DataError:
     first_line = str(error).strip().splitlines()[0]
-    return DataError(f"Reading {shards[0].parent} failed, though every record in it is sound: {first_line}")
+    return DataError(f"Reading {shards[0].parent} failed, though {found}: {first_line}")
 
 
 def _example(payload: bytes) -> Mapping[str, tf.train.Feature]:

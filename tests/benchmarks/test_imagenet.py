@@ -179,6 +179,12 @@ def test_a_bad_record_is_named(copied: Path, change: dict, words: str) -> None:
         raise problem
 
 
+def test_the_search_for_the_record_ends(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(imagenet, "_SEARCH_SECONDS", -1.0)
+    problem = imagenet.explain_failure(imagenet.find_shards(str(fake_imagenet)), 1001, ValueError("disk on fire"))
+    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+
+
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
     problem = imagenet.explain_failure(imagenet.find_shards(str(fake_imagenet)), 1001, ValueError("disk on fire\nmore"))
     assert "disk on fire" in str(problem) and "more" not in str(problem)
