@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.hardware import gpu_inventory, usable_cores
+from variable_mgr.algorithms import Place
 
 HOST = "/cpu:0"
 # What is left of a GPU that is split: the CUDA context and libraries need some memory of their own.
@@ -21,12 +22,19 @@ class Devices:
     Attributes:
         towers: one name per tower.
         shared: where shared variables live and copied gradients are averaged, in turn.
+        virtual: whether several of them share a physical GPU.
         description: the same in words.
     """
 
     towers: tuple[str, ...]
     shared: tuple[str, ...]
     description: str
+    virtual: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Where gradients are reduced."""
+        return Place(self.towers, HOST, self.virtual)
 
 
 def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices:
@@ -47,7 +55,8 @@ def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices
         description = f"{count} virtual GPU{plural}, {virtual_gpus} on each physical one"
     else:
         description = f"{count} GPU{plural}"
-    return Devices(towers=towers, shared=(HOST,) if shared_on == "cpu" else towers, description=description)
+    shared = (HOST,) if shared_on == "cpu" else towers
+    return Devices(towers=towers, shared=shared, description=description, virtual=virtual_gpus > 1)
 
 
 def require_gpus(count: int, *, virtual_gpus: int) -> None:

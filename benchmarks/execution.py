@@ -23,7 +23,6 @@ from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs
 from results.record import Status
 from variable_mgr import factory
-from variable_mgr.algorithms import Place
 from variable_mgr.manager import VariableManager
 from variable_mgr.traffic import traffic
 
@@ -61,7 +60,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
         tower_input = _input(config, devices, spec.image_size)
         manager = factory.make(
             config.variable_update,
-            Place(devices.towers, device_planning.HOST),
+            devices.place,
             shared_devices=devices.shared,
             modifiers=config.modifiers,
         )

@@ -44,8 +44,8 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
         local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
-    place = Place(tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"])), "/cpu:0")
-    problem = modifiers.why_not(manager, resolved, place) or _why_not_here(devices, resolved)
+    towers = tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"]))
+    problem = modifiers.why_not(manager, resolved, Place(towers, "/cpu:0", virtual=devices["virtual_gpus"] > 1))
     if problem:
         raise UsageError(problem)
     return {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}, notices
@@ -101,10 +101,3 @@ def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
     acting += ["--variable_update=staged"] if given["variable_update"] == "staged" else []
     if acting:
         raise UsageError(f"--forward_only computes no gradients and updates nothing: leave out {', '.join(acting)}.")
-
-
-def _why_not_here(devices: Mapping[str, Any], resolved: Modifiers) -> str | None:
-    """Returns a sentence if the run's devices rule a modifier out."""
-    if "nccl" in (resolved.all_reduce_spec or "") and devices["virtual_gpus"] > 1:
-        return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
-    return None

@@ -12,7 +12,7 @@ import tensorflow as tf
 from benchmarks import devices as device_planning
 from benchmarks import oracle
 from variable_mgr import factory
-from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 
@@ -110,20 +110,24 @@ def verdicts(
     def plan(count: int, shared_on: str) -> device_planning.Devices:
         return device_planning.plan(kind, count, virtual_gpus=virtual_gpus, shared_on=shared_on)
 
+    @functools.cache  # trained when the first case needs it, and not again for the others
+    def weights_of_one_device() -> dict[str, np.ndarray]:
+        alone = plan(1, "cpu")
+        return oracle.convolutional_weights(_maker("replicated", alone, Modifiers()), alone, towers, config(1))
+
     for case in cases():
         devices = plan(towers, case.shared_on)
-        place = Place(devices.towers, device_planning.HOST)
-        reason = why_not(case.manager, case.modifiers, place)
+        reason = why_not(case.manager, case.modifiers, devices.place)
         if towers == 1 and case.manager not in ("independent", "parameter_server"):
             reason = "there is nothing to exchange with one tower; say --num_gpus=2 (on one GPU with --virtual_gpus=2)."
-        if reason is None and virtual_gpus > 1 and "nccl" in (case.modifiers.all_reduce_spec or ""):
-            reason = "nccl needs a physical GPU for each tower."
         if reason:
             yield Verdict(case, None, reason)
             continue
         try:
             if case.reference == "whole batch":
-                error = _convolutional_error(case, devices, plan(1, "cpu"), config)
+                make = _maker(case.manager, devices, case.modifiers)
+                weights = oracle.convolutional_weights(make, devices, towers, config(towers))
+                error = _largest_difference(weights, weights_of_one_device())
             else:
                 error = _scalar_error(case, devices, config(towers))
             yield Verdict(case, error)
@@ -132,20 +136,7 @@ def verdicts(
 
 
 def _maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
-    place = Place(devices.towers, device_planning.HOST)
-    return functools.partial(factory.make, manager, place, shared_devices=devices.shared, modifiers=modifiers)
-
-
-def _convolutional_error(
-    case: Case,
-    devices: device_planning.Devices,
-    alone: device_planning.Devices,
-    config: Callable[[int], tf.compat.v1.ConfigProto],
-) -> float:
-    towers = len(devices.towers)
-    make = _maker(case.manager, devices, case.modifiers)
-    wanted = oracle.convolutional_weights(_maker("replicated", alone, Modifiers()), alone, towers, config(1))
-    return _largest_difference(oracle.convolutional_weights(make, devices, towers, config(towers)), wanted)
+    return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
 
 
 def _scalar_error(case: Case, devices: device_planning.Devices, config: tf.compat.v1.ConfigProto) -> float:

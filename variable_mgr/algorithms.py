@@ -16,10 +16,11 @@ Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a reduction takes place: one device per tower, and the host."""
+    """Where a reduction takes place: one device per tower, and the host; `virtual` devices share a physical one."""
 
     towers: tuple[str, ...]
     host: str
+    virtual: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,9 @@ def _needs_power_of_two(place: Place) -> str | None:
     return f"rechd halves the towers again and again, so it needs 2, 4, 8 ... of them, not {count}; use xring instead."
 
 
-def _needs_gpus(place: Place) -> str | None:
+def _needs_physical_gpus(place: Place) -> str | None:
+    if place.virtual:
+        return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
     if all("gpu" in device.lower() for device in place.towers):
         return None
     return "nccl moves data between NVIDIA GPUs only; on CPU devices say --variable_update=collective_all_reduce."
@@ -124,6 +127,6 @@ ALGORITHMS: dict[str, Algorithm] = {
             sent=lambda towers: 2 * (towers - 2) + 2,
         ),
         Algorithm("collective", "TensorFlow's own ring collective", _built_in("collective"), sent=_to_one_and_back),
-        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_gpus, _to_one_and_back),
+        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_physical_gpus, _to_one_and_back),
     )
 }

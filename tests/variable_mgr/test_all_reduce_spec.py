@@ -58,5 +58,7 @@ def test_mistakes_are_explained(text: str, words: str) -> None:
 def test_what_cannot_run_somewhere_says_so() -> None:
     three = Place(("/cpu:0", "/cpu:1", "/cpu:2"), "/cpu:0")
     assert "2, 4, 8" in (spec.why_not(spec.parse("pscpu:1K:rechd"), three) or "")
+    split = Place(("/gpu:0", "/gpu:1"), "/cpu:0", virtual=True)
+    assert "needs a physical GPU" in (spec.why_not(spec.parse("pscpu:1K:nccl"), split) or "")
     assert "NVIDIA GPUs only" in (spec.why_not(spec.parse("nccl"), three) or "")
     assert spec.why_not(spec.parse("pscpu:1K:xring"), three) is None
