@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks import variable_options
+from benchmarks import device_options, input_options, variable_options
 from benchmarks.errors import UsageError
 from models import specs
 from variable_mgr.modifiers import Modifiers
@@ -60,6 +60,7 @@ class Config:
 
     data_name: Literal["imagenet", "synthetic"]
     data_dir: str | None = _aside()
+    pipelined_input: bool
 
     optimizer: str
     learning_rate: float
@@ -112,10 +113,10 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         spec = specs.find(given["model"] or "resnet50")
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
-    devices = _resolve_devices(given, count_gpus)
+    devices = device_options.resolve(given, count_gpus)
     on_gpu = devices["device"] == "gpu"
     optimizer = given["optimizer"] or "sgd"
-    data_name, data_notices = _resolve_data(given)
+    data, data_notices = input_options.resolve(given)
     variables, variable_notices = variable_options.resolve(given, devices)
     return Config(
         model=spec.name,
@@ -130,8 +131,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         num_inter_threads=_either(given["num_inter_threads"], 0),
         log_device_placement=bool(given["log_device_placement"]),
         **variables,
-        data_name=data_name,
-        data_dir=given["data_dir"],
+        **data,
         optimizer=optimizer,
         learning_rate=_either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]),
         momentum=_either(given["momentum"], 0.9),
@@ -205,74 +205,7 @@ def _check_choices(given: Mapping[str, Any]) -> None:
         raise UsageError("--distortions is not available in this version: say --nodistortions, or leave it out.")
 
 
-def _resolve_devices(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str, Any]:
-    """Decides on the kind and number of devices, and on how GPUs are split.
-
-    A number of GPUs is a demand: without --device it is never quietly met by a CPU.
-    """
-    wanted = _either(given["num_gpus"], 1)
-    if given["device"] == "cpu":
-        return _cpu_devices(given, wanted)
-    visible = _visible_gpus(given["gpus"])
-    existing = count_gpus()
-    demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
-    if not existing and not demanded:
-        return _cpu_devices(given, wanted)
-    if visible and max(visible) >= existing:
-        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {_there_are(existing)}")
-    usable = len(visible) if visible else existing
-    split = _split(given["virtual_gpus"], wanted, usable)
-    if wanted > usable * split:
-        asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
-        limit = f" --gpus={given['gpus']} leaves {usable} of them." if visible else ""
-        raise UsageError(
-            f"{asked} asks for {wanted} GPU{'s' * (wanted > 1)}; {_there_are(existing)}{limit} Ask for no more than "
-            f"there are, split them with --virtual_gpus, or say --device=cpu for {wanted} logical CPU devices."
-        )
-    return {"device": "gpu", "num_devices": wanted, "virtual_gpus": split, "visible_gpus": visible}
-
-
-def _cpu_devices(given: Mapping[str, Any], wanted: int) -> dict[str, Any]:
-    for name in ("gpus", "gpu_memory_frac", "virtual_gpus"):
-        if given["device"] == "cpu" and given[name] not in (None, "auto"):
-            raise UsageError(f"--{name} is about GPUs, and --device=cpu uses none: leave one of them out.")
-    return {"device": "cpu", "num_devices": wanted, "virtual_gpus": 1, "visible_gpus": None}
-
-
-def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        indices = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        indices = ()
-    if not indices or min(indices) < 0 or len(set(indices)) < len(indices):
-        raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
-    return indices
-
-
-def _split(text: str | None, wanted: int, usable: int) -> int:
-    if text == "auto":
-        return max(1, -(-wanted // max(1, usable)))
-    if text is not None and not (text.isdigit() and int(text) > 0):
-        raise UsageError(f"--virtual_gpus={text}: say into how many each GPU is split, at least 1, or auto.")
-    return int(text or 1)
-
-
-def _there_are(existing: int) -> str:
-    return f"this machine has {existing} NVIDIA GPU{'s' * (existing != 1)} that this process may see."
-
-
 def _resolve_data_format(wanted: Literal["auto", "NHWC", "NCHW"] | None, on_gpu: bool) -> Literal["NHWC", "NCHW"]:
     if wanted is None or wanted == "auto":
         return "NCHW" if on_gpu else "NHWC"
     return wanted
-
-
-def _resolve_data(given: Mapping[str, Any]) -> tuple[Literal["imagenet", "synthetic"], tuple[str, ...]]:
-    name, directory = given["data_name"], given["data_dir"]
-    if directory is None and name == "imagenet":
-        return "synthetic", ("--data_name=imagenet without --data_dir: the images are synthetic.",)
-    if directory is not None and name == "synthetic":
-        raise UsageError(f"--data_name=synthetic reads nothing, but --data_dir={directory} is given: drop one of them.")
-    return ("synthetic" if directory is None else "imagenet"), ()

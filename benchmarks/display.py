@@ -11,7 +11,7 @@ from typing import Protocol
 
 from benchmarks.measuring import Phase
 from results import statistics
-from results.record import Record
+from results.record import Measurement, Record
 
 _RULE = "-" * 64
 _REDRAW_SECONDS = 0.1
@@ -44,6 +44,17 @@ def step_line(step: int, step_seconds: Sequence[float], images_per_step: int, lo
 def total_line(images_per_sec: float) -> str:
     """Returns the headline in tf_cnn_benchmarks' format."""
     return "total images/sec: %.2f" % images_per_sec  # noqa: UP031 - scripts parse this format
+
+
+def _asynchronous_lines(measurement: Measurement) -> list[str]:
+    """Returns how stale gradients were, and each tower's share of the steps, where towers went their own way."""
+    counts, towers = measurement.staleness_counts, measurement.tower_step_seconds
+    if not counts:
+        return []
+    steps = sum(counts)
+    stale = ", ".join(f"{count / steps:.0%} {staleness}" for staleness, count in enumerate(counts) if count)
+    shares = ", ".join(f"{len(seconds) / steps:.0%}" for seconds in towers)
+    return [f"staleness:      {stale} updates behind", f"tower steps:    {shares} per tower"]
 
 
 class Display(Protocol):
@@ -147,6 +158,8 @@ class TextDisplay:
             say(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
             p50, p99 = derived.step_ms_p50, derived.step_ms_p99
             say(f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile")
+            for line in _asynchronous_lines(record.measurement):
+                say(line)
             first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
             say(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
         if self._started:

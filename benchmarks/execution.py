@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from benchmarks.config import Config
 from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import BenchError, InvalidRunError
-from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, run_phase
+from benchmarks.free_running import FreeRunningTowers
+from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, Taken, run_phase, timed
 from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs
@@ -77,8 +79,8 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
             with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
                 for operation in [*step.initializers, *tower_input.initializers]:
                     session.run(operation)
-                run_step = session.make_callable([step.operation, step.loss])
-                _measure(config, steps, lambda: run_step()[1], log, display)
+                with _stepping(session, step) as take:
+                    _measure(config, steps, take, log, display)
                 if drift is not None:
                     log.replica_drift = float(session.run(drift))
                 weights_are_finite = bool(session.run(finite))
@@ -91,6 +93,18 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
             f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
             "equal: this is a fault of the suite or of TensorFlow; please report it."
         )
+
+
+@contextlib.contextmanager
+def _stepping(session: tf.compat.v1.Session, step: training.Step) -> Iterator[Callable[[], Taken]]:
+    """Yields what takes a global step, as long as it is needed."""
+    if step.loops[0].staleness is None:
+        run_step = session.make_callable([step.together.operation, step.together.loss])
+        yield timed(lambda: run_step()[1])
+        return
+    fetches = [[loop.loss, loop.staleness, loop.operation] for loop in step.loops]
+    with FreeRunningTowers([session.make_callable(each) for each in fetches]) as towers:
+        yield towers.take
 
 
 def _all_finite(manager: VariableManager) -> tf.Tensor:
@@ -137,10 +151,11 @@ def _input(config: Config, devices: Devices, image_size: int) -> _Input:
         towers = inputs.synthetic(devices.towers, spec)
         return _Input(towers, [], [], f"synthetic, {size}, made once on each device")
     shards = imagenet.find_shards(config.data_dir)
-    towers, initializer = imagenet.read(shards, devices.towers, spec)
-    return _Input(
-        towers, [initializer], shards, f"ImageNet, {len(shards)} training shards in {config.data_dir}, {size}"
+    together = not config.modifiers.asynchronous
+    towers, initializers = imagenet.read(
+        shards, devices.towers, spec, in_turn=together, pipelined=config.pipelined_input
     )
+    return _Input(towers, initializers, shards, f"ImageNet, {len(shards)} training shards in {config.data_dir}, {size}")
 
 
 def _build_step(
@@ -163,7 +178,7 @@ def _steps_of_epochs(config: Config, tower_input: _Input) -> int:
     return max(1, round(config.num_epochs * images / config.batch_global))
 
 
-def _measure(config: Config, steps: int, step: Callable[[], float], log: RunLog, display: Display) -> None:
+def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog, display: Display) -> None:
     """Takes the first step, the warm-up and the measured steps."""
     deadline: list[StoppingRule] = []
     age = process_age_seconds()
@@ -177,7 +192,7 @@ def _measure(config: Config, steps: int, step: Callable[[], float], log: RunLog,
     )
     for name, count, phase in plan:
         display.phase(name, count)
-        run_phase(step, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
+        run_phase(take, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
 
 
 def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: int) -> Exception:

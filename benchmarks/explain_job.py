@@ -27,10 +27,12 @@ _SHARED = """\
      ^    |         ^    |
      |    gradients |    gradients
      |    v         |    v
-    [weights: mean of the gradients, one update]   {where}"""
+    [weights: {update}]   {where}"""
 
 _STALENESS = {
     "staged": "computed in step t-1 from weights read in step t-2",
+    "asynchronous": "of whatever the weights were when its tower read them: with N equal towers, about N-1 updates ago "
+    "(the record of a run has a histogram)",
     "relaxed": "computed in step t-1 (zeros in the first step)",
     "plain": "computed in step t itself",
 }
@@ -64,6 +66,8 @@ def run(config: Config) -> ExitStatus:
 
 
 def _mode(config: Config) -> str:
+    if config.modifiers.asynchronous:
+        return "asynchronous"
     if config.modifiers.staged_vars:
         return "staged"
     return "relaxed" if config.modifiers.relaxed_consistency else "plain"
@@ -80,6 +84,8 @@ def _copies(config: Config) -> str:
 
 
 def _gradients(config: Config) -> str:
+    if config.modifiers.asynchronous:
+        return "not combined: each is applied where the weight lives as soon as it is there"
     if config.variable_update == "parameter_server":
         return "averaged where the weight lives, and applied there once"
     if config.variable_update == "independent":
@@ -110,6 +116,8 @@ def _arithmetic(config: Config) -> str:
         if every_step and config.optimizer == "sgd":
             return plain
         return "every tower steps by its own gradient: not what one device with the whole batch does"
+    if config.modifiers.asynchronous and config.num_devices > 1:
+        return "not plain SGD: one update per tower, of weights that others have updated meanwhile"
     if _mode(config) != "plain":
         return "not plain SGD: the gradient is of earlier weights, see above"
     rounded = config.modifiers.compact_gradient_transfer and config.num_devices > 1
@@ -131,7 +139,8 @@ def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
 
 def _diagram(config: Config) -> str:
     if config.variable_update == "parameter_server":
-        return _SHARED.format(where=_shared_place(config))
+        update = "an update per tower" if config.modifiers.asynchronous else "mean of the gradients, one update"
+        return _SHARED.format(update=update, where=_shared_place(config))
     exchange = {"independent": "   (nothing)", "local_sgd": "   (weights, every few steps)"}
     return _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
 

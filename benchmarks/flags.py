@@ -81,6 +81,12 @@ RUN_FLAGS: Groups = {
             "devices that compute, whichever kind they are (default: gpu on GPUs, cpu on a CPU)",
             ("cpu", "gpu"),
         ),
+        Flag(
+            "cross_replica_sync",
+            bool,
+            "parameter_server: all towers step together (default); with --nocross_replica_sync each applies its own "
+            "gradient as soon as it is there",
+        ),
         Flag("staged_vars", bool, "parameter_server: compute with weights fetched during the step before"),
         Flag("variable_consistency", str, "relaxed: apply the gradients of the step before", ("strong", "relaxed")),
         Flag(
@@ -100,6 +106,11 @@ RUN_FLAGS: Groups = {
     "Data": (
         Flag("data_dir", str, "TFRecords of ImageNet (default: synthetic images)"),
         Flag("data_name", str, "which data set (default: imagenet with --data_dir)", ("imagenet", "synthetic")),
+        Flag(
+            "pipelined_input",
+            bool,
+            "with --data_dir: the next step's images are brought to the device while this one computes (default)",
+        ),
         Flag("distortions", bool, "colour distortions; only --nodistortions is available so far"),
     ),
     "Optimizer": (

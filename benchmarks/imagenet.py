@@ -21,6 +21,7 @@ from benchmarks.errors import DataError
 from benchmarks.inputs import InputSpec, TowerInput
 from models.layers import DataFormat
 from models.specs import BACKGROUND_CLASSES, IMAGENET_CLASSES
+from variable_mgr import staging
 
 TRAIN_IMAGES = 1_281_167
 _SHARD_NAME = re.compile(r"train-(\d{5})-of-(\d{5})")
@@ -101,15 +102,23 @@ def count_images(shards: Sequence[Path]) -> int:
 
 
 def read(
-    shards: Sequence[Path], tower_devices: Sequence[str], spec: InputSpec
-) -> tuple[list[TowerInput], tf.Operation]:
-    """Builds the training input: one pipeline on the host, from which the towers draw their batches in turn.
+    shards: Sequence[Path], tower_devices: Sequence[str], spec: InputSpec, *, in_turn: bool, pipelined: bool
+) -> tuple[list[TowerInput], list[tf.Operation]]:
+    """Builds the training input: one pipeline on the host, from which all towers draw their batches.
 
     So no two towers see the same image before all images have been seen. Decoding yields uint8; the cast and the
     normalisation are done on the tower's device, so that a quarter of the bytes travel.
 
+    Args:
+        shards: the files.
+        tower_devices: one per tower.
+        spec: what is wanted.
+        in_turn: towers that step together draw in their order, so that each run deals the same batches; towers that go
+            their own way must not wait for each other.
+        pipelined: each tower's next batch is brought to its device while it computes.
+
     Returns:
-        One input per tower, and the operation that must run before the first step.
+        One input per tower, and the operations that must run in this order before the first step.
     """
     with tf.device(HOST), tf.name_scope("imagenet"):
         options = tf.data.Options()
@@ -120,13 +129,17 @@ def read(
         batches: list[tuple[tf.Tensor, tf.Tensor]] = []
         for _ in tower_devices:
             # In turn: without an order between them, which tower gets which batch would change from run to run.
-            with tf.control_dependencies([tensor for batch in batches[-1:] for tensor in batch]):
+            earlier = batches[-1:] if in_turn else []
+            with tf.control_dependencies([tensor for batch in earlier for tensor in batch]):
                 batches.append(iterator.get_next())
-    inputs = []
-    for device, (images, labels) in zip(tower_devices, batches, strict=True):
+    inputs, stages = [], []
+    for device, batch in zip(tower_devices, batches, strict=True):
+        stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)
+        stages += [stage] if stage is not None else []
         with tf.device(device):
-            inputs.append(TowerInput(_normalise(images, spec.data_format), labels))
-    return inputs, iterator.initializer
+            inputs.append(TowerInput(_normalise(images, spec.data_format), labels, stage))
+    # In one run, or what the towers draw in their order would be drawn again for each of them.
+    return inputs, [iterator.initializer, tf.group(*stages)]
 
 
 def _images(shards: Sequence[Path], spec: InputSpec) -> tf.data.Dataset:

@@ -18,10 +18,13 @@ class TowerInput:
     Attributes:
         images: [batch, height, width, channels] or NCHW, float32, about standard normal.
         labels: [batch], int64, in [0, classes).
+        stage: brings the next step's batch to the device while this step computes; must run in every step. None where
+            nothing is staged.
     """
 
     images: tf.Tensor
     labels: tf.Tensor
+    stage: tf.Operation | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

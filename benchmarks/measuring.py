@@ -56,40 +56,80 @@ class AnyOf:
         return any(rule.done(step_seconds) for rule in self.rules)
 
 
+@dataclasses.dataclass(frozen=True)
+class TowerStep:
+    """One step of one tower that goes its own way.
+
+    Attributes:
+        tower: its number.
+        seconds: how long the tower took.
+        loss: mean over its batch.
+        staleness: updates by others between its reading of the weights and the end of its own update.
+    """
+
+    tower: int
+    seconds: float
+    loss: float
+    staleness: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """One global step that was taken: its time, its mean loss, and its parts where towers go their own way."""
+
+    seconds: float
+    loss: float
+    tower_steps: Sequence[TowerStep] = ()
+
+
 @dataclasses.dataclass
 class Phase:
-    """The steps of one phase as they come: seconds and loss of each. What is here survives an interruption."""
+    """The steps of one phase as they come. What is here survives an interruption."""
 
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
+    tower_steps: list[TowerStep] = dataclasses.field(default_factory=list)
+
+
+def timed(step: Callable[[], float], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
+    """Returns what takes one global step of towers that step together, and times it.
+
+    Args:
+        step: runs one global step to its end and returns the loss. Only this call is timed.
+        clock: seconds, monotonic.
+    """
+
+    def take() -> Taken:
+        begin = clock()
+        loss = step()
+        return Taken(clock() - begin, float(loss))
+
+    return take
 
 
 def run_phase(
-    step: Callable[[], float],
+    take: Callable[[], Taken],
     rule: StoppingRule,
     phase: Phase,
     *,
     after_step: Callable[[Phase], None] = lambda phase: None,
-    clock: Clock = time.perf_counter,
 ) -> None:
-    """Runs steps until the rule stops, and notes each in `phase`.
+    """Takes steps until the rule stops, and notes each in `phase`.
 
     Args:
-        step: runs one global step to its end and returns the loss. Only this call is timed.
+        take: takes one global step.
         rule: says when to stop; asked before every step.
         phase: receives each step.
-        after_step: called after each step, outside the timed part.
-        clock: seconds, monotonic.
+        after_step: called after each step; its time is nobody's.
 
     Raises:
         InvalidRunError: a loss is not finite; the step is in `phase` all the same.
     """
     while not rule.done(phase.step_seconds):
-        begin = clock()
-        loss = step()
-        end = clock()
-        phase.step_seconds.append(end - begin)
-        phase.losses.append(float(loss))
+        taken = take()
+        phase.step_seconds.append(taken.seconds)
+        phase.losses.append(taken.loss)
+        phase.tower_steps += taken.tower_steps
         after_step(phase)
-        if not math.isfinite(loss):
-            raise InvalidRunError(f"The loss became {loss:g}: the training diverged. {TRY_SMALLER_STEPS}")
+        if not math.isfinite(taken.loss):
+            raise InvalidRunError(f"The loss became {taken.loss:g}: the training diverged. {TRY_SMALLER_STEPS}")

@@ -1,6 +1,8 @@
 """Update rules on TensorFlow's fused kernels, applied in place on the variable's own device.
 
-Hyperparameters that have no flag are tf_cnn_benchmarks' defaults.
+The kernels hold the lock of a resource variable whatever `use_locking` says, so towers that go their own way cannot
+tear or lose an update. What a rule remembers of a variable (its slots) exists once per variable, however often the rule
+is applied to it. Hyperparameters that have no flag are tf_cnn_benchmarks' defaults.
 """
 
 from __future__ import annotations
@@ -15,6 +17,23 @@ _ADAM_BETA1, _ADAM_BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
 Variables = Sequence[tf.Variable]
 Gradients = Sequence[tf.Tensor]
 Updates = list[tf.Operation]
+
+
+class _Slots:
+    """What a rule remembers of variables, each on its variable's device."""
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[object, str], tf.Variable] = {}
+
+    def of(self, variable: tf.Variable, name: str, value: float = 0.0) -> tf.Variable:
+        """Returns the slot of that name, which starts at `value` everywhere."""
+        key = (variable.ref(), name)
+        if key not in self._slots:
+            # A manager may order updates, but what initialises a slot comes before all of them.
+            with tf.device(variable.device), tf.control_dependencies(None):
+                initial = tf.fill(variable.shape, tf.constant(value, variable.dtype))
+                self._slots[key] = tf.Variable(initial, trainable=False, name=f"{variable.op.name}/{name}")
+        return self._slots[key]
 
 
 class GradientDescent:
@@ -39,6 +58,7 @@ class Momentum:
 
     def __init__(self, learning_rate: float, momentum: float) -> None:
         self._learning_rate, self._momentum = learning_rate, momentum
+        self._slots = _Slots()
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable."""
@@ -46,7 +66,7 @@ class Momentum:
         def update(variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
-                accum=_slot(variable, "momentum").handle,
+                accum=self._slots.of(variable, "momentum").handle,
                 lr=self._learning_rate,
                 grad=gradient,
                 momentum=self._momentum,
@@ -60,6 +80,7 @@ class RmsProp:
 
     def __init__(self, learning_rate: float) -> None:
         self._learning_rate = learning_rate
+        self._slots = _Slots()
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable."""
@@ -67,8 +88,8 @@ class RmsProp:
         def update(variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyRMSProp(
                 var=variable.handle,
-                ms=_slot(variable, "mean_square", 1.0).handle,
-                mom=_slot(variable, "momentum").handle,
+                ms=self._slots.of(variable, "mean_square", 1.0).handle,
+                mom=self._slots.of(variable, "momentum").handle,
                 lr=self._learning_rate,
                 rho=_RMSPROP_DECAY,
                 momentum=_RMSPROP_MOMENTUM,
@@ -84,26 +105,23 @@ class Adam:
 
     def __init__(self, learning_rate: float) -> None:
         self._learning_rate = learning_rate
+        self._slots = _Slots()
+        self._steps: dict[object, tf.Variable] = {}
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
-        """Returns one update per variable, and those of the powers of beta, which belong to this call."""
-        with tf.device(variables[0].device):
-            betas = (_ADAM_BETA1, _ADAM_BETA2)
-            with tf.control_dependencies(None):
-                powers = [tf.Variable(beta, trainable=False, name="adam_beta_power") for beta in betas]
-            now = [power.read_value() for power in powers]  # read once: all updates of a step see the same powers
-            moved = [
-                tf.raw_ops.AssignVariableOp(resource=power.handle, value=value * beta)
-                for power, value, beta in zip(powers, now, betas, strict=True)
-            ]
+        """Returns one update per variable; the last also counts the step, for the bias correction."""
+        steps = self._steps_of(variables[0])
+        with tf.device(steps.device):
+            step = steps.read_value() + 1.0  # read once: all updates of a step see the same
+            powers = [tf.pow(beta, step) for beta in (_ADAM_BETA1, _ADAM_BETA2)]
 
         def update(variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
             return tf.raw_ops.ResourceApplyAdam(
                 var=variable.handle,
-                m=_slot(variable, "m").handle,
-                v=_slot(variable, "v").handle,
-                beta1_power=now[0],
-                beta2_power=now[1],
+                m=self._slots.of(variable, "m").handle,
+                v=self._slots.of(variable, "v").handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
                 lr=self._learning_rate,
                 beta1=_ADAM_BETA1,
                 beta2=_ADAM_BETA2,
@@ -112,9 +130,17 @@ class Adam:
             )
 
         updates = _on_each(variables, gradients, update)
-        with tf.control_dependencies([updates[-1], *moved]):
-            updates[-1] = tf.no_op()
+        with tf.device(steps.device), tf.control_dependencies([*powers, updates[-1]]):
+            updates[-1] = steps.assign_add(1.0, read_value=False)
         return updates
+
+    def _steps_of(self, first: tf.Variable) -> tf.Variable:
+        """Returns the count of steps of the variables that begin with `first`."""
+        key = first.ref()
+        if key not in self._steps:
+            with tf.device(first.device), tf.control_dependencies(None):
+                self._steps[key] = tf.Variable(0.0, trainable=False, name="adam_steps")
+        return self._steps[key]
 
 
 Optimizer = GradientDescent | Momentum | RmsProp | Adam
@@ -139,10 +165,3 @@ def _on_each(
         with tf.device(variable.device):
             operations.append(update(variable, gradient))
     return operations
-
-
-def _slot(variable: tf.Variable, name: str, value: float = 0.0) -> tf.Variable:
-    """Creates, on the current device, what the rule remembers of one variable."""
-    with tf.control_dependencies(None):  # a manager may order updates, but what initialises them comes before all
-        initial = tf.fill(variable.shape, tf.constant(value, variable.dtype))
-        return tf.Variable(initial, trainable=False, name=f"{variable.op.name}/{name}")

@@ -93,6 +93,27 @@ def expected(
     return trajectory
 
 
+def expected_in_turn(towers: int, optimizer: str) -> Trajectory:
+    """Computes what must come out if the towers of a parameter server apply their own gradients, one after the other.
+
+    Every tower's step draws the numbers of all towers and uses its own part, see `_numbers`.
+    """
+    weights, momentum, trajectory = np.array([1.0, 2.0]), (_MOMENTUM if optimizer == "momentum" else 0.0), Trajectory()
+    velocity = np.zeros_like(weights)
+    for step in range(STEPS):
+        losses = []
+        for tower in range(towers):
+            begin = _PER_TOWER * (towers * (step * towers + tower) + tower)
+            mean_x = np.take(_X, np.arange(begin, begin + _PER_TOWER), mode="wrap").mean()
+            losses.append(mean_x * weights[0] * weights[1])
+            velocity = momentum * velocity + mean_x * weights[::-1] + _DECAY * weights
+            weights = weights - _RATE * velocity
+        trajectory.loss.append(float(np.mean(losses)))
+        trajectory.a.append([float(weights[0])])
+        trajectory.b.append([float(weights[1])])
+    return trajectory
+
+
 def trained(
     make_manager: MakeManager, devices: Devices, optimizer: str, config: tf.compat.v1.ConfigProto
 ) -> Trajectory:
@@ -112,7 +133,7 @@ def trained(
             for operation in step.initializers:
                 session.run(operation)
             for _ in range(STEPS):
-                trajectory.loss.append(float(session.run([step.loss, step.operation])[0]))
+                trajectory.loss.append(step.run(session))
                 trajectory.a.append([float(value) for value in session.run(a)])
                 trajectory.b.append([float(value) for value in session.run(b)])
     return trajectory
@@ -151,7 +172,7 @@ def convolutional_weights(
             for operation in step.initializers:
                 session.run(operation)
             for _ in range(STEPS):
-                session.run(step.operation)
+                step.run(session)
             weights: dict[str, np.ndarray] = session.run(manager.checkpoint_variables())
     return weights
 

@@ -23,7 +23,8 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
 
     Returns:
         The devices and the manager in words; `variables` and `weights`, how many there are with all copies; and bytes
-        per device of variables, of what the optimizer remembers (`slot`), and of the gradients that each tower makes.
+        per device of variables, of what the optimizer remembers (`slot`), of the gradients that each tower makes, and
+        of what lies in staging areas between steps (`staged`: images, weights, gradients).
     """
     placed = manager.placed()
     one_set_bytes = sum(
@@ -41,6 +42,7 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
         "variable_bytes_per_device": dict(_sum((entry.device, entry.size_bytes) for entry in placed)),
         "slot_bytes_per_device": dict(_sum(_slots())),
         "gradient_bytes_per_device": dict(gradients),
+        "staged_bytes_per_device": dict(_sum(_staged())),
     }
 
 
@@ -51,6 +53,14 @@ def _slots() -> Iterator[tuple[str, int]]:
     for variable in every:
         if variable.op.name.rpartition("/")[0] in names:
             yield variable.device, math.prod(variable.shape) * variable.dtype.size
+
+
+def _staged() -> Iterator[tuple[str, int]]:
+    """Yields device and bytes of every staging area."""
+    for operation in tf.compat.v1.get_default_graph().get_operations():
+        if operation.type == "Stage":
+            sizes = (tensor.shape.num_elements() * tensor.dtype.size for tensor in operation.inputs)
+            yield _canonical(operation.device), sum(sizes)
 
 
 def _sum(sizes: Iterable[tuple[str, int]]) -> Counter[str]:

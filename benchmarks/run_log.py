@@ -6,6 +6,7 @@ import dataclasses
 import os
 import resource
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,20 @@ class RunLog:
             warmup_losses=[*self.first.losses, *self.warmup.losses],
             peak_host_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             replica_drift=self.replica_drift,
+            tower_step_seconds=self._tower_step_seconds(),
+            staleness_counts=self._staleness_counts(),
         )
+
+    def _tower_step_seconds(self) -> list[list[float]]:
+        """Returns the measured steps of each tower that goes its own way."""
+        steps = self.measured.tower_steps
+        towers = 1 + max((step.tower for step in steps), default=-1)
+        return [[step.seconds for step in steps if step.tower == tower] for tower in range(towers)]
+
+    def _staleness_counts(self) -> list[int]:
+        """Returns how many measured tower steps were 0, 1, 2 ... updates old."""
+        found = Counter(step.staleness for step in self.measured.tower_steps)
+        return [found[staleness] for staleness in range(1 + max(found, default=-1))]
 
 
 def process_age_seconds() -> float:

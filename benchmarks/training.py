@@ -10,7 +10,7 @@ import tensorflow as tf
 from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
 from models.building import Model
-from variable_mgr.manager import Optimizer, TowerUpdate, VariableManager
+from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
 from variable_mgr.reducing import mean
 
 # From logits and labels to the mean loss of a batch, a scalar.
@@ -18,18 +18,42 @@ LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """What a session runs.
+class Loop:
+    """What one thread runs again and again: a step of all towers together, or of one that goes its own way.
 
     Attributes:
-        operation: one global step, all towers.
-        loss: mean over all towers of the tower's mean loss, without weight decay, before the step's update.
-        initializers: run once, in this order, before the first step.
+        operation: one step.
+        loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
+        staleness: see `variable_mgr.manager.Applied`; None where it does not depend on chance.
     """
 
     operation: tf.Operation
     loss: tf.Tensor
+    staleness: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What a session runs.
+
+    Attributes:
+        loops: one if all towers step together, else one per tower.
+        initializers: run once, in this order, before the first step.
+    """
+
+    loops: list[Loop]
     initializers: list[tf.Operation]
+
+    def run(self, session: tf.compat.v1.Session) -> float:
+        """Runs every loop once, one after the other, and returns the mean of their losses."""
+        losses = [session.run([loop.loss, loop.operation])[0] for loop in self.loops]
+        return float(sum(losses)) / len(losses)
+
+    @property
+    def together(self) -> Loop:
+        """The one loop of towers that step together."""
+        (loop,) = self.loops
+        return loop
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +89,7 @@ def build_training_step(
             loss, update = _train_tower(model, manager.read(tower), tower_input, objective)
             losses.append(loss)
             updates.append(update)
-    operation = manager.apply(updates, optimizer)
-    return _step(operation, losses, manager)
+    return _step(manager.apply(updates, optimizer), losses, inputs, manager)
 
 
 def build_inference_step(
@@ -84,7 +107,7 @@ def build_inference_step(
         with tf.device(device), tf.name_scope(f"tower_{tower}"):
             logits, _ = model.call(manager.read(tower), tower_input.images, training=False)
             losses.append(loss(logits, tower_input.labels))
-    return _step(tf.group(*losses), losses, manager)
+    return _step([Applied(tf.group(*losses))], losses, inputs, manager)
 
 
 def _train_tower(
@@ -105,8 +128,18 @@ def _train_tower(
     return loss, TowerUpdate(gradients=named, state=state)
 
 
-def _step(operation: tf.Operation, losses: Sequence[tf.Tensor], manager: VariableManager) -> Step:
-    with tf.device(HOST):
-        loss = mean(losses)
+def _step(
+    applied: Sequence[Applied], losses: Sequence[tf.Tensor], inputs: Sequence[TowerInput], manager: VariableManager
+) -> Step:
+    """Puts together what has to run: the towers' losses and stages, all in one loop or each in its tower's."""
+    each_alone = len(applied) == len(losses)
+    parts = [[tower] for tower in range(len(losses))] if each_alone else [range(len(losses))]
+    loops = []
+    for end, towers in zip(applied, parts, strict=True):
+        stages = [inputs[tower].stage for tower in towers]
+        with tf.device(HOST):
+            loss = mean([losses[tower] for tower in towers])
+            operation = tf.group(end.operation, *(stage for stage in stages if stage is not None))
+        loops.append(Loop(operation, loss, end.staleness))
     initializers = [tf.compat.v1.global_variables_initializer(), *manager.after_initialization()]
-    return Step(operation, loss, initializers)
+    return Step(loops, initializers)

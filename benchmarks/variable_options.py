@@ -35,6 +35,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
     if manager == "replicated" and spec is None:
         spec = "pscpu" if shared_on == "cpu" else "psgpu"
     resolved = Modifiers(
+        asynchronous=given["cross_replica_sync"] is False,
         staged_vars=staged,
         relaxed_consistency=given["variable_consistency"] == "relaxed",
         all_reduce_spec=spec,
@@ -97,6 +98,7 @@ def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
     if not given["forward_only"]:
         return
     acting = [f"--{name}" for name in _ABOUT_GRADIENTS if given[name]]
+    acting += ["--cross_replica_sync=false"] if given["cross_replica_sync"] is False else []
     acting += ["--variable_consistency=relaxed"] if given["variable_consistency"] == "relaxed" else []
     acting += ["--variable_update=staged"] if given["variable_update"] == "staged" else []
     if acting:

@@ -77,6 +77,9 @@ def cases() -> Iterator[Case]:
         for shared_on in ("cpu", "gpu"):
             title = f"parameter_server variables on {shared_on} staged"
             yield Case("parameter_server", Modifiers(staged_vars=True), shared_on, optimizer, title)
+        modifiers = Modifiers(asynchronous=True)
+        title = "parameter_server asynchronous, towers in turn"
+        yield Case("parameter_server", modifiers, "cpu", optimizer, title)
         for steps in (2, 3):
             yield Case(
                 "local_sgd", Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"local_sgd every {steps} steps"
@@ -147,6 +150,8 @@ def _scalar_error(case: Case, devices: device_planning.Devices, config: tf.compa
 
 def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -> oracle.Trajectory:
     """Returns what the scalars must become under a manager with modifiers."""
+    if modifiers.asynchronous:
+        return oracle.expected_in_turn(towers, optimizer)
     mode = "relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain"
     return oracle.expected(
         towers,

@@ -65,6 +65,7 @@ COLUMNS = (
     Column("step_ms_p50", "median step, milliseconds", _derived("step_ms_p50")),
     Column("step_ms_p90", "90 % of steps were faster", _derived("step_ms_p90")),
     Column("step_ms_p99", "99 % of steps were faster", _derived("step_ms_p99")),
+    Column("staleness_mean_updates", "of asynchronous towers: how old gradients were", _derived("staleness_mean")),
     Column("measured_steps", "how many", lambda r: len(r.measurement.step_seconds)),
     Column("first_step_s", "the first step, seconds", lambda r: r.measurement.first_step_seconds),
     Column("startup_s", "process start to first step", lambda r: r.measurement.startup_seconds),

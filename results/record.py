@@ -4,6 +4,7 @@ A record is one JSON object. Its format has a number; `Record.from_json` refuses
 
 History:
   1  first format.
+  2  measurements may hold tower_step_seconds and staleness_counts; a record of format 1 has none.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 from results import statistics
 from results.version import SUITE_VERSION
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READABLE = (1, 2)
 
 
 class Status(enum.StrEnum):
@@ -69,6 +71,10 @@ class Measurement:
         peak_host_memory_bytes: largest resident set of the process.
         replica_drift: largest absolute difference between copies of a variable that must be equal;
             None where copies may differ or there is only one.
+        tower_step_seconds: where towers go their own way, the measured steps of each tower; empty elsewhere. There, a
+            global step is as many completed tower steps as there are towers.
+        staleness_counts: likewise, how many tower steps applied a gradient of weights that were 0, 1, 2 ... updates
+            old.
     """
 
     images_per_step: int
@@ -80,6 +86,8 @@ class Measurement:
     warmup_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     peak_host_memory_bytes: int | None = None
     replica_drift: float | None = None
+    tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
+    staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +102,7 @@ class Derived:
     step_ms_p50: float | None = None
     step_ms_p90: float | None = None
     step_ms_p99: float | None = None
+    staleness_mean: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,17 +136,17 @@ class Record:
         fields = json.loads(line)
         if not isinstance(fields, dict) or "format_version" not in fields:
             raise ValueError("not a record: there is no format_version in it")
-        if fields["format_version"] != FORMAT_VERSION:
+        if fields["format_version"] not in _READABLE:
             raise UnknownFormatError(
                 f"The record has format {fields['format_version']}, this version ({SUITE_VERSION}) reads "
-                f"format {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
+                f"formats {_READABLE[0]} to {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
             )
         parts = {"identity": Identity, "measurement": Measurement, "derived": Derived, "status": Status}
         try:
             for name, part in parts.items():
                 value = fields[name]
                 fields[name] = part(**value) if isinstance(value, dict) else part(value)
-            return cls(**fields)
+            return cls(**{**fields, "format_version": FORMAT_VERSION})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
 
@@ -160,7 +169,14 @@ def derive(measurement: Measurement, num_devices: int) -> Derived:
         step_ms_p50=p50,
         step_ms_p90=p90,
         step_ms_p99=p99,
+        staleness_mean=_staleness_mean(measurement.staleness_counts),
     )
+
+
+def _staleness_mean(counts: Sequence[int]) -> float | None:
+    if not counts:
+        return None
+    return sum(staleness * count for staleness, count in enumerate(counts)) / sum(counts)
 
 
 def trustworthy(status: Status) -> bool:

@@ -46,6 +46,32 @@ def test_a_run_prints_the_peers_lines_and_leaves_a_record_and_a_row(run_bench: R
     assert f"total images/sec: {record.derived.images_per_sec:.2f}" in lines
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_towers_that_go_their_own_way(run_bench: RunBench, records: Records, optimizer: str) -> None:
+    done = run_bench(*SHORT, "--num_gpus=2", "--cross_replica_sync=false", f"--optimizer={optimizer}")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    measurement = record["measurement"]
+    steps = len(measurement["step_seconds"])
+    assert sum(map(len, measurement["tower_step_seconds"])) == sum(measurement["staleness_counts"]) == 2 * steps
+    images = measurement["images_per_step"] * steps
+    assert record["derived"]["images_per_sec"] == pytest.approx(images / sum(measurement["step_seconds"]))
+    assert record["derived"]["staleness_mean"] >= 0
+    assert "updates behind" in done.stdout
+
+
+def test_input_is_pipelined_unless_told_otherwise(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
+    real = (*SHORT, "--num_gpus=2", f"--data_dir={fake_imagenet}")
+    assert run_bench(*real).status == 0
+    assert run_bench(*real, "--nopipelined_input").status == 0
+    staged, direct = records()
+    assert staged["config"]["pipelined_input"] and not direct["config"]["pipelined_input"]
+    assert set(staged["placement"]["staged_bytes_per_device"]) == {"/device:CPU:0", "/device:CPU:1"}
+    assert direct["placement"]["staged_bytes_per_device"] == {}
+    assert staged["measurement"]["losses"] == pytest.approx(direct["measurement"]["losses"], rel=1e-5)
+    assert staged["identity"]["config_key"] != direct["identity"]["config_key"]
+
+
 def test_tensorflow_is_quiet_unless_asked(run_bench: RunBench) -> None:
     quiet = run_bench(*SHORT)
     chatter = [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")]

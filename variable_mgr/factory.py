@@ -54,7 +54,7 @@ def reduction(place: Place, modifiers: Modifiers, spec: str) -> Reduction:
 
 
 def _parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    manager = ParameterServer(place.towers, shared_devices)
+    manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 

@@ -34,7 +34,7 @@ class VariableSpec(Protocol):
 
 
 class Optimizer(Protocol):
-    """An update rule. It keeps what it must remember of a variable on that variable's own device."""
+    """An update rule. It keeps what it must remember of a variable on that variable's own device, once per variable."""
 
     def apply(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Returns one operation per variable that updates it in place by its gradient."""
@@ -46,6 +46,20 @@ class TowerUpdate:
 
     gradients: Mapping[str, tf.Tensor]
     state: Mapping[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """What ends a step: of all towers together, or of one where each goes its own way.
+
+    Attributes:
+        operation: combines and applies gradients, and stores state.
+        staleness: of a tower that goes its own way, how many updates by others were completed between its reading of
+            the weights and the end of its own update, an int64 scalar; None where that does not depend on chance.
+    """
+
+    operation: tf.Operation
+    staleness: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,8 +88,8 @@ class VariableManager(abc.ABC):
         """Returns what tower `tower` computes with: one tensor per spec, in the order given to `create`."""
 
     @abc.abstractmethod
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
-        """Returns the operation that ends a global step: gradients combined and applied, state stored.
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+        """Returns what ends a step: one entry if all towers step together, else one per tower.
 
         Args:
             updates: one per tower, in tower order; each gradient is of the tower's own mean loss.

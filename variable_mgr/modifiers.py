@@ -13,6 +13,7 @@ class Modifiers:
     """Modifiers of a manager; each is named as its flag.
 
     Attributes:
+        asynchronous: every tower applies its own gradient as soon as it is there.
         staged_vars: towers compute with weights that were read a step before, so that reading hides behind computing.
         relaxed_consistency: the gradients that are applied are those of the step before.
         all_reduce_spec: how copies' gradients are reduced; None leaves it to the manager.
@@ -23,6 +24,7 @@ class Modifiers:
         local_sgd_steps: steps that towers train alone before weights are averaged; 0: not said.
     """
 
+    asynchronous: bool = False
     staged_vars: bool = False
     relaxed_consistency: bool = False
     all_reduce_spec: str | None = None
@@ -36,6 +38,11 @@ class Modifiers:
 _ALL_REDUCING = ("replicated", "collective_all_reduce")
 # Modifier: the flag, the managers that it goes with, and why it goes with no other.
 _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "asynchronous": (
+        "--cross_replica_sync=false",
+        ("parameter_server",),
+        "only there can one tower update what the others read",
+    ),
     "staged_vars": ("--staged_vars", ("parameter_server",), "only there are weights read from another device"),
     "relaxed_consistency": ("--variable_consistency=relaxed", _ALL_REDUCING, "only there are gradients all-reduced"),
     "all_reduce_spec": (
@@ -58,6 +65,11 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
                 f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}. "
                 f"Say --variable_update={managers[0]}, or leave it out."
             )
+    if modifiers.asynchronous and modifiers.staged_vars:
+        return (
+            "--staged_vars stages what all towers read in one common step, and with --cross_replica_sync=false there "
+            "is none: give one of them."
+        )
     if modifiers.gradient_repacking and modifiers.agg_small_grads_max_bytes:
         return (
             "--gradient_repacking and --agg_small_grads_max_bytes both decide which gradients travel together: "

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.local_sgd import ParameterAveraging
-from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.reduction import Reduction
 
 
@@ -51,7 +51,7 @@ class Replicated(VariableManager):
             self._all_read.append(tf.group(*values))
         return values
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies to every copy what the reduction hands to its tower."""
         names = list(updates[0].gradients)
         reduced, operations = self._reduction.mean([[update.gradients[name] for name in names] for update in updates])
@@ -63,8 +63,8 @@ class Replicated(VariableManager):
             operations += variables.assign_all(copy, update.state)
         if self._averaging:
             weights = [[copy[name] for name in names] for copy in self._copies]
-            return self._averaging.after(operations, weights)
-        return tf.group(*operations)
+            return [Applied(self._averaging.after(operations, weights))]
+        return [Applied(tf.group(*operations))]
 
     def after_initialization(self) -> list[tf.Operation]:
         """Nothing: the copies are initialised from one tensor."""

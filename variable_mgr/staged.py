@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from variable_mgr.manager import Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
-
-_names = itertools.count()
+from variable_mgr import staging
+from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
 
 
 class Staged(VariableManager):
@@ -46,22 +45,22 @@ class Staged(VariableManager):
         is_weight = [spec.kind == "weight" for spec in self._specs]
         weights = list(itertools.compress(values, is_weight))
         self._weight_reads += weights
-        stage, staged = _area(self._devices[tower], weights)
+        stage, staged = staging.area(self._devices[tower], weights)
         self._stage_weights.append(stage)
         remaining = iter(staged)
         return [next(remaining) if weight else value for value, weight in zip(values, is_weight, strict=True)]
 
-    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> tf.Operation:
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies the gradients staged in the step before, and stages this step's."""
         earlier = []
         for device, update in zip(self._devices, updates, strict=True):
-            stage, staged = _area(device, list(update.gradients.values()))
+            stage, staged = staging.area(device, list(update.gradients.values()))
             self._stage_gradients.append(stage)
             gradients = dict(zip(update.gradients, staged, strict=True))
             earlier.append(TowerUpdate(gradients=gradients, state=update.state))
         with tf.control_dependencies(self._weight_reads):
-            applied = self._inner.apply(earlier, optimizer)
-        return tf.group(applied, *self._stage_weights, *self._stage_gradients)
+            (applied,) = self._inner.apply(earlier, optimizer)
+        return [Applied(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]
 
     def after_initialization(self) -> list[tf.Operation]:
         """Fills the stages: weights first, then weights again and the first gradients."""
@@ -84,15 +83,3 @@ class Staged(VariableManager):
     def describe(self) -> str:
         """Returns in words where variables live and how gradients come together."""
         return f"{self._inner.describe()}; weights staged two steps, gradients one step before they are applied"
-
-
-def _area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[tf.Tensor]]:
-    """Returns the operation that puts tensors into a new staging area, and what comes out of it (a step later)."""
-    name = f"stage_{next(_names)}"
-    dtypes = [tensor.dtype for tensor in tensors]
-    with tf.device(device):
-        put = tf.raw_ops.Stage(values=tensors, shared_name=name, container="")
-        taken = tf.raw_ops.Unstage(dtypes=dtypes, shared_name=name, container="")
-    for tensor, original in zip(taken, tensors, strict=True):
-        tensor.set_shape(original.shape)
-    return put, taken

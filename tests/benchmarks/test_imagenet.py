@@ -19,15 +19,22 @@ def copied(fake_imagenet: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(fake_imagenet, tmp_path / "copied"))
 
 
-def _read(directory: Path, towers: int, steps: int, **changes: object) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """Per step and tower: images and labels."""
+def _read(
+    directory: Path, towers: int, steps: int, *, in_turn: bool = True, pipelined: bool = False, **changes: object
+) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Per step and tower: images and labels. Towers that do not take turns are asked one after the other."""
     spec = {"batch_per_device": 4, "image_size": 32, "data_format": "NHWC", "num_classes": 1001, "seed": 7} | changes
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
-        inputs, initializer = imagenet.read(imagenet.find_shards(str(directory)), names, InputSpec(**spec))
+        shards = imagenet.find_shards(str(directory))
+        inputs, initializers = imagenet.read(shards, names, InputSpec(**spec), in_turn=in_turn, pipelined=pipelined)
+        fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
         with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
-            session.run(initializer)
-            return [session.run([(i.images, i.labels) for i in inputs]) for _ in range(steps)]
+            for initializer in initializers:
+                session.run(initializer)
+            together = [fetches] if in_turn else [[fetch] for fetch in fetches]
+            found = [[batch[:2] for part in together for batch in session.run(part)] for _ in range(steps)]
+    return found
 
 
 def _labels(directory: Path) -> list[int]:
@@ -64,6 +71,21 @@ def test_equal_seeds_read_equal_images_and_others_do_not(fake_imagenet: Path) ->
             np.testing.assert_array_equal(images, same_images)
             np.testing.assert_array_equal(labels, same_labels)
     assert (first[0][0][0] != other[0][0][0]).any()
+
+
+@pytest.mark.parametrize("in_turn", [True, False])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_no_image_is_lost_or_seen_twice_on_the_way(fake_imagenet: Path, in_turn: bool, pipelined: bool) -> None:
+    """Staging moves what a step sees neither forth nor back, whether or not the towers step together."""
+    plain = _read(fake_imagenet, 2, 5)
+    other = _read(fake_imagenet, 2, 5, in_turn=in_turn, pipelined=pipelined)
+    if in_turn:
+        for one, two in zip(plain, other, strict=True):
+            for (images, labels), (same_images, same_labels) in zip(one, two, strict=True):
+                np.testing.assert_array_equal(images, same_images)
+                np.testing.assert_array_equal(labels, same_labels)
+    seen = sorted(int(label) for step in other for _, labels in step for label in labels)
+    assert seen == _labels(fake_imagenet)
 
 
 def test_layout_and_classes_are_as_asked(fake_imagenet: Path) -> None:

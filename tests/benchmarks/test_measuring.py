@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.errors import InvalidRunError
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Phase, run_phase
+from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Phase, Taken, run_phase, timed
 
 
 class FakeClock:
@@ -17,12 +17,12 @@ class FakeClock:
     def __call__(self) -> float:
         return self.now
 
-    def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], float]:
+    def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], Taken]:
         def run() -> float:
             self.now += seconds
             return loss
 
-        return run
+        return timed(run, self)
 
 
 def test_only_the_step_is_timed() -> None:
@@ -31,7 +31,7 @@ def test_only_the_step_is_timed() -> None:
     def dawdle(_: Phase) -> None:
         clock.now += 50.0
 
-    run_phase(clock.step(seconds=0.25, loss=3.0), FixedSteps(4), phase, after_step=dawdle, clock=clock)
+    run_phase(clock.step(seconds=0.25, loss=3.0), FixedSteps(4), phase, after_step=dawdle)
     assert phase.step_seconds == [0.25] * 4
     assert phase.losses == [3.0] * 4
 
@@ -45,13 +45,13 @@ def test_no_steps_wanted_none_taken() -> None:
 def test_a_deadline_ends_the_phase_before_the_next_step() -> None:
     clock, phase = FakeClock(), Phase()
     rule = AnyOf([FixedSteps(100), Deadline(103.0, clock)])
-    run_phase(clock.step(seconds=1.25), rule, phase, clock=clock)
+    run_phase(clock.step(seconds=1.25), rule, phase)
     assert len(phase.step_seconds) == 3  # 101.25, 102.5, 103.75
 
 
 def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
     clock, phase = FakeClock(), Phase()
-    run_phase(clock.step(seconds=1.0), AnyOf([FixedSteps(100), Deadline(0.0, clock)]), phase, clock=clock)
+    run_phase(clock.step(seconds=1.0), AnyOf([FixedSteps(100), Deadline(0.0, clock)]), phase)
     assert len(phase.step_seconds) == 1
 
 
@@ -59,7 +59,7 @@ def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
 def test_a_loss_that_is_not_finite_ends_the_run(loss: float) -> None:
     clock, phase = FakeClock(), Phase()
     with pytest.raises(InvalidRunError, match="init_learning_rate"):
-        run_phase(clock.step(seconds=1.0, loss=loss), FixedSteps(5), phase, clock=clock)
+        run_phase(clock.step(seconds=1.0, loss=loss), FixedSteps(5), phase)
     assert len(phase.step_seconds) == 1
 
 
@@ -71,5 +71,5 @@ def test_an_interruption_leaves_the_steps_so_far() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_phase(clock.step(seconds=1.0), FixedSteps(5), phase, after_step=interrupt, clock=clock)
+        run_phase(clock.step(seconds=1.0), FixedSteps(5), phase, after_step=interrupt)
     assert phase.step_seconds == [1.0, 1.0]

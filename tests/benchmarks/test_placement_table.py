@@ -15,12 +15,14 @@ from variable_mgr.modifiers import Modifiers
 KERNEL_BYTES, BIAS_BYTES = 4 * 6 * 3, 4 * 3
 
 
-def _table(manager: str, optimizer: str, shared_on: str) -> dict:
+def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> dict:
     plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on=shared_on)
     with building.stateless_building(seed=0):
         images = keras.Input((6,))
         model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))
-    made = factory.make(manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers())
+    made = factory.make(
+        manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers(**modifiers)
+    )
     with tf.Graph().as_default():
         training.build_training_step(
             model,
@@ -51,3 +53,10 @@ def test_shared_variables_and_their_slots_are_where_they_live() -> None:
     assert table["variable_bytes_per_device"] == {"/device:CPU:0": KERNEL_BYTES, "/device:CPU:1": BIAS_BYTES}
     assert table["slot_bytes_per_device"] == table["variable_bytes_per_device"]
     assert set(table["gradient_bytes_per_device"].values()) == {KERNEL_BYTES + BIAS_BYTES}
+
+
+def test_staging_areas_are_in_the_table() -> None:
+    assert _table("parameter_server", "sgd", "gpu")["staged_bytes_per_device"] == {}
+    staged = _table("parameter_server", "sgd", "gpu", staged_vars=True)["staged_bytes_per_device"]
+    # Each tower stages the weights of the next step and its gradients.
+    assert staged == {f"/device:CPU:{tower}": 2 * (KERNEL_BYTES + BIAS_BYTES) for tower in range(2)}

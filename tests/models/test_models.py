@@ -90,7 +90,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             for operation in step.initializers:
                 session.run(operation)
-            return [float(session.run([step.loss, step.operation])[0]) for _ in range(steps)]
+            return [step.run(session) for _ in range(steps)]
 
 
 @every_model

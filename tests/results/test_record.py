@@ -96,3 +96,19 @@ def test_the_promised_columns_exist() -> None:
         "gflop_per_image tf_version"
     )
     assert set(promised.split()) <= {column.name for column in columns.COLUMNS}
+
+
+def test_staleness_is_averaged_over_tower_steps() -> None:
+    assert make_record().derived.staleness_mean is None
+    asynchronous = Measurement(images_per_step=16, step_seconds=[0.1] * 6, staleness_counts=[2, 8, 2])
+    assert record.derive(asynchronous, 2).staleness_mean == 1.0
+
+
+def test_records_of_the_first_format_are_read() -> None:
+    fields = json.loads(make_record().to_json())
+    for name in ("tower_step_seconds", "staleness_counts"):
+        del fields["measurement"][name]
+    del fields["derived"]["staleness_mean"]
+    old = Record.from_json(json.dumps({**fields, "format_version": 1}))
+    assert old == make_record(identity=old.identity)
+    assert old.format_version == record.FORMAT_VERSION

@@ -71,7 +71,7 @@ class _Trained:
                     session.run(operation)
                 self.initial = session.run(everything)
                 for _ in range(steps):
-                    session.run(step.operation)
+                    step.run(session)
                 self.final = session.run(everything)
                 self.checkpoint = session.run(self.manager.checkpoint_variables())
                 self.drift = None if drift is None else float(session.run(drift))

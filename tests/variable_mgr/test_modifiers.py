@@ -17,6 +17,7 @@ from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 
 MODIFIERS = {
+    "asynchronous": True,
     "staged_vars": True,
     "relaxed_consistency": True,
     "all_reduce_spec": "xring",
@@ -48,7 +49,7 @@ def _train(manager: str, modifiers: Modifiers) -> None:
         with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
             for operation in step.initializers:
                 session.run(operation)
-            losses = [float(session.run([step.loss, step.operation])[0]) for _ in range(6)]
+            losses = [step.run(session) for _ in range(6)]
     assert losses[-1] < losses[0]
 
 

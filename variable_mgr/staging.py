@@ -1,0 +1,31 @@
+"""Staging areas: what is put in during one step comes out in the next."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+_names = itertools.count()
+
+
+def area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[tf.Tensor]]:
+    """Makes a staging area on a device.
+
+    Args:
+        device: where what is staged lies.
+        tensors: what is put in, all at once.
+
+    Returns:
+        The operation that puts the tensors in, and what comes out: what was put in first and not taken yet. The one
+        must run once before the first step, and once in every step.
+    """
+    name = f"stage_{next(_names)}"
+    dtypes = [tensor.dtype for tensor in tensors]
+    with tf.device(device):
+        put = tf.raw_ops.Stage(values=tensors, shared_name=name, container="")
+        taken = tf.raw_ops.Unstage(dtypes=dtypes, shared_name=name, container="")
+    for tensor, original in zip(taken, tensors, strict=True):
+        tensor.set_shape(original.shape)
+    return put, taken
