@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,20 +13,20 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks import devices as device_planning
-from benchmarks import imagenet, inputs, optimizers, training
+from benchmarks import imagenet, inputs, objectives, optimizers, training
 from benchmarks.config import Config
 from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import BenchError, InvalidRunError
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, Taken, run_phase, timed
+from benchmarks.model_traffic import model_traffic
 from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
-from models import building, specs
+from models import building, specs, splitting
 from results.record import Status
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.traffic import traffic
 
 
 class OutOfMemoryError(BenchError):
@@ -45,6 +45,17 @@ class _Input:
     description: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    """What the session runs, and what is known of it: input, step, how far copies differ, whether all is finite."""
+
+    input: _Input
+    step: training.Step
+    drift: tf.Tensor | None
+    finite: tf.Tensor
+    placement: Mapping[str, Any]
+
+
 def execute(config: Config, log: RunLog, display: Display) -> None:
     """Runs `config` and fills `log` as it goes.
 
@@ -58,34 +69,21 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
     devices = _devices(config)
     tf.config.experimental.enable_tensor_float_32_execution(False)  # fp32 means fp32; TensorFlow's default is TF32
     with tf.Graph().as_default() as graph:
-        model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
-        tower_input = _input(config, devices, spec.image_size)
-        manager = factory.make(
-            config.variable_update,
-            devices.place,
-            shared_devices=devices.shared,
-            modifiers=config.modifiers,
-        )
-        step = _build_step(config, model, tower_input, devices, manager)
-        drift = None if config.forward_only else manager.replica_drift()
-        finite = _all_finite(manager)
-        log.placement = {
-            **placement_table(manager, devices, training=not config.forward_only),
-            "sent_per_step": _sent_per_step(config, model),
-        }
-        display.start(_facts(config, spec, tower_input.description, log.placement))
-        steps = config.num_batches or _steps_of_epochs(config, tower_input)
+        built = _build(config, spec, devices)
+        log.placement = built.placement
+        display.start(_facts(config, spec, built.input.description, log.placement))
+        steps = config.num_batches or _steps_of_epochs(config, built.input)
         try:
             with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
-                for operation in [*step.initializers, *tower_input.initializers]:
+                for operation in [*built.step.initializers, *built.input.initializers]:
                     session.run(operation)
-                with _stepping(session, step) as take:
+                with _stepping(session, built.step) as take:
                     _measure(config, steps, take, log, display)
-                if drift is not None:
-                    log.replica_drift = float(session.run(drift))
-                weights_are_finite = bool(session.run(finite))
+                if built.drift is not None:
+                    log.replica_drift = float(session.run(built.drift))
+                weights_are_finite = bool(session.run(built.finite))
         except tf.errors.OpError as error:
-            raise _translate(error, tower_input.shards, config.num_classes) from error
+            raise _translate(error, built.input.shards, config.num_classes) from error
     if not weights_are_finite:
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
@@ -93,6 +91,32 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
             f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
             "equal: this is a fault of the suite or of TensorFlow; please report it."
         )
+
+
+def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
+    """Builds everything that the session runs, in the default graph."""
+    model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
+    tower_input = _input(config, devices, spec.image_size)
+    trained = splitting.split(model) if config.modifiers.fc_model_parallel else model
+    manager = factory.make(
+        config.variable_update,
+        devices.place,
+        shared_devices=devices.shared,
+        modifiers=config.modifiers,
+        divided=trained.divided,
+    )
+    step = _build_step(config, trained, tower_input, devices, manager)
+    sent: dict[str, int | None] = {}
+    if not config.forward_only:
+        by_formula = model_traffic(config, model)
+        sent = {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+    return _Built(
+        input=tower_input,
+        step=step,
+        drift=None if config.forward_only else manager.replica_drift(),
+        finite=_all_finite(manager),
+        placement={**placement_table(manager, devices, training=not config.forward_only), "sent_per_step": sent},
+    )
 
 
 @contextlib.contextmanager
@@ -110,7 +134,7 @@ def _stepping(session: tf.compat.v1.Session, step: training.Step) -> Iterator[Ca
 def _all_finite(manager: VariableManager) -> tf.Tensor:
     """Returns whether every weight and average of the authoritative copy is finite."""
     finite = []
-    for variable in manager.checkpoint_variables().values():
+    for variable in itertools.chain.from_iterable(manager.checkpoint_variables().values()):
         with tf.device(variable.device):
             finite.append(tf.reduce_all(tf.math.is_finite(variable)))
     with tf.device(device_planning.HOST):
@@ -159,14 +183,17 @@ def _input(config: Config, devices: Devices, image_size: int) -> _Input:
 
 
 def _build_step(
-    config: Config, model: building.Model, tower_input: _Input, devices: Devices, manager: VariableManager
+    config: Config,
+    model: building.Model | splitting.SplitModel,
+    tower_input: _Input,
+    devices: Devices,
+    manager: VariableManager,
 ) -> training.Step:
-    if config.forward_only:
-        return training.build_inference_step(
-            model, tower_input.towers, devices, manager=manager, loss=training.cross_entropy
-        )
+    if isinstance(model, building.Model) and config.forward_only:
+        loss = objectives.cross_entropy
+        return training.build_inference_step(model, tower_input.towers, devices, manager=manager, loss=loss)
     optimizer = optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum)
-    objective = training.Objective(loss=training.cross_entropy, weight_decay=config.weight_decay)
+    objective = objectives.Objective(loss=objectives.cross_entropy, weight_decay=config.weight_decay)
     return training.build_training_step(
         model, tower_input.towers, devices, manager=manager, optimizer=optimizer, objective=objective
     )
@@ -204,21 +231,6 @@ def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: in
     if shards and (isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)):
         return imagenet.explain_failure(shards, num_classes, error)
     return error
-
-
-def _sent_per_step(config: Config, model: building.Model) -> dict[str, int | None]:
-    """Returns by formula how many bytes the devices send in a step."""
-    if config.forward_only:
-        return {}
-    elements = [math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"]
-    sent = traffic(
-        config.variable_update,
-        config.modifiers,
-        config.num_devices,
-        elements,
-        shared_on_host=config.shared_on == "cpu",
-    )
-    return {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes}
 
 
 def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from typing import TYPE_CHECKING
 
 from benchmarks import process_environment
 from benchmarks.config import Config
 from benchmarks.display import say
 from benchmarks.errors import ExitStatus
 from models import specs
-from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
-from variable_mgr.traffic import Traffic, traffic
+from variable_mgr.modifiers import why_not
+from variable_mgr.traffic import Traffic
+
+if TYPE_CHECKING:
+    from models.building import Model
 
 _COPIES = """\
     tower 0        tower 1        ...
@@ -29,6 +34,12 @@ _SHARED = """\
      |    v         |    v
     [weights: {update}]   {where}"""
 
+_DIVIDED = """\
+    and of the dense layers, which are not in these copies:
+    features  <---all--->  features      of the images of all towers
+    [columns]              [columns]     each its own, for all images
+    outputs   <---all--->  outputs       ... to the logits, and back the same way"""
+
 _STALENESS = {
     "staged": "computed in step t-1 from weights read in step t-2",
     "asynchronous": "of whatever the weights were when its tower read them: with N equal towers, about N-1 updates ago "
@@ -42,27 +53,54 @@ def run(config: Config) -> ExitStatus:
     """Prints where variables live, what is sent, how old the applied gradient is, and a diagram."""
     process_environment.prepare(device="cpu", visible_gpus=None)
     process_environment.import_tensorflow()
+    from benchmarks.model_traffic import dense_share, model_traffic
     from models import building
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
-    elements = [math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"]
-    on_host = config.shared_on == "cpu"
-    sent = traffic(config.variable_update, config.modifiers, config.num_devices, elements, shared_on_host=on_host)
+    dense = dense_share(model, config.batch_per_device)
+    weights = sum(variable.kind == "weight" for variable in model.variables)
     facts = {
         "Configuration": f"{config.variable_update}, {config.model}, {config.num_devices} tower"
         f"{'s' * (config.num_devices > 1)} of {config.batch_per_device}: batch {config.batch_global}",
-        "Weights": f"{len(elements)}, {_megabytes(4 * sum(elements))}; {_copies(config)}",
+        "Weights": f"{weights}, {_megabytes(4 * dense.all_weights)}; {_copies(config)}",
         "Gradients": _gradients(config),
         "Applied at step t": f"the gradient {_STALENESS[_mode(config)]}",
         "Arithmetic": _arithmetic(config),
-        **_bytes(sent, config.num_devices),
+        **_bytes(model_traffic(config, model), config.num_devices),
+        f"Last {len(dense.layers.outputs)} dense": f"{dense.weights / dense.all_weights:.0%} of the weights, "
+        f"{2e-9 * dense.weights / spec.gflop_per_image:.1%} of the operations of {config.model}",
+        **_dividing(config, model),
     }
     width = max(map(len, facts)) + 1
     for name, value in facts.items():
         say(f"{name + ':':{width}} {value}")
     say("\n" + _diagram(config))
     return ExitStatus.OK
+
+
+def _dividing(config: Config, model: Model) -> dict[str, str]:
+    """Returns whether --fc_model_parallel pays: what it would send, and up to which batch that is less."""
+    from benchmarks.model_traffic import dense_share, model_traffic
+
+    def with_dividing(fc_model_parallel: bool) -> Traffic:
+        modifiers = dataclasses.replace(config.modifiers, fc_model_parallel=fc_model_parallel)
+        return model_traffic(dataclasses.replace(config, modifiers=modifiers), model)
+
+    place = Place(tuple(f"/cpu:{tower}" for tower in range(config.num_devices)), "/cpu:0")
+    wanted = dataclasses.replace(config.modifiers, fc_model_parallel=True, all_reduce_spec=None)
+    if config.num_devices == 1 or why_not(config.variable_update, wanted, place):
+        return {}
+    without, divided = with_dividing(False).total_bytes, with_dividing(True).total_bytes
+    if without is None or divided is None:
+        return {}
+    of_activations = dense_share(model, config.batch_per_device).layers.activation_bytes(config.num_devices)
+    largest_batch = int((without - divided + of_activations) / (of_activations / config.batch_per_device))
+    verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
+    return {
+        "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
+        f"it {verdict} a batch of {largest_batch} per device"
+    }
 
 
 def _mode(config: Config) -> str:
@@ -80,7 +118,8 @@ def _shared_place(config: Config) -> str:
 def _copies(config: Config) -> str:
     if config.variable_update == "parameter_server":
         return f"one copy, {_shared_place(config)}"
-    return f"{config.num_devices} copies, one per tower"
+    divided = ", but of the dense layers each holds some columns" if config.modifiers.fc_model_parallel else ""
+    return f"{config.num_devices} copies, one per tower{divided}"
 
 
 def _gradients(config: Config) -> str:
@@ -120,6 +159,8 @@ def _arithmetic(config: Config) -> str:
         return "not plain SGD: one update per tower, of weights that others have updated meanwhile"
     if _mode(config) != "plain":
         return "not plain SGD: the gradient is of earlier weights, see above"
+    if config.modifiers.fc_model_parallel:
+        plain += ", but dropout draws other units"
     rounded = config.modifiers.compact_gradient_transfer and config.num_devices > 1
     return f"{plain}{', but gradients are rounded to float16' if rounded else ''}"
 
@@ -130,6 +171,7 @@ def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
         "weights read": sent.read_bytes,
         "gradients": sent.gradient_bytes,
         "weights averaged": sent.weight_bytes,
+        "activations": sent.activation_bytes,
     }
     total = sent.total_bytes
     known = "not known" if total is None else f"{_megabytes(total)}, {_megabytes(total / towers)} per tower on average"
@@ -142,7 +184,8 @@ def _diagram(config: Config) -> str:
         update = "an update per tower" if config.modifiers.asynchronous else "mean of the gradients, one update"
         return _SHARED.format(update=update, where=_shared_place(config))
     exchange = {"independent": "   (nothing)", "local_sgd": "   (weights, every few steps)"}
-    return _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
+    copies = _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
+    return f"{copies}\n\n{_DIVIDED}" if config.modifiers.fc_model_parallel else copies
 
 
 def _megabytes(size_bytes: float) -> str:

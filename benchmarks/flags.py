@@ -101,6 +101,12 @@ RUN_FLAGS: Groups = {
         Flag("agg_small_grads_max_group", int, "gradients in such a group, at most (default 10)"),
         Flag("compact_gradient_transfer", bool, "gradients travel as float16"),
         Flag("local_sgd_steps", int, "local_sgd: average the weights every so many steps (default 4)"),
+        Flag(
+            "fc_model_parallel",
+            bool,
+            "each tower holds some columns of the dense layers that end the model, and activations travel instead of "
+            "their gradients: for alexnet and vgg16",
+        ),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
     ),
     "Data": (

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import optimizers, training
+from benchmarks import objectives, optimizers, training
 from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
-from models import building
+from models import building, splitting
 from models.layers import Layers
 from variable_mgr.manager import VariableManager
 
@@ -29,7 +29,7 @@ _X = np.arange(-1.0, 15.0)
 _PER_TOWER = 2
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 
-MakeManager = Callable[[], VariableManager]
+MakeManager = Callable[..., VariableManager]
 
 
 @dataclasses.dataclass
@@ -125,7 +125,7 @@ def trained(
             devices,
             manager=make_manager(),
             optimizer=optimizers.make(optimizer, learning_rate=_RATE, momentum=_MOMENTUM),
-            objective=training.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=_DECAY),
+            objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=_DECAY),
         )
         a, b = _copies("a"), _copies("b")
         trajectory = Trajectory()
@@ -140,15 +140,21 @@ def trained(
 
 
 def convolutional_weights(
-    make_manager: MakeManager, devices: Devices, towers_in_total: int, config: tf.compat.v1.ConfigProto
+    make_manager: MakeManager,
+    devices: Devices,
+    towers_in_total: int,
+    config: tf.compat.v1.ConfigProto,
+    *,
+    divided: bool = False,
 ) -> dict[str, np.ndarray]:
     """Trains a small convolutional network and returns its weights by name.
 
     Args:
-        make_manager: makes the manager under test.
+        make_manager: makes the manager under test, given as `divided` the names of the weights that are.
         devices: one device per tower, or one alone.
         towers_in_total: decides on the data, so that one device alone trains on the same images as many towers.
         config: of the session.
+        divided: whether each tower holds some columns of the dense layers.
     """
     generator = np.random.default_rng(1)
     count, here = _IMAGES_PER_TOWER * towers_in_total, len(devices.towers)
@@ -159,22 +165,23 @@ def convolutional_weights(
         for device, i, j in zip(devices.towers, np.split(images, here), np.split(labels, here), strict=True):
             with tf.device(device):
                 inputs.append(TowerInput(tf.constant(i), tf.constant(j)))
-        manager = make_manager()
+        model = splitting.split(_convolutional_model()) if divided else _convolutional_model()
+        manager = make_manager(divided=model.divided)
         step = training.build_training_step(
-            _convolutional_model(),
+            model,
             inputs,
             devices,
             manager=manager,
             optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=_MOMENTUM),
-            objective=training.Objective(loss=training.cross_entropy, weight_decay=0.01),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
         )
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             for operation in step.initializers:
                 session.run(operation)
             for _ in range(STEPS):
                 step.run(session)
-            weights: dict[str, np.ndarray] = session.run(manager.checkpoint_variables())
-    return weights
+            weights = session.run(manager.checkpoint_variables())
+    return {name: np.concatenate(parts, axis=-1) for name, parts in weights.items()}
 
 
 class _Product(keras.layers.Layer):
@@ -199,7 +206,8 @@ def _convolutional_model() -> building.Model:
         layers = Layers("NHWC")
         images = keras.Input((_IMAGE_SIZE, _IMAGE_SIZE, 3))
         x = layers.pool(layers.conv(images, 6, 3, name="conv"), "max", 2, 2, name="pool")
-        return building.adapt(keras.Model(images, layers.classifier(layers.flatten(x), _CLASSES)))
+        x = layers.dense(layers.flatten(x), 11, name="dense")
+        return building.adapt(keras.Model(images, layers.classifier(x, _CLASSES)))
 
 
 def _numbers(tower_devices: Sequence[str]) -> list[TowerInput]:

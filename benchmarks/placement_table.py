@@ -27,12 +27,7 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
         of what lies in staging areas between steps (`staged`: images, weights, gradients).
     """
     placed = manager.placed()
-    one_set_bytes = sum(
-        math.prod(variable.shape) * variable.dtype.size
-        for name, variable in manager.checkpoint_variables().items()
-        if name in {entry.name for entry in placed if entry.kind == "weight"}
-    )
-    gradients = Counter({_canonical(device): one_set_bytes for device in devices.towers}) if training else Counter()
+    gradients = _sum(_gradients(manager, devices)) if training else Counter()
     return {
         "devices": devices.description,
         "tower_devices": list(devices.towers),
@@ -44,6 +39,16 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
         "gradient_bytes_per_device": dict(gradients),
         "staged_bytes_per_device": dict(_sum(_staged())),
     }
+
+
+def _gradients(manager: VariableManager, devices: Devices) -> Iterator[tuple[str, int]]:
+    """Yields tower device and bytes of every gradient: each tower has one of each weight, or of its part of it."""
+    weights = {entry.name for entry in manager.placed() if entry.kind == "weight"}
+    for name, parts in manager.checkpoint_variables().items():
+        of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)
+        for device, part in zip(devices.towers, of_each_tower, strict=True):
+            if name in weights:
+                yield _canonical(device), math.prod(part.shape) * part.dtype.size
 
 
 def _slots() -> Iterator[tuple[str, int]]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
+from benchmarks import model_parallel
 from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
+from benchmarks.objectives import LossFunction, Objective
 from models.building import Model
+from models.splitting import SplitModel
 from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
 from variable_mgr.reducing import mean
-
-# From logits and labels to the mean loss of a batch, a scalar.
-LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +56,8 @@ class Step:
         return loop
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Objective:
-    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels."""
-
-    loss: LossFunction
-    weight_decay: float
-
-
-def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the mean softmax cross-entropy of logits [batch, classes] and labels [batch]."""
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-
-
 def build_training_step(
-    model: Model,
+    model: Model | SplitModel,
     inputs: Sequence[TowerInput],
     devices: Devices,
     *,
@@ -80,16 +67,15 @@ def build_training_step(
 ) -> Step:
     """Builds a training step in the default graph: one tower per device, one input per tower.
 
-    Afterwards the manager knows its variables.
+    Afterwards the manager knows its variables. The towers of a split model compute its dense layers together, and the
+    manager must have divided these.
     """
     manager.create(model.variables)
-    losses, updates = [], []
-    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
-        with tf.device(device), tf.name_scope(f"tower_{tower}"):
-            loss, update = _train_tower(model, manager.read(tower), tower_input, objective)
-            losses.append(loss)
-            updates.append(update)
-    return _step(manager.apply(updates, optimizer), losses, inputs, manager)
+    if isinstance(model, SplitModel):
+        losses, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
+    else:
+        losses, updates = _train_towers(model, inputs, devices, manager, objective)
+    return _assemble(manager.apply(updates, optimizer), losses, inputs, manager)
 
 
 def build_inference_step(
@@ -107,7 +93,20 @@ def build_inference_step(
         with tf.device(device), tf.name_scope(f"tower_{tower}"):
             logits, _ = model.call(manager.read(tower), tower_input.images, training=False)
             losses.append(loss(logits, tower_input.labels))
-    return _step([Applied(tf.group(*losses))], losses, inputs, manager)
+    return _assemble([Applied(tf.group(*losses))], losses, inputs, manager)
+
+
+def _train_towers(
+    model: Model, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
+) -> tuple[list[tf.Tensor], list[TowerUpdate]]:
+    """Returns each tower's mean loss, and what it computed, each tower for itself."""
+    losses, updates = [], []
+    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{tower}"):
+            loss, update = _train_tower(model, manager.read(tower), tower_input, objective)
+            losses.append(loss)
+            updates.append(update)
+    return losses, updates
 
 
 def _train_tower(
@@ -118,17 +117,14 @@ def _train_tower(
     loss = objective.loss(logits, tower_input.labels)
     weights = [(v, value) for v, value in zip(model.variables, values, strict=True) if v.kind == "weight"]
     gradients = tf.gradients(loss, [value for _, value in weights])
-    for index, (variable, value) in enumerate(weights):
-        if gradients[index] is None:
-            raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
-        if variable.decayed and objective.weight_decay:
-            # The gradient of the decay term is written down; computing the term itself would read every weight again.
-            gradients[index] += objective.weight_decay * value
-    named = {variable.name: gradient for (variable, _), gradient in zip(weights, gradients, strict=True)}
+    named = {
+        variable.name: objective.with_decay(variable, value, gradient)
+        for (variable, value), gradient in zip(weights, gradients, strict=True)
+    }
     return loss, TowerUpdate(gradients=named, state=state)
 
 
-def _step(
+def _assemble(
     applied: Sequence[Applied], losses: Sequence[tf.Tensor], inputs: Sequence[TowerInput], manager: VariableManager
 ) -> Step:
     """Puts together what has to run: the towers' losses and stages, all in one loop or each in its tower's."""

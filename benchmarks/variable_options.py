@@ -43,6 +43,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
         agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
         agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+        fc_model_parallel=bool(given["fc_model_parallel"]),
         local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
     towers = tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"]))
@@ -86,6 +87,7 @@ _ABOUT_GRADIENTS = (
     "agg_small_grads_max_bytes",
     "compact_gradient_transfer",
     "local_sgd_steps",
+    "fc_model_parallel",
 )
 
 

@@ -70,31 +70,43 @@ class Verdict:
 def cases() -> Iterator[Case]:
     """Yields everything that there is to compare; to be registered is to be in it."""
     for optimizer in ("sgd", "momentum"):
-        for manager in MANAGERS:
-            for shared_on in ("cpu", "gpu") if manager == "parameter_server" else ("cpu",):
-                where = f" variables on {shared_on}" if manager == "parameter_server" else ""
-                yield Case(manager, Modifiers(), shared_on, optimizer, f"{manager}{where}")
-        for shared_on in ("cpu", "gpu"):
-            title = f"parameter_server variables on {shared_on} staged"
-            yield Case("parameter_server", Modifiers(staged_vars=True), shared_on, optimizer, title)
-        modifiers = Modifiers(asynchronous=True)
-        title = "parameter_server asynchronous, towers in turn"
-        yield Case("parameter_server", modifiers, "cpu", optimizer, title)
-        for steps in (2, 3):
-            yield Case(
-                "local_sgd", Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"local_sgd every {steps} steps"
-            )
+        yield from _managers_against_numpy(optimizer)
+    yield from _reductions_against_numpy()
+    yield from _against_the_whole_batch()
+
+
+def _managers_against_numpy(optimizer: str) -> Iterator[Case]:
+    for manager in MANAGERS:
+        for shared_on in ("cpu", "gpu") if manager == "parameter_server" else ("cpu",):
+            where = f" variables on {shared_on}" if manager == "parameter_server" else ""
+            yield Case(manager, Modifiers(), shared_on, optimizer, f"{manager}{where}")
+    for shared_on in ("cpu", "gpu"):
+        title = f"parameter_server variables on {shared_on} staged"
+        yield Case("parameter_server", Modifiers(staged_vars=True), shared_on, optimizer, title)
+    title = "parameter_server asynchronous, towers in turn"
+    yield Case("parameter_server", Modifiers(asynchronous=True), "cpu", optimizer, title)
+    for steps in (2, 3):
+        yield Case("local_sgd", Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"local_sgd every {steps} steps")
+
+
+def _reductions_against_numpy() -> Iterator[Case]:
     for transfer, fields in TRANSFERS.items():
         modifiers = Modifiers(**fields)  # type: ignore[arg-type]
         yield Case("collective_all_reduce", modifiers, "cpu", "sgd", f"collective_all_reduce {transfer}".strip())
         for algorithm in ALGORITHMS:
             chosen = dataclasses.replace(modifiers, all_reduce_spec=algorithm)
             yield Case("replicated", chosen, "cpu", "sgd", f"replicated {algorithm} {transfer}".strip())
+
+
+def _against_the_whole_batch() -> Iterator[Case]:
     # Shards and sizes matter only for tensors that are not scalars.
     for spec in [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
         yield Case("replicated", Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"replicated {spec}")
     for manager in ("collective_all_reduce", "parameter_server"):
         yield Case(manager, Modifiers(), "gpu", "whole batch", manager)
+    for manager in ("collective_all_reduce", "parameter_server", "replicated"):
+        title = f"{manager} with dense layers divided over towers"
+        yield Case(manager, Modifiers(fc_model_parallel=True), "gpu", "whole batch", title)
 
 
 def verdicts(
@@ -129,7 +141,8 @@ def verdicts(
         try:
             if case.reference == "whole batch":
                 make = _maker(case.manager, devices, case.modifiers)
-                weights = oracle.convolutional_weights(make, devices, towers, config(towers))
+                divided = case.modifiers.fc_model_parallel
+                weights = oracle.convolutional_weights(make, devices, towers, config(towers), divided=divided)
                 error = _largest_difference(weights, weights_of_one_device())
             else:
                 error = _scalar_error(case, devices, config(towers))

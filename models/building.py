@@ -68,11 +68,21 @@ class Model:
             The logits, [batch, classes] float32; and the new values of the variables that are no weights, by name.
         """
         count = len(self.keras_model.trainable_variables)
-        with _no_own_variables():
+        with no_own_variables():
             logits, state = self.keras_model.stateless_call(
                 list(values[:count]), list(values[count:]), images, training=training
             )
         return logits, {v.name: value for v, value in zip(self.variables[count:], state, strict=True)}
+
+    @property
+    def divided(self) -> frozenset[str]:
+        """Returns the names of variables that are to be divided over devices: none, see `models.splitting`."""
+        return frozenset()
+
+    def names_of_keras_variables(self) -> dict[int, str]:
+        """Returns our name of each of Keras' variables, by `id`."""
+        pairs = zip(_ordered(self.keras_model), self.variables, strict=True)
+        return {id(keras_variable): variable.name for keras_variable, variable in pairs}
 
 
 def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int) -> Model:
@@ -92,17 +102,21 @@ def stateless_building(seed: int) -> Iterator[None]:
     """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed."""
     keras.utils.set_random_seed(seed)
     keras.config.set_floatx("float32")  # whatever the user's keras.json says
-    with _no_own_variables():
+    with no_own_variables():
         yield
 
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model that was built within `stateless_building` a pure function."""
-    ordered = [*keras_model.trainable_variables, *keras_model.non_trainable_variables]
-    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(ordered)])
+    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(_ordered(keras_model))])
 
 
-def _no_own_variables() -> keras.StatelessScope:
+def _ordered(keras_model: keras.Model) -> list[keras.Variable]:
+    return [*keras_model.trainable_variables, *keras_model.non_trainable_variables]
+
+
+def no_own_variables() -> keras.StatelessScope:
+    """Within it, Keras uses variables without ever allocating one."""
     return keras.StatelessScope(initialize_variables=False)
 
 
@@ -110,7 +124,7 @@ def _describe(variable: keras.Variable, number: int) -> ModelVariable:
     kind = _kind(variable)
 
     def initial_value() -> tf.Tensor:
-        with _no_own_variables():
+        with no_own_variables():
             value: Any = variable.value  # the initialiser's output, since the variable is never initialised
         if isinstance(value, tf.Variable):
             raise RuntimeError(f"Keras has allocated {variable.path}; build the model within stateless_building().")

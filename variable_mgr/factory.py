@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import Place
+from variable_mgr.column_sharded import ColumnSharded
 from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers, why_not
@@ -17,7 +18,9 @@ from variable_mgr.staged import Staged
 _COMPACT_DTYPE = "float16"
 
 
-def make(name: str, place: Place, *, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+def make(
+    name: str, place: Place, *, shared_devices: Sequence[str], modifiers: Modifiers, divided: Collection[str] = ()
+) -> VariableManager:
     """Makes the manager called `name`, a key of `variable_mgr.catalog.MANAGERS`.
 
     Args:
@@ -25,6 +28,7 @@ def make(name: str, place: Place, *, shared_devices: Sequence[str], modifiers: M
         place: one device per tower, and the host.
         shared_devices: where shared variables live.
         modifiers: what is changed about it.
+        divided: with `fc_model_parallel`, names of the weights of which each tower holds some columns.
 
     Raises:
         ValueError: the manager cannot be modified so, or not in this place; see `modifiers.why_not`.
@@ -32,7 +36,8 @@ def make(name: str, place: Place, *, shared_devices: Sequence[str], modifiers: M
     problem = why_not(name, modifiers, place)
     if problem:
         raise ValueError(problem)
-    return _MANAGERS[name](place, shared_devices, modifiers)
+    manager = _MANAGERS[name](place, shared_devices, modifiers)
+    return ColumnSharded(manager, place.towers, divided) if modifiers.fc_model_parallel else manager
 
 
 def reduction(place: Place, modifiers: Modifiers, spec: str) -> Reduction:

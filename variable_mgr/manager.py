@@ -101,8 +101,11 @@ class VariableManager(abc.ABC):
         """Returns what runs once, in this order, after all variables have their initial values."""
 
     @abc.abstractmethod
-    def checkpoint_variables(self) -> dict[str, tf.Variable]:
-        """Returns the authoritative copy of every weight and statistic by canonical name."""
+    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Returns the authoritative copy of every weight and statistic by canonical name.
+
+        Each is one variable, or one per tower that make up the whole when they are joined along the last axis.
+        """
 
     @abc.abstractmethod
     def placed(self) -> list[Placed]:

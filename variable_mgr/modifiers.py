@@ -22,6 +22,7 @@ class Modifiers:
         agg_small_grads_max_group: gradients in such a group, at most.
         compact_gradient_transfer: gradients travel as float16.
         local_sgd_steps: steps that towers train alone before weights are averaged; 0: not said.
+        fc_model_parallel: each tower holds some columns of the dense layers that end the model.
     """
 
     asynchronous: bool = False
@@ -33,6 +34,7 @@ class Modifiers:
     agg_small_grads_max_group: int = 10
     compact_gradient_transfer: bool = False
     local_sgd_steps: int = 0
+    fc_model_parallel: bool = False
 
 
 _ALL_REDUCING = ("replicated", "collective_all_reduce")
@@ -53,7 +55,21 @@ _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
     "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
     "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", _ALL_REDUCING, "only there are gradients all-reduced"),
     "local_sgd_steps": ("--local_sgd_steps", ("local_sgd",), "the others do not average weights"),
+    "fc_model_parallel": (
+        "--fc_model_parallel",
+        ("replicated", "collective_all_reduce", "parameter_server"),
+        "there towers do not train one common model",
+    ),
     "compact_gradient_transfer": ("--compact_gradient_transfer", _ALL_REDUCING, "only there are gradients all-reduced"),
+}
+_ONE_STEP = "dividing the dense layers needs towers that take one common step with the newest weights"
+# Modifiers that do not go together, and why.
+_NOT_TOGETHER = {
+    ("asynchronous", "staged_vars"): "staging needs towers that take one common step, and asynchronous ones do not",
+    ("gradient_repacking", "agg_small_grads_max_bytes"): "both decide which gradients travel together",
+    ("fc_model_parallel", "asynchronous"): _ONE_STEP,
+    ("fc_model_parallel", "staged_vars"): _ONE_STEP,
+    ("fc_model_parallel", "relaxed_consistency"): _ONE_STEP,
 }
 
 
@@ -65,16 +81,9 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
                 f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}. "
                 f"Say --variable_update={managers[0]}, or leave it out."
             )
-    if modifiers.asynchronous and modifiers.staged_vars:
-        return (
-            "--staged_vars stages what all towers read in one common step, and with --cross_replica_sync=false there "
-            "is none: give one of them."
-        )
-    if modifiers.gradient_repacking and modifiers.agg_small_grads_max_bytes:
-        return (
-            "--gradient_repacking and --agg_small_grads_max_bytes both decide which gradients travel together: "
-            "give one of them."
-        )
+    for (first, second), because in _NOT_TOGETHER.items():
+        if getattr(modifiers, first) and getattr(modifiers, second):
+            return f"{_GOES_WITH[first][0]} and {_GOES_WITH[second][0]}: {because}: give one of them."
     spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec
     if spec is None:
         return None

@@ -118,9 +118,9 @@ class ParameterServer(VariableManager):
         """Nothing: there is one copy."""
         return []
 
-    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns the shared copy."""
-        return dict(self._shared)
+        return {name: [variable] for name, variable in self._shared.items()}
 
     def placed(self) -> list[Placed]:
         """Returns the shared copy and the towers' own state."""

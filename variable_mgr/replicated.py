@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -54,12 +54,14 @@ class Replicated(VariableManager):
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies to every copy what the reduction hands to its tower."""
         names = list(updates[0].gradients)
-        reduced, operations = self._reduction.mean([[update.gradients[name] for name in names] for update in updates])
+        gradients = [[update.gradients[name] for name in names] for update in updates]
+        # All weights may be in a wrapper's hands, and then there is nothing to reduce.
+        reduced, operations = self._reduction.mean(gradients) if names else (gradients, [])
         towers = zip(self._copies, self._all_read, reduced, updates, strict=True)
-        for copy, all_read, gradients, update in towers:
+        for copy, all_read, means, update in towers:
             # A deferred gradient does not wait for this step's computing, but its update must wait for its reads.
             with tf.control_dependencies([all_read]):
-                operations += optimizer.apply([copy[name] for name in names], gradients)
+                operations += optimizer.apply([copy[name] for name in names], means)
             operations += variables.assign_all(copy, update.state)
         if self._averaging:
             weights = [[copy[name] for name in names] for copy in self._copies]
@@ -70,9 +72,9 @@ class Replicated(VariableManager):
         """Nothing: the copies are initialised from one tensor."""
         return []
 
-    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns tower 0's copy."""
-        return {spec.name: self._copies[0][spec.name] for spec in self._specs if spec.kind != "tower_state"}
+        return {spec.name: [self._copies[0][spec.name]] for spec in self._specs if spec.kind != "tower_state"}
 
     def placed(self) -> list[Placed]:
         """Returns all copies."""
@@ -80,9 +82,9 @@ class Replicated(VariableManager):
 
     def replica_drift(self) -> tf.Tensor | None:
         """Compares every tower's weights with tower 0's."""
-        if not self._reduction.makes_equal or len(self._devices) == 1:
-            return None
         weights = [spec.name for spec in self._specs if spec.kind == "weight"]
+        if not self._reduction.makes_equal or len(self._devices) == 1 or not weights:
+            return None
         first, *others = self._copies
         differences = []
         for copy, device in zip(others, self._devices[1:], strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -68,7 +68,7 @@ class Staged(VariableManager):
         fill_both = tf.group(*self._stage_weights, *self._stage_gradients)
         return [*self._inner.after_initialization(), fill_weights, fill_both]
 
-    def checkpoint_variables(self) -> dict[str, tf.Variable]:
+    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns the inner manager's."""
         return self._inner.checkpoint_variables()
 

@@ -25,22 +25,56 @@ class Traffic:
         read_bytes: weights that towers fetch from other devices.
         gradient_bytes: gradients on their way to where they are reduced, and their means on the way back.
         weight_bytes: weights that towers exchange with each other (per step, on average).
+        activation_bytes: activations, and gradients of them, that towers exchange to compute divided layers together.
     """
 
     read_bytes: int = 0
     gradient_bytes: int | None = 0
     weight_bytes: int | None = 0
+    activation_bytes: int = 0
 
     @property
     def total_bytes(self) -> int | None:
         """Returns the sum, if all are known."""
         if self.gradient_bytes is None or self.weight_bytes is None:
             return None
-        return self.read_bytes + self.gradient_bytes + self.weight_bytes
+        return self.read_bytes + self.gradient_bytes + self.weight_bytes + self.activation_bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class DividedLayers:
+    """The dense layers that end a model, of which each tower computes some columns for the images of all towers.
+
+    Attributes:
+        batch_per_tower: images.
+        features: width of what the first of them reads.
+        outputs: width of each.
+    """
+
+    batch_per_tower: int
+    features: int
+    outputs: tuple[int, ...]
+
+    def activation_bytes(self, towers: int) -> int:
+        """Returns what all towers together send in a step, forward and, as much again, backward.
+
+        Every tower sends its features to all others, then its columns of each layer, for all images; but of the logits
+        only those of the other tower's own images.
+        """
+        images = towers * self.batch_per_tower
+        *hidden, logits = self.outputs
+        elements = (towers - 1) * (images * (self.features + sum(hidden)) + self.batch_per_tower * logits)
+        return 2 * FLOAT32_BYTES * elements
 
 
 def traffic(
-    manager: str, modifiers: Modifiers, towers: int, weights_elements: Sequence[int], *, shared_on_host: bool
+    manager: str,
+    modifiers: Modifiers,
+    towers: int,
+    weights_elements: Sequence[int],
+    *,
+    shared_on_host: bool,
+    divided: DividedLayers | None = None,
 ) -> Traffic:
     """Returns what one step of a manager sends.
 
@@ -48,9 +82,17 @@ def traffic(
         manager: a key of `variable_mgr.catalog.MANAGERS`.
         modifiers: what is changed about it.
         towers: how many, each on a device of its own.
-        weights_elements: elements of each weight; all are float32.
+        weights_elements: elements of each weight that is not divided; all are float32.
         shared_on_host: shared variables and averaging are on the host, not on the towers' devices.
+        divided: the layers whose weights are divided over the towers, if any.
     """
+    of_the_rest = _traffic(manager, modifiers, towers, weights_elements, shared_on_host)
+    return dataclasses.replace(of_the_rest, activation_bytes=divided.activation_bytes(towers) if divided else 0)
+
+
+def _traffic(
+    manager: str, modifiers: Modifiers, towers: int, weights_elements: Sequence[int], shared_on_host: bool
+) -> Traffic:
     all_bytes = FLOAT32_BYTES * sum(weights_elements)
     default = "pscpu" if shared_on_host else "psgpu"
     if manager == "parameter_server":

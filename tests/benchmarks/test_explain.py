@@ -68,3 +68,30 @@ def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
     explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
     assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out
+
+
+def _text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    explain_job.run(_explained(*arguments))
+    return capsys.readouterr().out
+
+
+def test_when_dividing_dense_layers_pays(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    vgg = ("--model=vgg16", "--num_gpus=2", "--batch_size=2", "--device=cpu", "--variable_update=replicated")
+    text = _text(capsys, monkeypatch, *vgg)
+    # 14,714,688 weights of convolutions are left, sent 4 times; and by 2 towers, forward and back, for 4 images 25088
+    # features and twice 4096 columns, and 1001 logits of the other tower's 2 images.
+    megabytes = (4 * 4 * 14_714_688 + 2 * 4 * (4 * (25088 + 2 * 4096) + 2 * 1001)) / 1e6
+    assert f"--fc_model_parallel sends {megabytes:.1f} MB per step instead of 2213.8 MB" in text
+    assert "89% of the weights, 0.8% of the operations" in text
+    assert "Divided" not in _text(capsys, monkeypatch, *vgg[:-1], "--variable_update=independent")
+    small = _text(
+        capsys, monkeypatch, "--model=resnet50", "--num_gpus=8", "--batch_size=512", "--variable_update=replicated"
+    )
+    assert "sends more, and would send less only up to a batch of 117" in small
+    assert "columns" in _text(capsys, monkeypatch, *vgg, "--fc_model_parallel").rpartition("update")[2]
+
+
+def test_asynchronous_towers_are_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _text(capsys, monkeypatch, "--model=trivial", "--num_gpus=2", "--nocross_replica_sync")
+    assert "not plain SGD" in text and "about N-1 updates ago" in text and "an update per tower" in text

@@ -4,12 +4,11 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, optimizers, training
+from benchmarks import devices, objectives, optimizers, training
 from benchmarks.inputs import TowerInput
 from benchmarks.placement_table import placement_table
-from models import building
+from models import building, splitting
 from variable_mgr import factory
-from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
 
 KERNEL_BYTES, BIAS_BYTES = 4 * 6 * 3, 4 * 3
@@ -20,17 +19,22 @@ def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> d
     with building.stateless_building(seed=0):
         images = keras.Input((6,))
         model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))
-    made = factory.make(
-        manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers(**modifiers)
-    )
     with tf.Graph().as_default():
+        model = splitting.split(model) if modifiers.get("fc_model_parallel") else model
+        made = factory.make(
+            manager,
+            plan.place,
+            shared_devices=plan.shared,
+            modifiers=Modifiers(**modifiers),
+            divided=model.divided,
+        )
         training.build_training_step(
             model,
             [TowerInput(tf.ones([2, 6]), tf.zeros([2], tf.int64))] * 2,
             plan,
             manager=made,
             optimizer=optimizers.make(optimizer, learning_rate=0.1, momentum=0.9),
-            objective=training.Objective(loss=training.cross_entropy, weight_decay=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
         return placement_table(made, plan, training=True)
 
@@ -60,3 +64,11 @@ def test_staging_areas_are_in_the_table() -> None:
     staged = _table("parameter_server", "sgd", "gpu", staged_vars=True)["staged_bytes_per_device"]
     # Each tower stages the weights of the next step and its gradients.
     assert staged == {f"/device:CPU:{tower}": 2 * (KERNEL_BYTES + BIAS_BYTES) for tower in range(2)}
+
+
+def test_a_tower_makes_gradients_of_its_own_columns_only() -> None:
+    table = _table("replicated", "sgd", "cpu", fc_model_parallel=True)
+    # Three columns of the kernel [6, 3] and three of the bias, one and two of them.
+    assert table["gradient_bytes_per_device"] == {"/device:CPU:0": 4 * 7 * 1, "/device:CPU:1": 4 * 7 * 2}
+    assert table["variable_bytes_per_device"] == table["gradient_bytes_per_device"]
+    assert (table["variables"], table["weights"]) == (4, 4)

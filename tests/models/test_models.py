@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, inputs, optimizers, training
+from benchmarks import devices, inputs, objectives, optimizers, training
 from models import building, specs
 from models.specs import ModelSpec
 from variable_mgr import factory
@@ -85,7 +85,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
                 "independent", Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
             ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
-            objective=training.Objective(loss=training.cross_entropy, weight_decay=4e-5),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             for operation in step.initializers:

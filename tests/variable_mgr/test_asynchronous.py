@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, optimizers, oracle, training
+from benchmarks import devices, objectives, optimizers, oracle, training
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.inputs import TowerInput
 from models import building
@@ -34,7 +34,7 @@ def _sum(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _build(
-    towers: int, images: Callable[[int], tf.Tensor], loss: training.LossFunction = _sum
+    towers: int, images: Callable[[int], tf.Tensor], loss: objectives.LossFunction = _sum
 ) -> tuple[training.Step, tf.Variable]:
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
     manager = factory.make(
@@ -46,9 +46,9 @@ def _build(
         plan,
         manager=manager,
         optimizer=optimizers.make("sgd", learning_rate=1.0, momentum=0.0),
-        objective=training.Objective(loss=loss, weight_decay=0.0),
+        objective=objectives.Objective(loss=loss, weight_decay=0.0),
     )
-    return step, manager.checkpoint_variables()["dense/kernel"]
+    return step, manager.checkpoint_variables()["dense/kernel"][0]
 
 
 def test_no_update_is_lost_or_torn() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, optimizers, training
+from benchmarks import devices, objectives, optimizers, training
 from benchmarks.inputs import TowerInput
 from models import building
 from models.layers import Layers
@@ -62,7 +62,7 @@ class _Trained:
                 plan,
                 manager=self.manager,
                 optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
-                objective=training.Objective(loss=training.cross_entropy, weight_decay=0.01),
+                objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
             )
             drift = self.manager.replica_drift()
             everything = {v.op.name: v for v in tf.compat.v1.global_variables()}
@@ -73,7 +73,8 @@ class _Trained:
                 for _ in range(steps):
                     step.run(session)
                 self.final = session.run(everything)
-                self.checkpoint = session.run(self.manager.checkpoint_variables())
+                parts = session.run(self.manager.checkpoint_variables())
+                self.checkpoint = {name: np.concatenate(values, axis=-1) for name, values in parts.items()}
                 self.drift = None if drift is None else float(session.run(drift))
 
 

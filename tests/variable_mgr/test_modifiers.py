@@ -8,9 +8,9 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, optimizers, training
+from benchmarks import devices, objectives, optimizers, training
 from benchmarks.inputs import TowerInput
-from models import building
+from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
 from variable_mgr.catalog import MANAGERS
@@ -25,6 +25,7 @@ MODIFIERS = {
     "agg_small_grads_max_bytes": 100,
     "compact_gradient_transfer": True,
     "local_sgd_steps": 2,
+    "fc_model_parallel": True,
 }
 PLACE = Place(("/cpu:0", "/cpu:1"), devices.HOST)
 PAIRS = [{}, *({name: MODIFIERS[name]} for name in MODIFIERS)] + [
@@ -35,16 +36,20 @@ PAIRS = [{}, *({name: MODIFIERS[name]} for name in MODIFIERS)] + [
 def _train(manager: str, modifiers: Modifiers) -> None:
     with building.stateless_building(seed=0):
         images = keras.Input((4,))
-        model = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(images)))
+        hidden = keras.layers.Dense(5, activation="relu", name="hidden")(keras.layers.Dense(4, name="first")(images))
+        whole = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(hidden)))
     plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
+        model = splitting.split(whole) if modifiers.fc_model_parallel else whole
         step = training.build_training_step(
             model,
             [TowerInput(tf.ones([2, 4]), tf.zeros([2], tf.int64))] * 2,
             plan,
-            manager=factory.make(manager, PLACE, shared_devices=plan.shared, modifiers=modifiers),
+            manager=factory.make(
+                manager, PLACE, shared_devices=plan.shared, modifiers=modifiers, divided=model.divided
+            ),
             optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
-            objective=training.Objective(loss=training.cross_entropy, weight_decay=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
             for operation in step.initializers:

@@ -1,0 +1,61 @@
+"""What a configuration sends between its devices in a step of its model, by formula. Imports Keras."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from benchmarks.config import Config
+from models import splitting
+from models.building import Model
+from variable_mgr.traffic import DividedLayers, Traffic, traffic
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseShare:
+    """What the dense layers that end a model are of the whole.
+
+    Attributes:
+        weights: their elements.
+        all_weights: of the whole model.
+        layers: what dividing them over towers would send.
+    """
+
+    weights: int
+    all_weights: int
+    layers: DividedLayers
+
+
+def dense_share(model: Model, batch_per_device: int) -> DenseShare:
+    """Returns what the dense layers at the model's end are."""
+    split = splitting.split(model)
+    sizes = _weights(model)
+    outputs = tuple(layer.outputs for layer in split.tail if layer.outputs)
+    return DenseShare(
+        sum(sizes[name] for name in split.divided),
+        sum(sizes.values()),
+        DividedLayers(batch_per_device, split.features, outputs),
+    )
+
+
+def model_traffic(config: Config, model: Model) -> Traffic:
+    """Returns how many bytes the devices send in a training step."""
+    sizes = _weights(model)
+    divided = None
+    if config.modifiers.fc_model_parallel:
+        divided = dense_share(model, config.batch_per_device).layers
+        for name in splitting.split(model).divided:
+            del sizes[name]
+    return traffic(
+        config.variable_update,
+        config.modifiers,
+        config.num_devices,
+        list(sizes.values()),
+        shared_on_host=config.shared_on == "cpu",
+        divided=divided,
+    )
+
+
+def _weights(model: Model) -> dict[str, int]:
+    """Returns the elements of each weight by name."""
+    return {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}

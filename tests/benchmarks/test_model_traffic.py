@@ -1,0 +1,94 @@
+"""The formulas of what is sent, against the edges between devices in the graph that is really built."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks import config, devices, flags, model_traffic, objectives, optimizers, training
+from models import building, splitting
+from variable_mgr import factory
+
+WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
+BATCH = 6
+
+
+def _dense_model() -> building.Model:
+    with building.stateless_building(seed=0):
+        images = keras.Input((12, 1, 1))
+        x = keras.layers.Conv2D(12, 1, use_bias=False, name="conv")(images)
+        x = keras.layers.Flatten(name="flatten")(x)
+        for number, width in enumerate(WIDTHS):
+            x = keras.layers.Dense(width, activation="relu" if number < 2 else None, name=f"dense_{number}")(x)
+        return building.adapt(keras.Model(images, x))
+
+
+def _sent_in_graph(operation: tf.Operation) -> int:
+    """Returns the bytes of all tensors that go from one device to another, once per tensor and receiver."""
+    sent: set[tuple[str, str]] = set()
+    total, waiting, seen = 0, [operation], {operation}
+    while waiting:
+        receiver = waiting.pop()
+        for tensor in receiver.inputs:
+            crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
+            if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
+                sent.add((tensor.name, receiver.device))
+                total += tensor.shape.num_elements() * tensor.dtype.size
+        for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return total
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--variable_update=independent"],
+        ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
+        ["--variable_update=parameter_server", "--local_parameter_device=gpu"],
+        ["--variable_update=parameter_server", "--local_parameter_device=gpu", "--fc_model_parallel"],
+        *(
+            [f"--all_reduce_spec={spec}", "--variable_update=replicated", *more]
+            for spec in ("pscpu", "psgpu", "xring", "rechd", "hierarchical", "pscpu:100:xring")
+            for more in ([], ["--fc_model_parallel"])
+        ),
+        ["--all_reduce_spec=xring", "--variable_update=replicated", "--compact_gradient_transfer"],
+        ["--all_reduce_spec=pscpu", "--variable_update=replicated", "--gradient_repacking=2"],
+    ],
+    ids=" ".join,
+)
+def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
+    if towers == 3 and "--all_reduce_spec=rechd" in given:
+        pytest.skip("rechd needs a power of two")
+    arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
+    chosen = config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: 0)
+    names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
+    shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
+    plan = devices.Devices(towers=names, shared=shared, description="")
+    with tf.Graph().as_default():
+        whole = _dense_model()
+        model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole
+        manager = factory.make(
+            chosen.variable_update,
+            plan.place,
+            shared_devices=plan.shared,
+            modifiers=chosen.modifiers,
+            divided=model.divided,
+        )
+        inputs = []
+        for name in names:
+            with tf.device(name):
+                inputs.append(training.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+        step = training.build_training_step(
+            model,
+            inputs,
+            plan,
+            manager=manager,
+            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+        )
+        sent = _sent_in_graph(step.together.operation)
+    assert model_traffic.model_traffic(chosen, whole).total_bytes == sent

@@ -1,0 +1,125 @@
+"""Column sharding: each tower holds some columns of the dense layers, and no gradient of them travels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import tensorflow as tf
+
+from variable_mgr import variables
+from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.placement import even_parts
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shard:
+    """Some columns of a variable, as a variable of its own."""
+
+    whole: VariableSpec
+    columns: int
+
+    @property
+    def name(self) -> str:
+        return self.whole.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.whole.shape[:-1], self.columns)
+
+    @property
+    def dtype(self) -> str:
+        return self.whole.dtype
+
+    @property
+    def kind(self) -> str:
+        return self.whole.kind
+
+    def initial_value(self) -> tf.Tensor:
+        raise NotImplementedError("shards are cut out of one initial value")
+
+
+class ColumnSharded(VariableManager):
+    """Wraps a manager and keeps some weights out of its hands: every tower holds some columns of each, once in all.
+
+    A tower reads only its own columns, so whoever computes with them must bring the tower the inputs of all towers. Its
+    gradient must be that of the mean over all towers; it is applied where it is, and sent nowhere. This is the "one
+    weird trick" of Krizhevsky 2014, arXiv:1404.5997.
+
+    Args:
+        inner: holds all other variables.
+        tower_devices: one device per tower.
+        divided: names of the weights that are divided along their last axis.
+    """
+
+    def __init__(self, inner: VariableManager, tower_devices: Sequence[str], divided: Collection[str]) -> None:
+        self._inner = inner
+        self._devices = list(tower_devices)
+        self._divided = divided
+        self._specs: list[VariableSpec] = []
+        self._shards: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
+        self._shard_specs: list[list[VariableSpec]] = [[] for _ in self._devices]
+        self._all_read: list[tf.Operation] = []
+
+    def create(self, specs: Sequence[VariableSpec]) -> None:
+        """Creates the inner manager's variables, and each tower's columns of the others."""
+        self._specs = list(specs)
+        self._inner.create([spec for spec in specs if spec.name not in self._divided])
+        for spec in specs:
+            if spec.name not in self._divided:
+                continue
+            columns = even_parts(spec.shape[-1], len(self._devices))
+            with tf.device(self._devices[0]):
+                values = tf.split(spec.initial_value(), columns, axis=-1)
+            for tower, (device, count, value) in enumerate(zip(self._devices, columns, values, strict=True)):
+                shard = _Shard(spec, count)
+                self._shard_specs[tower].append(shard)
+                self._shards[tower][spec.name] = variables.create(
+                    shard, device=device, prefix=f"tower_{tower}", initial_value=value
+                )
+
+    def read(self, tower: int) -> list[tf.Tensor]:
+        """Returns the tower's columns of divided weights, and of all others what the inner manager reads."""
+        own = self._shards[tower]
+        shards = dict(zip(own, variables.read_all(self._shard_specs[tower], own), strict=True))
+        with tf.device(self._devices[tower]):
+            self._all_read.append(tf.group(*shards.values()))
+        others = iter(self._inner.read(tower))
+        return [shards[spec.name] if spec.name in shards else next(others) for spec in self._specs]
+
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+        """Applies the gradients of the tower's columns where they are; hands the others to the inner manager."""
+        others = []
+        operations = []
+        for shards, all_read, update in zip(self._shards, self._all_read, updates, strict=True):
+            rest = {name: gradient for name, gradient in update.gradients.items() if name not in shards}
+            others.append(TowerUpdate(gradients=rest, state=update.state))
+            with tf.control_dependencies([all_read]):
+                operations += optimizer.apply(list(shards.values()), [update.gradients[name] for name in shards])
+        (applied,) = self._inner.apply(others, optimizer)
+        return [Applied(tf.group(applied.operation, *operations))]
+
+    def after_initialization(self) -> list[tf.Operation]:
+        """Returns the inner manager's."""
+        return self._inner.after_initialization()
+
+    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Returns the inner manager's, and all towers' columns of the others."""
+        divided = {name: [shards[name] for shards in self._shards] for name in self._shards[0]}
+        return {**self._inner.checkpoint_variables(), **divided}
+
+    def placed(self) -> list[Placed]:
+        """Returns the inner manager's, and the columns of every tower."""
+        shards = zip(self._shard_specs, self._shards, strict=True)
+        own = [entry for specs, variables_ in shards for entry in variables.placed(specs, variables_)]
+        return [*self._inner.placed(), *own]
+
+    def replica_drift(self) -> tf.Tensor | None:
+        """Returns the inner manager's: of the columns there is one copy."""
+        return self._inner.replica_drift()
+
+    def describe(self) -> str:
+        """Returns in words where variables live and how gradients come together."""
+        return (
+            f"{self._inner.describe()}; of the dense layers each tower holds some columns, whose gradients stay there"
+        )
