@@ -6,17 +6,34 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import config, data_job, explain_job, flags, hardware, main_job, verify_job
+from benchmarks import (
+    allreduce_job,
+    config,
+    data_job,
+    device_options,
+    explain_job,
+    flags,
+    hardware,
+    main_job,
+    verify_job,
+)
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from variable_mgr import catalog
 
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
     "verify": "is the arithmetic of every variable manager right on these devices?",
+    "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
     "data": "make data sets",
 }
-_FLAGS = {"run": flags.RUN_FLAGS, "verify": flags.VERIFY_FLAGS, "explain": flags.RUN_FLAGS, "data": flags.DATA_FLAGS}
+_FLAGS = {
+    "run": flags.RUN_FLAGS,
+    "verify": flags.VERIFY_FLAGS,
+    "allreduce": flags.ALLREDUCE_FLAGS,
+    "explain": flags.RUN_FLAGS,
+    "data": flags.DATA_FLAGS,
+}
 _ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
 
@@ -50,8 +67,12 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
         return _print_config(chosen) if values["print_config"] else explain_job.run(chosen)
     _refuse_words(rest, parsed.words)
+    if verb in ("verify", "allreduce"):
+        values = device_options.default_to_all(values, _count_gpus())
     if verb == "verify":
-        return verify_job.run(config.resolve(verify_job.with_defaults(values, _count_gpus()), _count_gpus))
+        return verify_job.run(config.resolve(values, _count_gpus))
+    if verb == "allreduce":
+        return allreduce_job.run(allreduce_job.resolve(values, _count_gpus), arguments)
     resolved = config.resolve(values, _count_gpus)
     return _print_config(resolved) if values["print_config"] else main_job.run(resolved, arguments)
 
@@ -91,7 +112,7 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
 
 
 def _help(verb: str, groups: flags.Groups) -> str:
-    verbs = "\n".join(f"  {name:6} {meaning}" for name, meaning in _VERBS.items())
+    verbs = "\n".join(f"  {name:9} {meaning}" for name, meaning in _VERBS.items())
     return (
         "How fast does a CNN train on these devices and this TensorFlow build, and why?\n\n"
         f"usage: run_bench.py [verb] --flag=value ...\n\nVerbs:\n{verbs}\n\nFlags of '{verb}' "

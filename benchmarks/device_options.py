@@ -74,3 +74,16 @@ def _split(text: str | None, wanted: int, usable: int) -> int:
 
 def _there_are(existing: int) -> str:
     return f"this machine has {existing} NVIDIA GPU{'s' * (existing != 1)} that this process may see."
+
+
+def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """Returns flag values in which the devices are decided: all GPUs, one split in two, or two logical CPU devices."""
+    if values["num_gpus"] is not None:
+        return dict(values)
+    usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
+    if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
+        return {**values, "device": "cpu", "num_gpus": 2}
+    if usable == 1 and values["virtual_gpus"] is None:
+        return {**values, "num_gpus": 2, "virtual_gpus": "2"}
+    split = int(values["virtual_gpus"]) if (values["virtual_gpus"] or "").isdigit() else 1
+    return {**values, "num_gpus": max(1, usable * split)}

@@ -54,3 +54,14 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Returns ' Did you mean ...?' for the nearest choice, or nothing."""
     near = get_close_matches(value.lower(), list(choices), n=1)
     return f" Did you mean '{near[0]}'?" if near else ""
+
+
+def headline(error: BaseException) -> str:
+    """Returns the line of an error's message that says what was wrong.
+
+    Where several operations of a step fail, TensorFlow's first line only counts them, and the next has the first of them.
+    """
+    lines = str(getattr(error, "message", error)).strip().splitlines() or [""]
+    if lines[0].endswith("root error(s) found.") and len(lines) > 1:
+        return lines[1].strip().removeprefix("(0)").strip()
+    return lines[0]

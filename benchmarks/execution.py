@@ -17,7 +17,7 @@ from benchmarks import imagenet, inputs, objectives, optimizers, training
 from benchmarks.config import Config
 from benchmarks.devices import Devices
 from benchmarks.display import Display
-from benchmarks.errors import BenchError, InvalidRunError
+from benchmarks.errors import BenchError, InvalidRunError, headline
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, Taken, run_phase, timed
 from benchmarks.model_traffic import model_traffic
@@ -224,9 +224,8 @@ def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog,
 
 def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: int) -> Exception:
     """Turns TensorFlow's error into one that says what to do, where that is known."""
-    first_line = str(error.message).strip().splitlines()[0]
     if isinstance(error, tf.errors.ResourceExhaustedError):
-        return OutOfMemoryError(f"Out of memory: {first_line} Try a smaller --batch_size.")
+        return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
     # A callable's errors carry no operation, so the message has to say where it came from.
     if shards and (isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)):
         return imagenet.explain_failure(shards, num_classes, error)

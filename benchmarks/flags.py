@@ -152,6 +152,24 @@ RUN_FLAGS: Groups = {
 _NOT_FOR_VERIFY = ("num_intra_threads", "num_inter_threads", "log_device_placement")
 VERIFY_FLAGS: Groups = {"Devices": [flag for flag in RUN_FLAGS["Devices"] if flag.name not in _NOT_FOR_VERIFY]}
 
+_CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group")
+ALLREDUCE_FLAGS: Groups = {
+    "What is reduced, and how": (
+        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
+        Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
+        Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
+        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
+        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name in _CHOSEN_FOR_ALL_REDUCE),
+        Flag("compact_gradient_transfer", bool, "messages travel as float16"),
+    ),
+    "Devices": VERIFY_FLAGS["Devices"],
+    "How long": (
+        Flag("num_batches", int, "measured rounds per message, in which each reduction has its turn (default 20)"),
+        Flag("num_warmup_batches", int, "rounds before measuring (default 2)"),
+    ),
+    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format")],
+}
+
 DATA_FLAGS: Groups = {
     "make-imagenet DIR: write a fake ImageNet": (
         Flag("train_images", int, "training images (default 512)"),

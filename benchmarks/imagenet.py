@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from benchmarks import tfrecord
 from benchmarks.devices import HOST
 from benchmarks.display import warn
-from benchmarks.errors import DataError
+from benchmarks.errors import DataError, headline
 from benchmarks.inputs import InputSpec, TowerInput
 from models.layers import DataFormat
 from models.specs import BACKGROUND_CLASSES, IMAGENET_CLASSES
@@ -229,8 +229,7 @@ def explain_failure(shards: Sequence[Path], num_classes: int, error: Exception) 
 
 
 def _unexplained(shards: Sequence[Path], found: str, error: Exception) -> DataError:
-    first_line = str(error).strip().splitlines()[0]
-    return DataError(f"Reading {shards[0].parent} failed, though {found}: {first_line}")
+    return DataError(f"Reading {shards[0].parent} failed, though {found}: {headline(error)}")
 
 
 def _example(payload: bytes) -> Mapping[str, tf.train.Feature]:
@@ -273,6 +272,6 @@ class _JpegCheck:
         try:
             self._session.run([self._decoded.op, self._whole.op], {self._encoded: encoded})
         except tf.errors.OpError as error:
-            reason = str(error.message).strip().splitlines()[0].split("[[")[0].strip()[:120]
+            reason = headline(error).split("[[")[0].strip()[:120]
             return f"its image of {len(encoded)} bytes does not decode as JPEG ({reason}); replace it"
         return None

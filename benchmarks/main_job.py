@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import sys
 import traceback
@@ -11,14 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from benchmarks import environment, hardware, process_environment
+from benchmarks import hardware, process_environment
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, say, warn
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
+from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.run_log import RunLog
 from models import specs
 from results.doubts import Conditions, doubts
-from results.record import Derived, Measurement, Record, Status, derive, identify, trustworthy
+from results.record import Derived, Measurement, Record, Status, derive, trustworthy
 from results.store import Store, StoreError
 
 
@@ -29,14 +29,6 @@ class Outcome:
     status: Status = Status.OK
     reason: str = ""
     exit_status: ExitStatus = ExitStatus.OK
-
-
-@dataclasses.dataclass(frozen=True)
-class _Machine:
-    """The machine as it was before the run."""
-
-    inventory: hardware.Inventory
-    load_1min: float = dataclasses.field(default_factory=lambda: os.getloadavg()[0])
 
 
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
@@ -55,13 +47,13 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     process_environment.prepare(
         device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
     )
-    machine = _Machine(hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory())
+    provenance = of_this_run(command, on_gpus=config.device == "gpu")
     log = RunLog(images_per_step=config.batch_global)
     display = _display(config)
     outcome = _attempt(config, log, display)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    record = _record(config, command, log, outcome, machine)
+    record = _record(config, log, outcome, provenance)
     display.finish(record)
     for warning in record.warnings[len(config.notices) :]:
         warn(warning)
@@ -120,8 +112,7 @@ def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
     except Exception as error:
         display.stop()
         traceback.print_exc()
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        return Outcome(Status.CRASH, f"{type(error).__name__}: {first_line}", ExitStatus.RUN_FAILED)
+        return Outcome(Status.CRASH, f"{type(error).__name__}: {headline(error)}", ExitStatus.RUN_FAILED)
     finally:
         display.stop()
     return Outcome()
@@ -131,43 +122,29 @@ def _terminate(signal_number: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _record(config: Config, command: Sequence[str], log: RunLog, outcome: Outcome, machine: _Machine) -> Record:
-    hardware_facts = hardware.describe_hardware(machine.inventory)
-    software = environment.describe_software()
+def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement = log.measurement()
     derived = derive(measurement, config.num_devices) if trustworthy(outcome.status) else Derived()
     spec = specs.find(config.model)
     return Record(
-        identity=identify(
-            command=command,
-            suite_commit=environment.suite_commit(),
-            config=config.key_fields(),
-            hardware=hardware_facts,
-            software=software,
-        ),
+        identity=provenance.identity(config.key_fields()),
         config=config.to_dict(),
-        environment={
-            **hardware_facts,
-            **software,
-            **environment.describe_surroundings(machine.inventory),
-            "load_1min_before": machine.load_1min,
-        },
+        environment=provenance.environment,
         model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
         placement=log.placement,
         measurement=measurement,
         derived=derived,
         status=outcome.status,
         reason=outcome.reason,
-        warnings=[*config.notices, *_doubts(config, measurement, derived, machine.load_1min)],
+        warnings=[*config.notices, *_doubts(config, measurement, derived, provenance.load_per_core)],
     )
 
 
-def _doubts(config: Config, measurement: Measurement, derived: Derived, load_before: float) -> list[str]:
-    cores = hardware.usable_cores()
+def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
     conditions = Conditions(
-        load_per_core=load_before / cores,
+        load_per_core=load_per_core,
         cpu_devices=config.num_devices if config.device == "cpu" else 0,
-        cores=cores,
+        cores=hardware.usable_cores(),
         training=not config.forward_only,
     )
     return doubts(measurement, derived, conditions)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from benchmarks import devices as device_planning
 from benchmarks import oracle
+from benchmarks.errors import headline
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import MANAGERS
@@ -148,7 +149,7 @@ def verdicts(
                 error = _scalar_error(case, devices, config(towers))
             yield Verdict(case, error)
         except tf.errors.OpError as failure:
-            yield Verdict(case, float("inf"), str(failure.message).strip().splitlines()[0])
+            yield Verdict(case, float("inf"), headline(failure))
 
 
 def _maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from benchmarks import process_environment
 from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.errors import ExitStatus
-
-
-def with_defaults(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
-    """Returns flag values in which the devices are decided: all GPUs, one split in two, or two logical CPU devices."""
-    if values["num_gpus"] is not None:
-        return dict(values)
-    usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
-    if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
-        return {**values, "device": "cpu", "num_gpus": 2}
-    if usable == 1 and values["virtual_gpus"] is None:
-        return {**values, "num_gpus": 2, "virtual_gpus": "2"}
-    split = int(values["virtual_gpus"]) if (values["virtual_gpus"] or "").isdigit() else 1
-    return {**values, "num_gpus": max(1, usable * split)}
 
 
 def run(config: Config) -> ExitStatus:

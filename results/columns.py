@@ -41,6 +41,7 @@ def _loss(which: int) -> Callable[[Record], Any]:
 COLUMNS = (
     Column("run_id", "names the run", lambda r: r.identity.run_id),
     Column("time_utc", "when it ended", lambda r: r.identity.time_utc),
+    Column("kind", "run, or allreduce", lambda r: r.kind),
     Column("status", "ok, or why the number must not be used", lambda r: r.status),
     Column("reason", "the status in words", lambda r: r.reason),
     Column("model", "what was trained", _config("model")),
@@ -65,6 +66,13 @@ COLUMNS = (
     Column("step_ms_p50", "median step, milliseconds", _derived("step_ms_p50")),
     Column("step_ms_p90", "90 % of steps were faster", _derived("step_ms_p90")),
     Column("step_ms_p99", "99 % of steps were faster", _derived("step_ms_p99")),
+    Column("message", "what was all-reduced: a size, or a model's gradients", _config("message")),
+    Column("message_bytes", "its size, of one tower", lambda r: r.measurement.message_bytes),
+    Column("algbw_gb_per_sec", "message over time", _derived("algorithm_bandwidth_gb_per_sec")),
+    Column("busbw_gb_per_sec", "that times 2 (n-1)/n", _derived("bus_bandwidth_gb_per_sec")),
+    Column(
+        "largest_error", "against the mean in NumPy, relative, absolute below 1", lambda r: r.measurement.largest_error
+    ),
     Column("staleness_mean_updates", "of asynchronous towers: how old gradients were", _derived("staleness_mean")),
     Column("measured_steps", "how many", lambda r: len(r.measurement.step_seconds)),
     Column("first_step_s", "the first step, seconds", lambda r: r.measurement.first_step_seconds),

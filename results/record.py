@@ -4,7 +4,8 @@ A record is one JSON object. Its format has a number; `Record.from_json` refuses
 
 History:
   1  first format.
-  2  measurements may hold tower_step_seconds and staleness_counts; a record of format 1 has none.
+  2  a record has a kind, and may be of all-reducing a message; measurements of towers that go their own way hold
+     tower_step_seconds and staleness_counts. A record of format 1 is of a run and has none of these.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ class Status(enum.StrEnum):
     INTERRUPTED = "interrupted"
 
 
+class Kind(enum.StrEnum):
+    """What a record is of."""
+
+    RUN = "run"
+    ALL_REDUCE = "allreduce"
+
+
 class UnknownFormatError(ValueError):
     """A record of a format that this version does not know."""
 
@@ -61,7 +69,7 @@ class Measurement:
     """What was observed, one entry per step, all times in seconds.
 
     Attributes:
-        images_per_step: images that one global step consumes, over all devices.
+        images_per_step: images that one global step consumes, over all devices; None where a step has none.
         startup_seconds: from the start of the process to the start of the first step.
         first_step_seconds: the first step alone, which pays for graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
@@ -75,9 +83,11 @@ class Measurement:
             global step is as many completed tower steps as there are towers.
         staleness_counts: likewise, how many tower steps applied a gradient of weights that were 0, 1, 2 ... updates
             old.
+        message_bytes: where a step all-reduces a message, the size of that, of one tower.
+        largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
     """
 
-    images_per_step: int
+    images_per_step: int | None
     startup_seconds: float | None = None
     first_step_seconds: float | None = None
     warmup_step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
@@ -88,6 +98,8 @@ class Measurement:
     replica_drift: float | None = None
     tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
+    message_bytes: int | None = None
+    largest_error: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,6 +115,8 @@ class Derived:
     step_ms_p90: float | None = None
     step_ms_p99: float | None = None
     staleness_mean: float | None = None
+    algorithm_bandwidth_gb_per_sec: float | None = None
+    bus_bandwidth_gb_per_sec: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,6 +132,7 @@ class Record:
     derived: Derived
     status: Status
     reason: str = ""
+    kind: Kind = Kind.RUN
     warnings: Sequence[str] = dataclasses.field(default_factory=list)
     format_version: int = FORMAT_VERSION
 
@@ -141,7 +156,9 @@ class Record:
                 f"The record has format {fields['format_version']}, this version ({SUITE_VERSION}) reads "
                 f"formats {_READABLE[0]} to {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
             )
-        parts = {"identity": Identity, "measurement": Measurement, "derived": Derived, "status": Status}
+        if fields["format_version"] == 1:
+            fields["kind"] = Kind.RUN
+        parts = {"identity": Identity, "measurement": Measurement, "derived": Derived, "status": Status, "kind": Kind}
         try:
             for name, part in parts.items():
                 value = fields[name]
@@ -156,21 +173,44 @@ def derive(measurement: Measurement, num_devices: int) -> Derived:
     seconds = measurement.step_seconds
     if not seconds:
         return Derived()
-    images = measurement.images_per_step
-    images_per_sec = statistics.rate(seconds, images)
-    low, high = statistics.rate_interval(seconds, images)
     p50, p90, p99 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99)))
     return Derived(
-        images_per_sec=images_per_sec,
-        images_per_sec_low=low,
-        images_per_sec_high=high,
-        images_per_sec_per_device=images_per_sec / num_devices,
-        images_per_sec_jitter=statistics.rate_jitter(seconds, images),
         step_ms_p50=p50,
         step_ms_p90=p90,
         step_ms_p99=p99,
         staleness_mean=_staleness_mean(measurement.staleness_counts),
+        **_rates(seconds, measurement.images_per_step, num_devices),
+        **_bandwidths(seconds, measurement.message_bytes, num_devices),
     )
+
+
+def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, float | None]:
+    if images is None:
+        return {}
+    images_per_sec = statistics.rate(seconds, images)
+    low, high = statistics.rate_interval(seconds, images)
+    return {
+        "images_per_sec": images_per_sec,
+        "images_per_sec_low": low,
+        "images_per_sec_high": high,
+        "images_per_sec_per_device": images_per_sec / num_devices,
+        "images_per_sec_jitter": statistics.rate_jitter(seconds, images),
+    }
+
+
+def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices: int) -> dict[str, float]:
+    """Returns what nccl-tests calls so: bytes of the message over the mean time, and that times 2 (n-1)/n.
+
+    The second is what each device's link must at least have carried, so it can be compared with the hardware's,
+    whatever the number of devices. Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    if message_bytes is None:
+        return {}
+    gb_per_sec = len(seconds) * message_bytes / sum(seconds) / 1e9
+    return {
+        "algorithm_bandwidth_gb_per_sec": gb_per_sec,
+        "bus_bandwidth_gb_per_sec": gb_per_sec * 2 * (num_devices - 1) / num_devices,
+    }
 
 
 def _staleness_mean(counts: Sequence[int]) -> float | None:

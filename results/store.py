@@ -65,8 +65,8 @@ class Store:
                 "Name a directory that can be made and written."
             ) from error
 
-    def append(self, record: Record) -> list[str]:
-        """Appends the record and brings the CSV up to date. On return both are on disk.
+    def append(self, *records: Record) -> list[str]:
+        """Appends records and brings the CSV up to date. On return both are on disk.
 
         Returns:
             A sentence for every line of the file that is no record, and so not in the CSV.
@@ -80,7 +80,7 @@ class Store:
                     file.seek(-1, os.SEEK_END)
                     if file.read(1) != b"\n":  # a writer was killed in mid-line
                         file.write(b"\n")
-                file.write(record.to_json().encode() + b"\n")
+                file.write(b"".join(record.to_json().encode() + b"\n" for record in records))
                 file.flush()
                 os.fsync(file.fileno())
                 file.seek(0)

@@ -40,9 +40,9 @@ def make(
     return ColumnSharded(manager, place.towers, divided) if modifiers.fc_model_parallel else manager
 
 
-def reduction(place: Place, modifiers: Modifiers, spec: str) -> Reduction:
-    """Makes the reduction of a spec, with what the modifiers put around it."""
-    reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place)
+def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: int = 0) -> Reduction:
+    """Makes the reduction of a spec, with what the modifiers put around it; `first_number` as of `AllReduce`."""
+    reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place, first_number)
     if modifiers.relaxed_consistency:
         reducing = gradient_transfer.Deferred(reducing, place)
     if len(place.towers) == 1:  # nothing travels, so there is nothing to pack or cast

@@ -54,13 +54,15 @@ class AllReduce:
     Args:
         ranges: a parsed spec; `all_reduce_spec.why_not` has been asked.
         place: the towers' devices, in tower order, and the host.
+        first_number: of the numbers that tell tensors apart; of several reductions in one graph, no two may meet.
     """
 
     makes_equal = True
 
-    def __init__(self, ranges: Sequence[Range], place: Place) -> None:
+    def __init__(self, ranges: Sequence[Range], place: Place, first_number: int = 0) -> None:
         self._ranges = ranges
         self._place = place
+        self._first_number = first_number
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns the same means to every tower."""
@@ -68,7 +70,7 @@ class AllReduce:
             return [list(towers[0])], []
         chosen = [all_reduce_spec.choose(self._ranges, tensor.shape.num_elements()) for tensor in towers[0]]
         shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
-        turns = _take_turns(towers[0], shards, len(towers))
+        turns = _take_turns(towers[0], shards, len(towers), self._first_number)
         means: list[list[tf.Tensor]] = [[] for _ in towers]
         for values, item, its_turns in zip(zip(*towers, strict=True), chosen, turns, strict=True):
             for tower, value in enumerate(self._reduce(values, item.algorithm, its_turns)):
@@ -101,7 +103,9 @@ class AllReduce:
         return f"reduced by {all_reduce_spec.describe(self._ranges)}: {'; '.join(meanings)}"
 
 
-def _take_turns(tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int) -> list[list[Turn]]:
+def _take_turns(
+    tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int, first_number: int
+) -> list[list[Turn]]:
     """Returns a turn for every shard of every tensor, so that towers add about equally many bytes.
 
     (By number alone they would not: kernels and biases alternate, and one tower would get all kernels.)
@@ -109,5 +113,5 @@ def _take_turns(tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int
     sizes = [
         size for t, count in zip(tensors, shards, strict=True) for size in even_parts(t.shape.num_elements(), count)
     ]
-    homes = iter(enumerate(balance_by_bytes(sizes, range(towers))))
+    homes = enumerate(balance_by_bytes(sizes, range(towers)), start=first_number)
     return [[Turn(*next(homes)) for _ in range(count)] for count in shards]

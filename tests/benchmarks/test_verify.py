@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, verify, verify_job
+from benchmarks import device_options, devices, verify
 from tests.conftest import Finished
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers
@@ -94,7 +94,7 @@ def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, device: str | None, count: int) -> None:
-    values = verify_job.with_defaults(
+    values = device_options.default_to_all(
         {"num_gpus": None, "device": None, "gpus": None, "virtual_gpus": None} | given, gpus
     )
     assert (values["device"], values["num_gpus"]) == (device, count)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import devices
+from benchmarks import allreduce_job, config, devices, flags, verify
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.placement import group_small
@@ -149,6 +149,8 @@ def test_deferring_hands_out_zeros_first() -> None:
 
 
 def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
+    """It can be named in a spec, and `verify` and `allreduce` have it, with no other change."""
+
     def last_tower(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
         with tf.device(place.towers[-1]):
             return [tf.reduce_mean(tf.stack(values), axis=0)] * len(values)
@@ -157,5 +159,13 @@ def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
     try:
         values = _tensors(3, [(4,), (2, 3)])
         _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
+        in_verify = [case for case in verify.cases() if case.modifiers.all_reduce_spec == "last_tower"]
+        assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
+        given = flags.parse(["--device=cpu", "--num_gpus=2"], flags.ALLREDUCE_FLAGS).values
+        assert "last_tower" in allreduce_job.resolve(flags.unset(given), lambda: 0).specs
+        config.resolve(
+            flags.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], flags.RUN_FLAGS).values,
+            lambda: 0,
+        )
     finally:
         del ALGORITHMS["last_tower"]

@@ -1,0 +1,144 @@
+"""The verb `allreduce`: how fast each reduction is on these devices, and is it right? Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import config, process_environment
+from benchmarks.allreduce_report import Report
+from benchmarks.config import Config
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.provenance import of_this_run
+from models import specs
+from results.store import Store, StoreError
+from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.modifiers import why_not
+
+_DEFAULTS: dict[str, Any] = {
+    "variable_update": "replicated",
+    "min_bytes": "1K",
+    "max_bytes": "64M",
+    "num_batches": 20,
+    "num_warmup_batches": 2,
+}
+_ENOUGH_SECONDS = 10.0
+_NUMBERS_PER_REDUCTION = 10**6
+_SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is compared.
+
+    Attributes:
+        chosen: devices, what is put around the reductions, how many rounds, where results go.
+        specs: reductions, each as `--all_reduce_spec` has it.
+        cannot: reductions that cannot run here, each with the sentence why.
+        sizes_bytes: of messages of one tensor.
+        models: whose gradients are messages, too.
+    """
+
+    chosen: Config
+    specs: tuple[str, ...]
+    cannot: Mapping[str, str]
+    sizes_bytes: tuple[int, ...]
+    models: tuple[str, ...]
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+    """Turns flag values (None: not given) into a plan.
+
+    Raises:
+        UsageError: a value that makes no sense, a reduction that was named and cannot run here, or a lone device.
+    """
+    given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
+    asked = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
+    chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus)
+    if chosen.num_devices < 2:
+        raise UsageError("allreduce compares what several devices exchange: say --num_gpus=2 or more.")
+    place = Place(tuple(f"/{chosen.device}:{i}" for i in range(chosen.num_devices)), "", chosen.virtual_gpus > 1)
+    cannot = {}
+    for spec in asked or ALGORITHMS:
+        problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), place)
+        if problem and asked:
+            raise UsageError(problem)
+        if problem:
+            cannot[spec] = problem
+    return Plan(
+        chosen=chosen,
+        specs=tuple(dict.fromkeys(spec for spec in asked or ALGORITHMS if spec not in cannot)),
+        cannot=cannot,
+        sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
+        models=_models(given["model"]),
+    )
+
+
+def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
+    low, high = _bytes("min_bytes", smallest), _bytes("max_bytes", largest)
+    sizes = tuple(2**power for power in range(2, 41) if low <= 2**power <= high)
+    if not sizes:
+        raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: there is no power of two from 4 on between.")
+    return sizes
+
+
+def _bytes(flag: str, text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise UsageError(f"--{flag}={text}: give a number of bytes, such as 4096, 64K or 16M.")
+    return int(match["number"]) * _UNITS[match["unit"].upper()]
+
+
+def _models(text: str | None) -> tuple[str, ...]:
+    if text == "none":
+        return ()
+    try:
+        return tuple(specs.find(name).name for name in (text.split(",") if text else specs.names()))
+    except specs.UnknownModelError as error:
+        raise UsageError(str(error)) from error
+
+
+def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
+    """Measures everything, prints a row and keeps a record of each reduction of each message.
+
+    Raises:
+        UsageError: the devices are not there, or results cannot be kept.
+    """
+    chosen = plan.chosen
+    try:
+        store = Store(Path(chosen.output_dir))
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+    provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
+    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
+    process_environment.import_tensorflow()
+    from benchmarks import allreduce, devices
+    from variable_mgr import factory
+
+    if chosen.device == "gpu":
+        devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
+    where = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
+    report = Report(plan.chosen, store, provenance, where.description)
+    report.open(plan.cannot)
+    messages = [allreduce.of_size(size) for size in plan.sizes_bytes]
+    for message in map(allreduce.of_model, plan.models):
+        if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
+            messages.append(message)
+    session_config = devices.session_config(
+        chosen.device,
+        chosen.num_devices,
+        virtual_gpus=chosen.virtual_gpus,
+        gpu_memory=(chosen.gpu_memory_fraction, chosen.gpu_allow_growth),
+    )
+    patience = allreduce.Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
+    reductions = {
+        spec: factory.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
+        for number, spec in enumerate(plan.specs)
+    }
+    for message in messages:
+        report.enter(message, allreduce.measure(message, reductions, where.place, session_config, patience))
+    return report.close()

@@ -1,0 +1,196 @@
+"""Reductions timed on their own."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import allreduce, allreduce_job, devices, flags
+from benchmarks.errors import UsageError
+from benchmarks.fastest_spec import fastest_spec
+from models import specs
+from tests.conftest import Finished
+from variable_mgr import all_reduce_spec, factory
+from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.modifiers import Modifiers
+
+PATIENCE = allreduce.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
+
+
+def _measure(
+    message: allreduce.Message, specs_: Sequence[str], towers: int = 2, patience: allreduce.Patience = PATIENCE
+) -> dict[str, allreduce.Timing]:
+    place = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu").place
+    reductions = {
+        spec: factory.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
+    }
+    return allreduce.measure(message, reductions, place, devices.session_config("cpu", towers), patience)
+
+
+@pytest.mark.parametrize("towers", [2, 3, 4])
+def test_every_reduction_is_timed_and_right(towers: int) -> None:
+    message = allreduce.Message("odd", ((5, 7), (3,), (1,)))
+    here = [name for name in ALGORITHMS if name != "nccl" and (name != "rechd" or towers != 3)]
+    timings = _measure(message, [*here, "collective#2"], towers)
+    for timing in timings.values():
+        assert len(timing.seconds) == 3
+        assert timing.error is not None and timing.error < 1e-6
+        assert not timing.failure
+
+
+@pytest.fixture
+def two_bad_algorithms() -> object:
+    def first_tower_only(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
+        return [values[0]] * len(values)
+
+    def nowhere(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
+        with tf.control_dependencies([tf.debugging.Assert(tf.reduce_sum(values[0]) > math.inf, ["no such luck"])]):
+            return [tf.add_n(values) / len(values)] * len(values)
+
+    register(Algorithm("first_only", "forgets the others", first_tower_only))
+    register(Algorithm("nowhere", "fails", nowhere))
+    yield
+    del ALGORITHMS["first_only"], ALGORITHMS["nowhere"]
+
+
+def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algorithms: None) -> None:
+    timings = _measure(allreduce.of_size(4096), ["first_only", "pscpu", "nowhere"])
+    assert timings["first_only"].error > 0.1
+    assert "no such luck" in timings["nowhere"].failure and timings["nowhere"].error is None
+    assert timings["pscpu"].error < 1e-6 and len(timings["pscpu"].seconds) == 3
+
+
+def test_a_slow_message_is_reduced_less_often() -> None:
+    patience = allreduce.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
+    assert len(_measure(allreduce.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
+
+
+def test_messages() -> None:
+    assert [(m.name, m.size_bytes) for m in map(allreduce.of_size, (4, 1024, 2**21, 2**30))] == [
+        ("4", 4),
+        ("1K", 1024),
+        ("2M", 2**21),
+        ("1G", 2**30),
+    ]
+    vgg = allreduce.of_model("vgg16")
+    assert vgg.size_bytes == 4 * (specs.find("vgg16").parameters + 4097)  # with the background class
+    assert len(vgg.shapes) == 32
+
+
+def test_the_fastest_spec_by_hand() -> None:
+    flat = {16: {"a": 1.0}, 64: {"a": 1.0}}
+    assert fastest_spec({}) is None
+    assert fastest_spec(flat) == "a"
+    fast_small_slow_large = {2**n: {"psgpu": 1.0 + n, "xring#2": 6.0 + 0.1 * n} for n in range(10)}
+    assert fastest_spec(fast_small_slow_large) == "psgpu:32:xring#2"
+    hardly = {2**n: {"psgpu": 1.0, "xring": 0.99 if n < 2 else 1.5} for n in range(10)}
+    assert fastest_spec(hardly) == "psgpu", "one percent is noise"
+    assert fastest_spec({1: {"psgpu:32:xring": 0.1, "pscpu": 1.0}}) == "pscpu"
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.floats(1e-6, 1.0)] * 3).map(lambda t: dict(zip(("pscpu", "psgpu", "xring"), t, strict=True))),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[str, float]]) -> None:
+    seconds = {2**n: by_spec for n, by_spec in enumerate(times)}
+    spec = fastest_spec(seconds)
+    assert spec is not None
+    ranges = all_reduce_spec.parse(spec)
+
+    def cost(choose: Callable[[int], str]) -> float:
+        return sum(math.log(by_spec[choose(size)]) for size, by_spec in seconds.items())
+
+    chosen = cost(lambda size: all_reduce_spec.choose(ranges, size).algorithm)
+    assert all(chosen <= cost(lambda _, name=name: name) + 1e-9 for name in times[0])
+
+
+def _resolve(*arguments: str) -> allreduce_job.Plan:
+    return allreduce_job.resolve(flags.unset(flags.parse(arguments, flags.ALLREDUCE_FLAGS).values), lambda: 0)
+
+
+def test_defaults_and_choices() -> None:
+    plan = _resolve("--device=cpu", "--num_gpus=3")
+    assert set(plan.specs) | set(plan.cannot) == set(ALGORITHMS)
+    assert {"nccl", "rechd"} == set(plan.cannot)
+    assert plan.sizes_bytes == tuple(2**n for n in range(10, 27))
+    assert plan.models == tuple(specs.names())
+    chosen = _resolve(
+        "--device=cpu",
+        "--num_gpus=2",
+        "--all_reduce_spec=xring#2,pscpu",
+        "--min_bytes=100",
+        "--max_bytes=1k",
+        "--model=vgg16",
+    )
+    assert (chosen.specs, chosen.sizes_bytes) == (("xring#2", "pscpu"), (128, 256, 512, 1024))
+    assert chosen.models == ("vgg16",)
+    assert _resolve("--device=cpu", "--num_gpus=2", "--model=none").models == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--num_gpus=1"], "--num_gpus=2 or more"),
+        (["--num_gpus=2", "--all_reduce_spec=pscpu,nccl"], "nccl moves data between NVIDIA GPUs only"),
+        (["--num_gpus=2", "--all_reduce_spec=xrin"], "Did you mean 'xring'?"),
+        (["--num_gpus=2", "--min_bytes=lots"], "--min_bytes=lots: give a number of bytes"),
+        (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
+        (["--num_gpus=2", "--model=vgg61"], "Did you mean 'vgg16'?"),
+        (["--num_gpus=2", "--num_batches=0"], "--num_batches=0 is too small"),
+    ],
+)
+def test_bad_input_gets_a_sentence(arguments: list[str], words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        _resolve("--device=cpu", *arguments)
+    assert words in str(error.value)
+
+
+SMALL = ("allreduce", "--device=cpu", "--num_gpus=2", "--max_bytes=4K", "--model=trivial", "--num_batches=5")
+
+
+def test_rows_and_records(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], tmp_path: Path
+) -> None:
+    done = run_bench(*SMALL)
+    assert done.status == 0, done.stderr
+    every = records()
+    skipped = [record for record in every if record["status"] == "skipped"]
+    assert [record["config"]["modifiers"]["all_reduce_spec"] for record in skipped] == ["nccl"]
+    assert skipped[0]["reason"]
+    measured = [record for record in every if record["status"] == "ok"]
+    assert len(measured) == 4 * 6  # 1K, 2K, 4K and a model; all but nccl
+    for record in measured:
+        measurement, derived = record["measurement"], record["derived"]
+        assert record["kind"] == "allreduce" and derived["images_per_sec"] is None
+        assert measurement["largest_error"] < 1e-6
+        mean_seconds = sum(measurement["step_seconds"]) / len(measurement["step_seconds"])
+        gb_per_sec = measurement["message_bytes"] / mean_seconds / 1e9
+        assert derived["algorithm_bandwidth_gb_per_sec"] == pytest.approx(gb_per_sec)
+        assert derived["bus_bandwidth_gb_per_sec"] == pytest.approx(gb_per_sec)  # of two devices, 2 (n-1)/n is 1
+    keys = {record["identity"]["config_key"] for record in measured}
+    assert len(keys) == len(measured)
+    assert done.stdout.count(" ok") == len(measured)
+    assert "--all_reduce_spec=" in done.stdout.splitlines()[-2]
+    with (tmp_path / "out" / "results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
+    assert {row["message"] for row in rows} == {"1K", "2K", "4K", "trivial"}
+    assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
+
+
+def test_json_is_records_alone(run_bench: Callable[..., Finished], records: Callable[[], list[dict]]) -> None:
+    done = run_bench(*SMALL, "--output_format=json", "--max_bytes=1K", "--model=none", "--compact_gradient_transfer")
+    assert done.status == 0, done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == records()
+    assert all(r["measurement"]["largest_error"] > 1e-6 for r in records() if r["status"] == "ok"), "sent as float16"
