@@ -59,7 +59,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 def headline(error: BaseException) -> str:
     """Returns the line of an error's message that says what was wrong.
 
-    Where several operations of a step fail, TensorFlow's first line only counts them, and the next has the first of them.
+    Where several operations of a step fail, TensorFlow's first line only counts them; the next is of the first.
     """
     lines = str(getattr(error, "message", error)).strip().splitlines() or [""]
     if lines[0].endswith("root error(s) found.") and len(lines) > 1:
