@@ -150,7 +150,14 @@ RUN_FLAGS: Groups = {
 
 # Verifying fixes everything but the devices.
 _NOT_FOR_VERIFY = ("num_intra_threads", "num_inter_threads", "log_device_placement")
-VERIFY_FLAGS: Groups = {"Devices": [flag for flag in RUN_FLAGS["Devices"] if flag.name not in _NOT_FOR_VERIFY]}
+_ALL_DEVICES = Flag("num_gpus", int, "devices (default: all GPUs, or one split in two, or two logical CPU devices)")
+VERIFY_FLAGS: Groups = {
+    "Devices": [
+        _ALL_DEVICES if flag.name == "num_gpus" else flag
+        for flag in RUN_FLAGS["Devices"]
+        if flag.name not in _NOT_FOR_VERIFY
+    ]
+}
 
 _CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group")
 ALLREDUCE_FLAGS: Groups = {
