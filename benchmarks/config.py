@@ -76,6 +76,7 @@ class Config:
     output_dir: str = _aside()
     output_format: Literal["text", "json"] = _aside()
     display_every: int = _aside()
+    session_id: str = _aside()
     notices: tuple[str, ...] = _aside()
 
     @property
@@ -144,6 +145,7 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         output_dir=given["output_dir"] or "out",
         output_format=given["output_format"] or "text",
         display_every=_either(given["display_every"], 10),
+        session_id=given["session_id"] or "",
         notices=data_notices + variable_notices,
     )
 

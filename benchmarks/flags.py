@@ -144,6 +144,7 @@ RUN_FLAGS: Groups = {
         Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
         Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
         Flag("display_every", int, "print every that many steps (default 10)"),
+        Flag("session_id", str, "a name that the records of several runs have in common; sweep gives its runs one"),
         Flag("print_config", bool, "print the resolved configuration as JSON and stop"),
     ),
 }

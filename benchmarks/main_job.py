@@ -47,7 +47,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     process_environment.prepare(
         device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
     )
-    provenance = of_this_run(command, on_gpus=config.device == "gpu")
+    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     log = RunLog(images_per_step=config.batch_global)
     display = _display(config)
     outcome = _attempt(config, log, display)

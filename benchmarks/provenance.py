@@ -19,6 +19,7 @@ class Provenance:
     command: Sequence[str]
     inventory: hardware.Inventory
     load_1min: float
+    session_id: str = ""
 
     def identity(self, config: Mapping[str, Any]) -> Identity:
         """Gives a run its identity; `config` holds only what can move its number."""
@@ -28,6 +29,7 @@ class Provenance:
             config=config,
             hardware=self._hardware,
             software=self._software,
+            session_id=self.session_id,
         )
 
     @property
@@ -59,7 +61,7 @@ class Provenance:
         return self.load_1min / hardware.usable_cores()
 
 
-def of_this_run(command: Sequence[str], *, on_gpus: bool) -> Provenance:
+def of_this_run(command: Sequence[str], *, on_gpus: bool, session_id: str = "") -> Provenance:
     """Looks at the machine before a run; at its GPUs only if the run is to use them."""
     inventory = hardware.gpu_inventory() if on_gpus else hardware.Inventory()
-    return Provenance(command, inventory, os.getloadavg()[0])
+    return Provenance(command, inventory, os.getloadavg()[0], session_id)

@@ -40,6 +40,7 @@ def _loss(which: int) -> Callable[[Record], Any]:
 
 COLUMNS = (
     Column("run_id", "names the run", lambda r: r.identity.run_id),
+    Column("session_id", "equal for the runs of a sweep", lambda r: r.identity.session_id),
     Column("time_utc", "when it ended", lambda r: r.identity.time_utc),
     Column("kind", "run, or allreduce", lambda r: r.kind),
     Column("status", "ok, or why the number must not be used", lambda r: r.status),

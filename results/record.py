@@ -4,8 +4,8 @@ A record is one JSON object. Its format has a number; `Record.from_json` refuses
 
 History:
   1  first format.
-  2  a record has a kind, and may be of all-reducing a message; measurements of towers that go their own way hold
-     tower_step_seconds and staleness_counts. A record of format 1 is of a run and has none of these.
+  2  a record has a kind, and may be of all-reducing a message; its identity may name a session; measurements of towers
+     that go their own way hold tower_step_seconds and staleness_counts. A record of format 1 is of a run on its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import math
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from results import statistics
 from results.version import SUITE_VERSION
@@ -52,7 +54,10 @@ class UnknownFormatError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Which run this is. The keys are hashes: records with equal keys may be compared."""
+    """Which run this is. The keys are hashes: records with equal keys may be compared.
+
+    Runs of one sweep have a `session_id` in common; it is empty for a run on its own.
+    """
 
     run_id: str
     time_utc: str
@@ -62,6 +67,7 @@ class Identity:
     config_key: str
     hardware_key: str
     software_key: str
+    session_id: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,14 +147,14 @@ class Record:
         return json.dumps(_finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, line: str) -> Record:
+    def from_json(cls, line: str | bytes) -> Record:
         """Reads what `to_json` wrote.
 
         Raises:
             UnknownFormatError: the record's `format_version` is not one that this version reads.
             ValueError: the line is not a record.
         """
-        fields = json.loads(line)
+        fields = orjson.loads(line)
         if not isinstance(fields, dict) or "format_version" not in fields:
             raise ValueError("not a record: there is no format_version in it")
         if fields["format_version"] not in _READABLE:
@@ -231,6 +237,7 @@ def identify(
     config: Mapping[str, Any],
     hardware: Mapping[str, Any],
     software: Mapping[str, Any],
+    session_id: str = "",
 ) -> Identity:
     """Gives a run its identity. The mappings must hold only what can move the number."""
     return Identity(
@@ -242,6 +249,7 @@ def identify(
         config_key=key_of(config),
         hardware_key=key_of(hardware),
         software_key=key_of(software),
+        session_id=session_id,
     )
 
 

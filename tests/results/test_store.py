@@ -5,6 +5,7 @@ import fcntl
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,45 @@ def test_finished_records_survive_a_kill(tmp_path: Path) -> None:
     assert len(loaded.problems) <= 1, "at most the line that was being written is damaged"
     with (tmp_path / "results.csv").open() as file:
         assert list(csv.DictReader(file)), "the CSV is whole, if one run behind"
+
+
+def _rows(store: Store) -> list[str]:
+    with store.csv_path.open() as file:
+        return [row["run_id"] for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_text(path.read_text()[:-7]),  # killed while a row was written
+        lambda path: path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1])),  # killed before it was
+        lambda path: path.write_text("other,columns\n"),
+        lambda path: path.write_text(""),
+    ],
+)
+def test_a_csv_that_is_no_view_of_all_records_is_made_anew(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    store = Store(tmp_path)
+    records = [make_record(reason="x" * 100_000) for _ in range(3)]
+    store.append(*records[:2])
+    damage(store.csv_path)
+    store.append(records[2])
+    assert _rows(store) == [record.identity.run_id for record in records]
+
+
+def test_a_csv_that_is_whole_is_appended_to(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append(make_record())
+    same_file = store.csv_path.stat().st_ino
+    added = [make_record(), make_record()]
+    store.append(*added)
+    assert store.csv_path.stat().st_ino == same_file
+    assert _rows(store)[1:] == [record.identity.run_id for record in added]
+
+
+def test_files_are_merged_and_a_record_counts_once(tmp_path: Path) -> None:
+    first, second = Store(tmp_path / "a"), Store(tmp_path / "b")
+    records = [make_record() for _ in range(3)]
+    first.append(*records[:2])
+    second.append(*records[1:])
+    assert load(first.jsonl_path, second.jsonl_path).records == records
