@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -16,6 +18,8 @@ def main() -> int:
     if stranger:
         print(f"run_bench: {stranger}", file=sys.stderr)
         return 2
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a sweep asks a run that takes too long where it stands
     from benchmarks.command_line import dispatch
     from benchmarks.errors import BenchError, ExitStatus
 

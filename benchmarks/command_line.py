@@ -13,8 +13,10 @@ from benchmarks import (
     device_options,
     explain_job,
     flags,
+    grid,
     hardware,
     main_job,
+    sweep_job,
     verify_job,
 )
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
@@ -22,6 +24,7 @@ from variable_mgr import catalog
 
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
+    "sweep": "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
     "verify": "is the arithmetic of every variable manager right on these devices?",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
@@ -29,6 +32,7 @@ _VERBS = {
 }
 _FLAGS = {
     "run": flags.RUN_FLAGS,
+    "sweep": {**flags.SWEEP_FLAGS, **flags.RUN_FLAGS},
     "verify": flags.VERIFY_FLAGS,
     "allreduce": flags.ALLREDUCE_FLAGS,
     "explain": flags.RUN_FLAGS,
@@ -59,6 +63,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if any(word in _HELP_WORDS for word in rest):
         print(_help(verb, groups))
         return ExitStatus.OK
+    if verb == "sweep":
+        return _sweep(rest, arguments)
     parsed = flags.parse(rest, groups)
     if verb == "data":
         return data_job.run(parsed.words, parsed.values)
@@ -75,6 +81,12 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         return allreduce_job.run(allreduce_job.resolve(values, _count_gpus), arguments)
     resolved = config.resolve(values, _count_gpus)
     return _print_config(resolved) if values["print_config"] else main_job.run(resolved, arguments)
+
+
+def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
+    parsed = flags.parse(grid.spell_out_booleans(arguments), grid.sweep_groups(flags.SWEEP_FLAGS))
+    _refuse_words(arguments, parsed.words)
+    return sweep_job.run(sweep_job.resolve(parsed.values, _count_gpus), command)
 
 
 def _print_config(resolved: config.Config) -> ExitStatus:

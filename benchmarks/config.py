@@ -90,8 +90,12 @@ class Config:
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can move the number."""
-        everything = self.to_dict()
-        return {f.name: everything[f.name] for f in dataclasses.fields(self) if not f.metadata.get("aside")}
+        aside = self.aside_fields()
+        return {name: value for name, value in self.to_dict().items() if name not in aside}
+
+    def aside_fields(self) -> list[str]:
+        """Returns the names of the fields that cannot move the number."""
+        return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
 DEFAULT_NUM_BATCHES = 100

@@ -178,6 +178,18 @@ ALLREDUCE_FLAGS: Groups = {
     "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format")],
 }
 
+SWEEP_FLAGS: Groups = {
+    "The sweep": (
+        Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
+        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags"),
+        Flag("resume", bool, "run only what is missing in --output_dir"),
+        Flag("dry_run", bool, "print the grid and stop"),
+        Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)"),
+        Flag("stop_after_seconds", float, "begin no run after so long"),
+        Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
+    )
+}
+
 DATA_FLAGS: Groups = {
     "make-imagenet DIR: write a fake ImageNet": (
         Flag("train_images", int, "training images (default 512)"),

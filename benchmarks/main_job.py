@@ -129,6 +129,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     return Record(
         identity=provenance.identity(config.key_fields()),
         config=config.to_dict(),
+        config_aside=config.aside_fields(),
         environment=provenance.environment,
         model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
         placement=log.placement,

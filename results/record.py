@@ -4,8 +4,9 @@ A record is one JSON object. Its format has a number; `Record.from_json` refuses
 
 History:
   1  first format.
-  2  a record has a kind, and may be of all-reducing a message; its identity may name a session; measurements of towers
-     that go their own way hold tower_step_seconds and staleness_counts. A record of format 1 is of a run on its own.
+  2  a record has a kind, and may be of all-reducing a message; its identity may name a session; it lists config_aside;
+     measurements of towers that go their own way hold tower_step_seconds and staleness_counts. A record of format 1 is
+     of a run on its own.
 """
 
 from __future__ import annotations
@@ -127,7 +128,10 @@ class Derived:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run. `config` and `environment` are plain mappings, so that they can grow without a new format."""
+    """One run. `config` and `environment` are plain mappings, so that they can grow without a new format.
+
+    `config_aside` names the fields of the configuration that cannot move the number and are not in `config_key`.
+    """
 
     identity: Identity
     config: Mapping[str, Any]
@@ -140,6 +144,7 @@ class Record:
     reason: str = ""
     kind: Kind = Kind.RUN
     warnings: Sequence[str] = dataclasses.field(default_factory=list)
+    config_aside: Sequence[str] = dataclasses.field(default_factory=list)
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:

@@ -70,6 +70,16 @@ class Store:
                 "Name a directory that can be made and written."
             ) from error
 
+    def size_bytes(self) -> int:
+        """Returns the size of the JSONL file."""
+        return self.jsonl_path.stat().st_size
+
+    def load(self, offset: int = 0) -> Loaded:
+        """Reads the records that begin at `offset` or after it."""
+        with self.jsonl_path.open("rb") as file, _no_garbage_collection():
+            file.seek(offset)
+            return _load(file, self.jsonl_path)
+
     def append(self, *records: Record) -> list[str]:
         """Appends records and brings the CSV up to date. On return both are on disk.
 

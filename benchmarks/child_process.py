@@ -1,0 +1,110 @@
+"""Runs a command as a process of its own, with a deadline, so that whatever happens to it does not happen to us."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.errors import Terminated
+
+# What a process gets to write down its threads' stacks, and to end in order, before it is killed.
+_STACKS_SECONDS = 2.0
+_GRACE_SECONDS = 30.0
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+        returncode: its exit status; negative for a signal.
+        timed_out: whether its time was up, and it was killed for that.
+        out_of_memory: whether the kernel has meanwhile killed a process of this container for want of memory.
+        seconds: from its start to its end.
+    """
+
+    returncode: int
+    timed_out: bool
+    out_of_memory: bool
+    seconds: float
+
+
+def run(command: Sequence[str], log: Path, timeout_seconds: float | None) -> Ended:
+    """Runs a command to its end; its output goes to a file.
+
+    The process dies with us. If it takes too long, it is told to write down the stacks of its threads (SIGUSR1, see
+    `run_bench.py`) and killed, with all that it has started. If we are interrupted or terminated, it is told so, and
+    given time to end in order.
+
+    Args:
+        command: words.
+        log: receives stdout and stderr.
+        timeout_seconds: None for no limit.
+
+    Raises:
+        KeyboardInterrupt, Terminated: as they came; the process has ended.
+    """
+    begin, kills = time.monotonic(), _out_of_memory_kills()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        timed_out = False
+        try:
+            process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            timed_out = True
+            _end(process, signal.SIGUSR1, _STACKS_SECONDS)
+        except KeyboardInterrupt:
+            _end(process, signal.SIGINT, _GRACE_SECONDS)
+            raise
+        except Terminated:
+            _end(process, signal.SIGTERM, _GRACE_SECONDS)
+            raise
+        _kill_group(process)  # whatever it has started and left behind
+    return Ended(process.returncode, timed_out, _out_of_memory_kills() > kills, time.monotonic() - begin)
+
+
+def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_seconds: float) -> None:
+    """Sends a signal, waits, and kills what is left; a second Ctrl-C cuts the waiting short."""
+    try:
+        process.send_signal(signal_number)
+        process.wait(grace_seconds)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass
+    finally:
+        _kill_group(process)
+        process.wait()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _out_of_memory_kills() -> int:
+    """Returns how many processes of this container the kernel has killed for want of memory; 0 if it does not say."""
+    try:
+        events = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii").split()
+        return int(dict(zip(events[::2], events[1::2], strict=True))["oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return 0
