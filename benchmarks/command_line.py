@@ -16,6 +16,7 @@ from benchmarks import (
     grid,
     hardware,
     main_job,
+    report_job,
     sweep_job,
     verify_job,
 )
@@ -25,6 +26,9 @@ from variable_mgr import catalog
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
     "sweep": "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    "report": "tables, plots and a page from records: report FILE ... --output=DIR",
+    "rerun": "the exact command of a record again: rerun RUN_ID [FILE ...]",
+    "diff": "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
     "verify": "is the arithmetic of every variable manager right on these devices?",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
@@ -33,6 +37,9 @@ _VERBS = {
 _FLAGS = {
     "run": flags.RUN_FLAGS,
     "sweep": {**flags.SWEEP_FLAGS, **flags.RUN_FLAGS},
+    "report": flags.REPORT_FLAGS,
+    "rerun": flags.RERUN_FLAGS,
+    "diff": flags.DIFF_FLAGS,
     "verify": flags.VERIFY_FLAGS,
     "allreduce": flags.ALLREDUCE_FLAGS,
     "explain": flags.RUN_FLAGS,
@@ -66,8 +73,9 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if verb == "sweep":
         return _sweep(rest, arguments)
     parsed = flags.parse(rest, groups)
-    if verb == "data":
-        return data_job.run(parsed.words, parsed.values)
+    about_records = {"report": report_job.run, "rerun": report_job.rerun, "diff": report_job.diff, "data": data_job.run}
+    if verb in about_records:
+        return about_records[verb](parsed.words, parsed.values)
     values = flags.unset(parsed.values)
     if verb == "explain":
         chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)

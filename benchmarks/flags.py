@@ -15,6 +15,7 @@ from absl import flags as absl_flags
 
 from benchmarks.errors import UsageError, did_you_mean
 from models import specs
+from results import published
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
 
@@ -189,6 +190,20 @@ SWEEP_FLAGS: Groups = {
         Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
     )
 }
+
+REPORT_FLAGS: Groups = {
+    "report FILE ...: what records show; without --output, the headline table": (
+        Flag("output", str, "a directory for report.html, report.md, results.csv and plots"),
+        Flag("against", str, "published figures to be put beside", tuple(published.SOURCES)),
+        Flag("where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"),
+    )
+}
+RERUN_FLAGS: Groups = {
+    "rerun RUN_ID [FILE ...]: the exact command of a record again": (
+        Flag("dry_run", bool, "print the command and stop"),
+    )
+}
+DIFF_FLAGS: Groups = {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()}
 
 DATA_FLAGS: Groups = {
     "make-imagenet DIR: write a fake ImageNet": (

@@ -1,55 +1,108 @@
-"""The headline table as text: one line per configuration."""
+"""The headline table: its columns, and the table as text and Markdown; one line per configuration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
 
+from results.anomalies import title
 from results.summary import Row, manager_of
 
-HEADER = (
-    "model",
-    "variable manager",
-    "devices",
-    "batch",
-    "images/s",
-    "95 % interval",
-    "per device",
-    "speed-up",
-    "status",
-)
 
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column.
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Returns a row's cells as text, one per name of the header; what is unknown is empty."""
-    config = row.config
-    repeats = f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else ""
-    return (
-        str(config.get("model", "")) + (" inference" if config.get("forward_only") else ""),
-        manager_of(config),
-        f"{row.devices} {config.get('device', '')}".strip(),
-        str(config.get("batch_per_device", "")),
-        _number(row.images_per_sec, 2),
-        "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}",
-        _number(row.per_device, 2),
-        _number(row.speed_up, 2),
-        f"{row.status}{repeats}",
-    )
+    Attributes:
+        name: with the unit.
+        is_number: whether it is sorted and aligned as one.
+        text: reads it off a row; what is unknown is empty.
+        brief: whether it is shown where there is little room.
+    """
 
-
-def lines(rows: Sequence[Row]) -> list[str]:
-    """Returns the table as lines, and below it why runs did not count."""
-    if not rows:
-        return ["There are no runs."]
-    table = [HEADER, *(cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
-    text.insert(1, "  ".join("-" * width for width in widths))
-    for row in rows:
-        if row.reason:
-            what = f"{row.config.get('model')}, {manager_of(row.config)}, {row.devices} devices"
-            text.append(f"{what}: {row.status}. {row.reason}")
-    return text
+    name: str
+    is_number: bool
+    text: Callable[[Row], str]
+    brief: bool = False
 
 
 def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def _config(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row.config.get(name) or "")
+
+
+def _model(row: Row) -> str:
+    return _config("model")(row) + (" inference" if row.config.get("forward_only") else "")
+
+
+def _milliseconds(which: str) -> Callable[[Row], str]:
+    def text(row: Row) -> str:
+        values = [value for record in row.valid if (value := getattr(record.derived, which)) is not None]
+        return _number(statistics.median(values), 1) if values else ""
+
+    return text
+
+
+def _interval(row: Row) -> str:
+    return "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
+
+
+def _efficiency(row: Row) -> str:
+    return _number(None if row.efficiency is None else 100 * row.efficiency, 0)
+
+
+def _sent_megabytes(row: Row) -> str:
+    sent = (row.records[0].placement.get("sent_per_step") or {}).get("total_bytes")
+    return "" if sent is None else f"{sent / 1e6:.1f}"
+
+
+def _status(row: Row) -> str:
+    return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
+
+
+COLUMNS = (
+    Column("model", False, _model, brief=True),
+    Column("variable manager", False, lambda row: manager_of(row.config), brief=True),
+    Column("devices", True, lambda row: str(row.devices), brief=True),
+    Column("device", False, _config("device")),
+    Column("batch per device", True, _config("batch_per_device"), brief=True),
+    Column("precision", False, _config("precision")),
+    Column("data", False, _config("data_name")),
+    Column("images/s", True, lambda row: _number(row.images_per_sec, 2), brief=True),
+    Column("95 % interval", True, _interval, brief=True),
+    Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
+    Column("speed-up", True, lambda row: _number(row.speed_up, 2), brief=True),
+    Column("efficiency %", True, _efficiency),
+    Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
+    Column("MFU %", True, lambda row: ""),
+    Column("step p50 ms", True, _milliseconds("step_ms_p50")),
+    Column("step p99 ms", True, _milliseconds("step_ms_p99")),
+    Column("sent MB", True, _sent_megabytes),
+    Column("status", False, _status, brief=True),
+    Column("reason", False, lambda row: row.reason),
+)
+
+
+def lines(rows: Sequence[Row]) -> list[str]:
+    """Returns the brief columns as lines of text, and below them why runs did not count."""
+    if not rows:
+        return ["There are no runs."]
+    columns = [column for column in COLUMNS if column.brief]
+    table = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+    text.insert(1, "  ".join("-" * width for width in widths))
+    return text + [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """Returns all columns in which some row has something as a Markdown table."""
+    columns = [column for column in COLUMNS if any(column.text(row) for row in rows)]
+    head = [column.name for column in columns]
+    rule = ["---:" if column.is_number else "---" for column in columns]
+    body = [[column.text(row).replace("|", "\\|") for column in columns] for row in rows]
+    return ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]

@@ -48,6 +48,17 @@ class Row:
         return int(self.config.get("num_devices") or 1)
 
     @property
+    def rate(self) -> float:
+        """Returns images per second of a row that has any.
+
+        Raises:
+            ValueError: no repeat was valid.
+        """
+        if self.images_per_sec is None:
+            raise ValueError("A row without a valid repeat has no rate.")
+        return self.images_per_sec
+
+    @property
     def per_device(self) -> float | None:
         """Returns images per second and device."""
         return None if self.images_per_sec is None else self.images_per_sec / self.devices
@@ -149,14 +160,14 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         if row.images_per_sec is None or row.devices != 1:
             continue
-        same[_likeness(row, _SCALED)] = row
-        likeness = _likeness(row, _SCALED + _MANAGER)
-        best = any_manager.get(likeness)
-        if best is None or (best.images_per_sec or 0) < row.images_per_sec:
-            any_manager[likeness] = row
+        same[likeness(row, _SCALED)] = row
+        but_for_manager = likeness(row, _SCALED + _MANAGER)
+        best = any_manager.get(but_for_manager)
+        if best is None or best.rate < row.images_per_sec:
+            any_manager[but_for_manager] = row
     compared = []
     for row in rows:
-        base = same.get(_likeness(row, _SCALED)) or any_manager.get(_likeness(row, _SCALED + _MANAGER))
+        base = same.get(likeness(row, _SCALED)) or any_manager.get(likeness(row, _SCALED + _MANAGER))
         if base is None or row.images_per_sec is None or not base.images_per_sec:
             compared.append(row)
             continue
@@ -165,7 +176,8 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
     return compared
 
 
-def _likeness(row: Row, ignored: Sequence[str]) -> str:
+def likeness(row: Row, ignored: Sequence[str]) -> str:
+    """Returns what is equal for rows that differ in nothing but these fields of the configuration."""
     first = row.records[0]
     leave_out = {*ignored, *first.config_aside}
     config = {name: value for name, value in first.config.items() if name not in leave_out}

@@ -1,0 +1,157 @@
+"""The verbs `report`, `rerun` and `diff`: what records show. No TensorFlow, but for what `rerun` starts."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.display import say, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
+from results import headline
+from results.anomalies import anomalies
+from results.columns import COLUMNS
+from results.record import Record
+from results.store import JSONL_NAME, load
+from results.summary import summarize
+
+RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
+_DEFAULT_FILE = Path("out") / JSONL_NAME
+
+
+def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Reports the records of files: writes a page and more into a directory, or prints the headline table.
+
+    Raises:
+        UsageError: there is nothing to report, or the directory cannot be written.
+        DataError: a file cannot be read.
+    """
+    paths = _paths(words)
+    records = [record for record in _load(paths) if _matches(record, _conditions(values["where"]))]
+    if not records:
+        raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
+    if values["output"] is None:
+        if values["against"]:
+            raise UsageError("--against is about plots and the page: say --output=DIR, too.")
+        rows = summarize(records)
+        for line in [*headline.lines(rows), "", *anomalies(rows)]:
+            say(line)
+        return ExitStatus.OK
+    from results import report  # with matplotlib, which takes its time
+
+    output = Path(values["output"])
+    try:
+        notes = report.write(records, [str(path) for path in paths], output, against_table=values["against"])
+    except OSError as error:
+        raise UsageError(
+            f"--output={output}: {error.strerror or error}. Name a directory that can be written."
+        ) from error
+    for note in notes[:_MOST_NOTES]:
+        warn(note)
+    say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
+    return ExitStatus.OK
+
+
+_MOST_NOTES = 10
+
+
+def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Runs the exact command of a record again, and returns its exit status.
+
+    Raises:
+        UsageError: no record has this id.
+        DataError: a file cannot be read.
+    """
+    if not words:
+        raise UsageError("rerun: name the record by its run id, such as rerun f13e1c470598 out/results.jsonl.")
+    record = _find(words[0], _load(_paths(words[1:])))
+    command = [sys.executable, str(RUN_BENCH), *record.identity.command]
+    say(f"$ {shlex.join(command[1:])}")
+    return ExitStatus.OK if values["dry_run"] else ExitStatus(subprocess.run(command, check=False).returncode)
+
+
+def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Prints what differs between two records in configuration, environment and result.
+
+    Raises:
+        UsageError: no record has such an id.
+        DataError: a file cannot be read.
+    """
+    if len(words) < 2:
+        raise UsageError("diff: name two records by their run ids, such as diff f13e1c470598 0daa2ee5cace.")
+    records = _load(_paths(words[2:]))
+    first, second = (_find(word, records) for word in words[:2])
+    parts = ("config", "environment", "placement", "derived")
+    sides = [
+        {part: dict(_flat(getattr(r, part) if part != "derived" else vars(r.derived))) for part in parts}
+        for r in (first, second)
+    ]
+    alike = True
+    for part in parts:
+        one, other = (side[part] for side in sides)
+        changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        for name in changed:
+            say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
+        alike = alike and (not changed or part == "derived")
+    if alike:
+        say("Configuration, environment and placement are the same.")
+    return ExitStatus.OK
+
+
+def _paths(words: Sequence[str]) -> list[Path]:
+    """Returns the files that are named; a directory stands for the results in it."""
+    paths = [Path(word) for word in words] or [_DEFAULT_FILE]
+    return [path / JSONL_NAME if path.is_dir() else path for path in paths]
+
+
+def _load(paths: Sequence[Path]) -> list[Record]:
+    try:
+        loaded = load(*paths)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: {error.strerror}. Name files that runs have left, {_DEFAULT_FILE} or so."
+        ) from error
+    for problem in loaded.problems:
+        warn(problem)
+    return loaded.records
+
+
+def _conditions(text: str | None) -> dict[str, str]:
+    names = [column.name for column in COLUMNS]
+    conditions = {}
+    for condition in (text or "").split(",") if text else []:
+        name, equals, value = condition.partition("=")
+        if not equals or name not in names:
+            raise UsageError(
+                f"--where={condition}: say COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
+            )
+        conditions[name] = value
+    return conditions
+
+
+def _matches(record: Record, conditions: Mapping[str, str]) -> bool:
+    return all(str(c.value(record)) == conditions[c.name] for c in COLUMNS if c.name in conditions)
+
+
+def _find(run_id: str, records: Sequence[Record]) -> Record:
+    """Returns the record whose id begins so."""
+    found = [record for record in records if record.identity.run_id.startswith(run_id)]
+    if len(found) == 1:
+        return found[0]
+    many = f"{len(found)} records have ids that begin with" if found else "No record has the id"
+    raise UsageError(f"{many} '{run_id}'; ids are in results.csv, column run_id.")
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, value
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

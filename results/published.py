@@ -1,0 +1,89 @@
+"""Published figures, kept as CSV beside this file, and which of them belong beside the user's own."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import importlib.resources
+from collections.abc import Sequence
+
+from results.summary import Row
+
+SOURCES = {
+    "guide2017": "TensorFlow benchmarks, tensorflow.org/performance/benchmarks, 2017: DGX-1, Google Compute Engine, "
+    "Amazon EC2, with tf_cnn_benchmarks",
+    "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
+}
+# How the tables call our models. Versions of ResNet-50 differ by 6 % in operations; they are put side by side.
+_MODELS = {
+    "inception3": "Inception v3",
+    "resnet50": "ResNet-50",
+    "resnet50_v1.5": "ResNet-50",
+    "resnet152": "ResNet-152",
+    "alexnet": "AlexNet",
+    "vgg16": "VGG16",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One published rate.
+
+    Attributes:
+        where: the machine, and where it stands.
+        model: as the table calls it.
+        setting: variable manager, precision, data: what is known.
+        batch_per_device: None if it is not known.
+        devices: how many.
+        images_per_sec: over all of them.
+    """
+
+    where: str
+    model: str
+    setting: str
+    batch_per_device: int | None
+    devices: int
+    images_per_sec: float
+
+
+@functools.cache
+def figures(table: str) -> tuple[Figure, ...]:
+    """Reads a table, a key of `SOURCES`."""
+    text = importlib.resources.files("results").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
+    return tuple(map(_figure, csv.DictReader(text.splitlines())))
+
+
+def _figure(row: dict[str, str]) -> Figure:
+    setting = [row[name] for name in ("variable_update", "framework", "precision", "data") if row.get(name)]
+    batch = row["batch_per_gpu"]
+    return Figure(
+        where=row.get("platform") or f"{row['hardware']} ({row['source']})",
+        model=row.get("model") or "ResNet-50",
+        setting=", ".join(setting),
+        batch_per_device=int(batch) if batch.isdigit() else None,
+        devices=int(row["gpus"]),
+        images_per_sec=float(row["images_per_sec"]),
+    )
+
+
+def beside(row: Row, table: str) -> list[Figure]:
+    """Returns the figures of the same model and number of devices; those of the same batch come first."""
+    model = _MODELS.get(str(row.config.get("model")))
+    alike = [figure for figure in figures(table) if (figure.model, figure.devices) == (model, row.devices)]
+    return sorted(alike, key=lambda figure: figure.batch_per_device != row.config.get("batch_per_device"))
+
+
+def lines_of(table: str, model: str) -> dict[str, list[Figure]]:
+    """Returns, for each machine and setting, the figures of a model of ours by number of devices."""
+    lines: dict[str, list[Figure]] = {}
+    for figure in figures(table):
+        if figure.model == _MODELS.get(model):
+            batch = figure.batch_per_device or "unknown"
+            lines.setdefault(f"{figure.where}, {figure.setting}, batch {batch}", []).append(figure)
+    return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}
+
+
+def comparison(rows: Sequence[Row], table: str) -> list[tuple[Row, Figure]]:
+    """Returns the user's valid rows with each figure that belongs beside them."""
+    return [(row, figure) for row in rows if row.images_per_sec is not None for figure in beside(row, table)]

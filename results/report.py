@@ -1,0 +1,106 @@
+"""Turns records into files to look at: a page, a Markdown file, a CSV, and each plot as SVG and PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from results import headline, published
+from results.anomalies import anomalies, title
+from results.cause_plots import against, reductions
+from results.figures import as_svg, drawn, save
+from results.page import Drawing, Page, reduction_lines
+from results.plots import PLOTS
+from results.record import Record, Status
+from results.store import as_csv, replace
+from results.summary import Row, summarize
+
+
+def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, against_table: str | None) -> list[str]:
+    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
+
+    Args:
+        records: what to report.
+        sources: where they come from, in words.
+        output: a directory, which is made if needed.
+        against_table: a key of `results.published.SOURCES`, or None.
+
+    Returns:
+        What looks odd, in sentences.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    rows = summarize(records)
+    notes = anomalies(rows)
+    plots = output / "plots"
+    plots.mkdir(parents=True, exist_ok=True)
+    drawings = []
+    more = [reductions(records), *([against(against_table)] if against_table else [])]
+    for plot, figure in drawn([*PLOTS, *more], rows):
+        save(figure, plots / plot.name)
+        drawings.append(Drawing(plot.name, plot.title, plot.reading, as_svg(figure)))
+    beside = published_lines(rows, against_table) if against_table else []
+    page = Page(
+        records=records,
+        rows=rows,
+        notes=notes,
+        drawings=drawings,
+        sources=sources,
+        beside=beside,
+        beside_source=published.SOURCES.get(against_table or "", ""),
+        summary=summary(records, rows),
+    )
+    replace(output / "report.html", page.html())
+    replace(output / "report.md", "\n".join(_markdown(records, rows, notes, drawings, beside)) + "\n")
+    replace(output / "results.csv", as_csv(records))
+    return notes
+
+
+def summary(records: Sequence[Record], rows: Sequence[Row]) -> str:
+    """Returns in a sentence what was run and what came of it."""
+    valid = sum(record.status is Status.OK for record in records)
+    machines = len({record.identity.hardware_key for record in records})
+    text = (
+        f"{len(records)} records of {len(rows)} configurations on {machines} machine{'s' * (machines != 1)}; "
+        f"{valid} valid, {len(records) - valid} not."
+    )
+    best = max((row for row in rows if row.images_per_sec is not None), key=lambda row: row.rate, default=None)
+    return text if best is None else f"{text} Fastest: {title(best)} with {best.rate:.2f} images/s."
+
+
+def published_lines(rows: Sequence[Row], table: str) -> list[list[str]]:
+    """Returns the user's rows beside published figures, as cells."""
+    return [
+        [
+            title(row),
+            f"{row.rate:.2f}",
+            figure.where,
+            f"{figure.setting}, batch {figure.batch_per_device or 'unknown'}, {figure.devices} devices",
+            f"{figure.images_per_sec:g}",
+            f"{row.rate / figure.images_per_sec:.3f}",
+        ]
+        for row, figure in published.comparison(rows, table)
+    ]
+
+
+def _markdown(
+    records: Sequence[Record],
+    rows: Sequence[Row],
+    notes: Sequence[str],
+    drawings: Sequence[Drawing],
+    beside: Sequence[Sequence[str]],
+) -> list[str]:
+    lines = ["# CNN training benchmark", "", summary(records, rows), "", "## Results", "", *headline.markdown(rows), ""]
+    if notes:
+        lines += ["## Worth a look", "", *(f"- {note}" for note in notes), ""]
+    for drawing in drawings:
+        lines += [f"## {drawing.title}", "", f"![{drawing.title}](plots/{drawing.name}.svg)", "", drawing.reading, ""]
+    if beside:
+        lines += ["## The same, published", "", "| yours | images/s | published for | setting | images/s | ratio |"]
+        lines += ["|---|---:|---|---|---:|---:|", *("| " + " | ".join(cells) + " |" for cells in beside), ""]
+    reduced = reduction_lines(records)
+    if reduced:
+        lines += ["## Reductions", "", "| message | bytes | reduction | devices | ms | busbw GB/s | status |"]
+        lines += ["|---|---:|---|---:|---:|---:|---|", *("| " + " | ".join(cells) + " |" for cells in reduced), ""]
+    return lines
