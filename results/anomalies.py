@@ -17,7 +17,8 @@ def title(row: Row) -> str:
     """Returns what a row is, in few words."""
     config = row.config
     inference = " inference" if config.get("forward_only") else ""
-    devices = f"{row.devices} {config.get('device') or 'device'}{'s' * (row.devices > 1)}"
+    kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
+    devices = f"{row.devices} {kind}{'s' * (row.devices > 1)}"
     return f"{config.get('model')}{inference}, {manager_of(config)}, {devices}, batch {config.get('batch_per_device')}"
 
 

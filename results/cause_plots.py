@@ -17,6 +17,7 @@ from results.figures import (
     MOST_PANELS,
     Plot,
     grouped,
+    legend_above,
     look,
     panels_of,
     valid_training,
@@ -58,15 +59,16 @@ def sent(rows: Sequence[Row]) -> Figure | None:
     left = [0.0] * len(bars)
     for number, kind in enumerate(kinds):
         sizes = [(bar.get(kind) or 0) / 1e6 for bar in bars.values()]
-        axis.barh(list(bars), sizes, left=left, color=COLOURS[number], label=kind.removesuffix("_bytes"))
+        if any(sizes):
+            axis.barh(list(bars), sizes, left=left, color=COLOURS[number], label=kind.removesuffix("_bytes"))
         left = [base + size for base, size in zip(left, sizes, strict=True)]
     axis.set(xlabel="MB sent per step, all devices together")
-    axis.legend()
+    legend_above(axis)
     return figure
 
 
 def time_goes(rows: Sequence[Row]) -> Figure | None:
-    """Stacked bars: computing, exchange and input in a step."""
+    """Stacked bars: the shares of computing, exchange and input in a step."""
     siblings = Siblings(rows)
     bars = {}
     for row in valid_training(rows):
@@ -79,11 +81,14 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     figure, (axis,) = panels_of(1, 1.2 + 0.3 * len(bars))
     left = [0.0] * len(bars)
     for number, part in enumerate(("computing", "exchange", "input")):
-        widths = [1000 * parts[part] for parts in bars.values()]
-        axis.barh(list(bars), widths, left=left, color=COLOURS[number], label=part)
-        left = [base + width for base, width in zip(left, widths, strict=True)]
-    axis.set(xlabel="ms per step")
-    axis.legend()
+        shares = [100 * parts[part] / sum(parts.values()) for parts in bars.values()]
+        if any(shares):
+            axis.barh(list(bars), shares, left=left, color=COLOURS[number], label=part)
+        left = [base + share for base, share in zip(left, shares, strict=True)]
+    for place, parts in enumerate(bars.values()):
+        axis.text(101, place, f"{1000 * sum(parts.values()):.0f} ms", va="center")
+    axis.set(xlabel="% of a step", xlim=(0, 112))
+    legend_above(axis)
     return figure
 
 

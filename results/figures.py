@@ -71,10 +71,10 @@ def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Fi
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with so many panels, two in a row."""
+    """Returns a figure with so many panels, two in a row; one alone is wider."""
     columns = min(2, count)
     lines = -(-count // columns)
-    figure = Figure(figsize=(4.6 * columns, height * lines), layout="constrained")
+    figure = Figure(figsize=(7.5 if count == 1 else 4.6 * columns, height * lines), layout="constrained")
     axes = list(figure.subplots(lines, columns, squeeze=False).flat)
     for unused in axes[count:]:
         unused.set_visible(False)
@@ -117,6 +117,11 @@ def model_and_batch(row: Row) -> str:
 def lines_of(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterator[tuple[Any, list[Row]]]:
     """Returns the lines of a panel, at most as many as can be told apart."""
     yield from grouped(rows, key, MOST_LINES).items()
+
+
+def legend_above(axis: Axes) -> None:
+    """Puts the legend above the panel, where it covers nothing."""
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
 
 
 def look(number: int) -> dict[str, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-from scipy import stats
 
 from results.record import Kind, Record, Status, key_of
 
@@ -142,8 +141,10 @@ def _row(records: Sequence[Record]) -> Row:
 
 def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Returns a t interval of the geometric mean of at least two repeats' rates: processes differ, not only steps."""
+    from scipy import stats  # takes longer to import than all else that `--help` needs
+
     logs = [math.log(rate) for rate in rates]
-    spread = stats.tstd(logs) / math.sqrt(len(logs))
+    spread = statistics.stdev(logs) / math.sqrt(len(logs))
     half = float(stats.t.ppf((1 + confidence) / 2, len(logs) - 1) * spread)
     middle = sum(logs) / len(logs)
     return math.exp(middle - half), math.exp(middle + half)

@@ -1,0 +1,173 @@
+"""The report from fake records, and its page in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results import published, report
+from results.columns import COLUMNS
+from results.record import Record
+from results.summary import summarize
+from tests.results.conftest import fake_run
+
+
+@pytest.fixture(scope="module")
+def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("report")
+    report.write(everything, ["fake.jsonl"], output, against_table="guide2017")
+    return output
+
+
+def test_every_plot_is_drawn_as_a_picture(written: Path) -> None:
+    names = {path.stem for path in (written / "plots").glob("*.svg")}
+    wanted = {"scaling", "efficiency", "managers", "batches", "time", "sent", "real_over_synthetic", "steps"}
+    assert names == wanted | {"reductions_plot", "against_guide2017"}
+    for name in names:
+        assert (written / "plots" / f"{name}.png").stat().st_size > 5000
+        assert "currentColor" not in (written / "plots" / f"{name}.svg").read_text()
+
+
+def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:
+    markdown = (written / "report.md").read_text()
+    assert "| resnet50 | independent | 1 | gpu | 32 |" in markdown
+    assert "scales to 53%" in markdown and "(plots/scaling.svg)" in markdown
+    with (written / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run_id"] for row in rows] == [record.identity.run_id for record in everything]
+
+
+def test_the_page_needs_nothing_else(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", page)
+    assert not re.findall(r"url\((?!#)", page.replace("url('#", "url(#").replace('url("#', "url(#"))
+    assert "<script>alert" not in page, "what records hold is text, never markup"
+    assert "&lt;b&gt;1&lt;/b&gt;" in page
+    assert page.count("currentColor") > 10, "plots take the page's colours"
+
+
+def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Record]) -> None:
+    report.write([r for r in everything if r.kind == "allreduce"], ["x"], tmp_path, against_table=None)
+    assert "busbw" in (tmp_path / "report.html").read_text()
+
+
+def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
+    (row,) = summarize([fake_run(num_devices=8, batch_per_device=64)])
+    beside = published.beside(row, "guide2017")
+    assert {(figure.model, figure.devices) for figure in beside} == {("ResNet-50", 8)}
+    assert beside[0].batch_per_device == 64
+    assert any("DGX-1" in figure.where and figure.images_per_sec == 1734 for figure in beside) or beside
+    assert {figure.model for figure in published.figures("modern")} == {"ResNet-50"}
+    assert all(figure.images_per_sec > 0 for table in published.SOURCES for figure in published.figures(table))
+
+
+GOLDEN_HEADER = (
+    "run_id,session_id,time_utc,kind,status,reason,model,variable_update,all_reduce_spec,staged_vars,"
+    "relaxed_consistency,num_gpus,device"
+)
+
+
+def test_the_csv_header_begins_as_it_always_has() -> None:
+    assert ",".join(column.name for column in COLUMNS).startswith(GOLDEN_HEADER)
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
+
+
+def _browser() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = _browser()
+    if program is None:
+        pytest.skip("no Chromium on this machine: install Debian's package chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(params=[1280, 390])
+def page(browser: Any, written: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": request.param, "height": 900})
+    opened = context.new_page()
+    problems: list[str] = []
+    opened.on("console", lambda message: problems.append(message.text))
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("request", lambda r: problems.append(r.url) if not r.url.startswith("file:") else None)
+    opened.goto(f"file://{written / 'report.html'}")
+    yield opened
+    assert problems == [], "no console message, no error, no request to anywhere"
+    context.close()
+
+
+def _column(page: Any, name: str) -> list[str]:
+    return page.locator(f"#table tbody td[data-label='{name}']").all_text_contents()
+
+
+def test_the_table_sorts(page: Any) -> None:
+    # On a phone the heads are there for a keyboard and a screen reader alone.
+    page.locator("#table thead button", has_text="images/s").evaluate("button => button.click()")
+    rates = [float(text) for text in _column(page, "images/s") if text]
+    assert rates == sorted(rates, reverse=True) and len(rates) > 10
+    assert _column(page, "images/s")[-1] == "", "what is unknown comes last"
+    page.locator("#table thead button", has_text="images/s").evaluate("button => button.click()")
+    assert [float(text) for text in _column(page, "images/s") if text] == rates[::-1]
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    page.locator("#table thead button", has_text="model").focus()
+    page.keyboard.press("Enter")
+    assert _column(page, "model") == sorted(_column(page, "model"))
+
+
+def test_the_table_filters(page: Any) -> None:
+    total = len(_column(page, "model"))
+    page.fill("#filter", "vgg16 independent")
+    assert set(_column(page, "model")) == {"vgg16"} and len(_column(page, "model")) == 3
+    assert page.locator("#count").text_content() == f"3 of {total} rows"
+    page.fill("#filter", "")
+    page.select_option("#status", "oom")
+    assert _column(page, "model") == ["inception3"]
+    assert page.locator("#table tr.failed").count() == 1
+
+
+def test_nothing_is_wider_than_the_window(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_command_can_be_copied(page: Any) -> None:
+    button = page.locator("button.copy").first
+    assert button.get_attribute("data-command").startswith("run_bench.py --model=resnet50")
+
+
+def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
+    records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
+    report.write(records, ["many.jsonl"], tmp_path, against_table=None)
+    assert (tmp_path / "report.html").stat().st_size < 1.5e6
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path / 'report.html'}")
+    assert page.locator("#table tbody tr").count() == 300
+    page.click("#more")
+    assert page.locator("#table tbody tr").count() == 600
+    page.fill("#filter", "1200")
+    assert page.locator("#table tbody tr").count() >= 1
+    page.close()
+
+
+def test_a_record_fits_its_schema(everything: list[Record]) -> None:
+    import jsonschema
+
+    schema = json.loads((Path(report.__file__).parent / "data" / "record.schema.json").read_text())
+    for record in everything:
+        jsonschema.validate(json.loads(record.to_json()), schema)
+    broken = json.loads(everything[0].to_json()) | {"status": "fine"}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from results import headline, siblings
+from results.anomalies import anomalies
+from results.record import Record, Status
+from results.summary import manager_of, repeats_interval, summarize
+from tests.results.conftest import fake_run
+
+
+def test_repeats_are_one_row_and_their_rate_is_all_images_over_all_time() -> None:
+    (row,) = summarize([fake_run(step_seconds=0.1), fake_run(step_seconds=0.3), fake_run(status=Status.CRASH)])
+    assert len(row.records) == 3 and len(row.valid) == 2
+    assert row.images_per_sec == pytest.approx(2 * 20 * 32 / (20 * 0.1 + 20 * 0.3))
+    assert row.status == "2 ok, 1 crash"
+    assert row.tflops == pytest.approx(3 * 7.7e9 * row.images_per_sec / 1e12)
+
+
+def test_other_hardware_is_another_row() -> None:
+    assert len(summarize([fake_run(), fake_run(hardware="another")])) == 2
+
+
+def test_the_interval_of_repeats_by_hand() -> None:
+    """Logs 0 and 2: mean 1, standard error 1, t of one degree of freedom 12.706."""
+    low, high = repeats_interval([1.0, math.exp(2.0)])
+    assert math.log(low) == pytest.approx(1 - 12.706, abs=1e-3)
+    assert math.log(high) == pytest.approx(1 + 12.706, abs=1e-3)
+
+
+def test_speed_up_is_over_one_device_that_is_alike() -> None:
+    rows = summarize(
+        [
+            fake_run(),
+            fake_run(variable_update="independent", step_seconds=0.08),
+            fake_run(num_devices=4, step_seconds=0.125),
+            fake_run(num_devices=4, variable_update="parameter_server", step_seconds=0.1),
+            fake_run(num_devices=4, model="vgg16"),
+            fake_run(num_devices=4, hardware="another"),
+        ]
+    )
+    assert rows[2].speed_up == pytest.approx(4 * 0.1 / 0.125), "one device under the same manager"
+    assert rows[2].base == rows[0].records[0].identity.run_id
+    assert rows[2].efficiency == pytest.approx(0.8)
+    assert rows[3].speed_up == pytest.approx(4 * 0.08 / 0.1), "the fastest on one device, as its manager was not run"
+    assert rows[4].speed_up is None and rows[5].speed_up is None
+
+
+def test_a_row_without_a_valid_repeat_has_no_rate() -> None:
+    (row,) = summarize([fake_run(status=Status.TIMEOUT, reason="Not done.")])
+    assert row.images_per_sec is None and row.status == "timeout" and row.reason == "Not done."
+    with pytest.raises(ValueError, match="valid"):
+        row.rate  # noqa: B018 - raises
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"variable_update": "replicated", "modifiers": {"all_reduce_spec": "xring#2"}}, "replicated xring#2"),
+        ({"variable_update": "parameter_server", "shared_on": "cpu"}, "parameter_server on cpu"),
+        (
+            {"variable_update": "parameter_server", "shared_on": "gpu", "modifiers": {"asynchronous": True}},
+            "parameter_server on gpu async",
+        ),
+        ({"variable_update": "local_sgd", "modifiers": {"local_sgd_steps": 4}}, "local_sgd every 4"),
+        ({}, ""),
+    ],
+)
+def test_managers_in_few_words(config: dict, words: str) -> None:
+    assert manager_of(config) == words
+
+
+def test_where_time_goes(everything: list[Record]) -> None:
+    rows = summarize(everything)
+    index = siblings.Siblings(rows)
+    of = {
+        (row.config["model"], row.config["variable_update"], row.devices, row.config["data_name"]): row for row in rows
+    }
+    exchange = siblings.where_time_goes(of["resnet50", "parameter_server", 4, "synthetic"], index)
+    assert exchange == pytest.approx({"computing": 0.102, "exchange": 0.102 * 0.9, "input": 0.0}, rel=1e-6)
+    real = siblings.where_time_goes(of["resnet50", "replicated", 2, "imagenet"], index)
+    assert real == pytest.approx({"computing": 0.102, "exchange": 0.00102, "input": 0.125 - 0.10302}, rel=1e-6)
+    assert sum(real.values()) == pytest.approx(0.125)
+
+
+def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
+    found = "\n".join(anomalies(summarize(everything)))
+    assert "resnet50, parameter_server on gpu, 4 GPUs, batch 32: scales to 53% of 4 devices" in found
+    assert "real data reach 82% of synthetic" in found
+    assert "fp16 is slower than fp32 (0.85 x)" in found
+    assert "no valid result (oom). Out of memory" in found
+    assert "independent" not in found.replace("--variable_update=independent", "")
+    many = [fake_run(step_seconds=seconds) for seconds in (0.1, 0.1, 0.1, 0.15)]
+    assert "one of 4 repeats is -33% off their median" in anomalies(summarize(many))[0]
+    slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]
+    assert "slower than one device (0.80 x)" in anomalies(summarize(slower))[0]
+    cpu = [fake_run(device="cpu"), fake_run(device="cpu", num_devices=2, step_seconds=0.25)]
+    assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
+
+
+def test_the_terminal_table(everything: list[Record]) -> None:
+    lines = headline.lines(summarize(everything))
+    assert lines[0].startswith("model")
+    assert lines[2].split() == [
+        "resnet50",
+        "independent",
+        "1",
+        "32",
+        "313.73",
+        "313.73",
+        "to",
+        "313.73",
+        "313.73",
+        "1.00",
+        "ok",
+        "(3",
+        "of",
+        "3)",
+    ]
+    assert lines[-1].endswith("skipped. asks for 8 GPUs")
+    assert headline.lines([]) == ["There are no runs."]
