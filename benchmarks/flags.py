@@ -1,4 +1,4 @@
-"""The command line: which flags there are, and how they are read. Nothing else knows a flag's name.
+"""The command line: which flags there are. Nothing else knows a flag's name.
 
 Flags are spelled as in tf_cnn_benchmarks. An unset flag is None; `benchmarks.config` turns what was given into
 decisions.
@@ -6,33 +6,16 @@ decisions.
 
 from __future__ import annotations
 
-import dataclasses
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from absl import flags as absl_flags
-
-from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse
 from models import specs
 from results import published
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
 
-_TRUE_OR_FALSE = ("true", "false")
-
-
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """One flag. `kind` is bool, int, float or str; with `choices` it is a word of them, in any case."""
-
-    name: str
-    kind: type
-    help: str
-    choices: tuple[str, ...] = ()
-
-
-Groups = Mapping[str, Sequence[Flag]]
+__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "unset"]
 
 RUN_FLAGS: Groups = {
     "What is trained": (
@@ -220,94 +203,3 @@ def unset(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of all flags of `run`, None for those that are not among `values`."""
     every = {flag.name: None for group in RUN_FLAGS.values() for flag in group}
     return every | dict(values)
-
-
-@dataclasses.dataclass(frozen=True)
-class Parsed:
-    """What the command line said: every flag's value (None: not given), and the words that are no flags."""
-
-    values: Mapping[str, Any]
-    words: Sequence[str]
-
-
-def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
-    """Reads flags.
-
-    Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`), a boolean may be
-    followed by the word true or false, which is common in scripts for tf_cnn_benchmarks.
-
-    Raises:
-        UsageError: an unknown flag, or a value that the flag does not take.
-    """
-    table = [flag for group in groups.values() for flag in group]
-    flag_values = absl_flags.FlagValues()
-    for flag in table:
-        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **_form(flag))
-    flag_values.set_gnu_getopt(True)
-    try:
-        words = flag_values(["run_bench.py", *_join_booleans(arguments, table)])[1:]
-    except absl_flags.UnrecognizedFlagError as error:
-        raise UsageError(
-            f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
-            "See --help for all flags."
-        ) from error
-    except (absl_flags.Error, OSError) as error:
-        raise UsageError(str(error)) from error
-    return Parsed({flag.name: flag_values[flag.name].value for flag in table}, words)
-
-
-def describe(groups: Groups) -> str:
-    """Returns the groups of flags as text for `--help`."""
-    lines = []
-    for title, group in groups.items():
-        lines.append(f"\n{title}:")
-        for flag in group:
-            value = "" if flag.kind is bool else "=" + ("|".join(flag.choices) or flag.kind.__name__.upper())
-            lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
-            lines += textwrap.wrap(flag.help, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines)
-
-
-class _Choice(absl_flags.ArgumentParser):
-    """A word of a fixed set, in any case; a miss names the nearest."""
-
-    syntactic_help = "one of the choices"
-
-    def __init__(self, choices: Sequence[str]) -> None:
-        super().__init__()
-        self.choices = {choice.lower(): choice for choice in choices}
-
-    def parse(self, argument: str) -> str:
-        """Returns the choice as it is spelled in the table."""
-        if argument.lower() not in self.choices:
-            known = list(self.choices.values())
-            raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
-        return self.choices[argument.lower()]
-
-
-def _parser(flag: Flag) -> absl_flags.ArgumentParser:
-    if flag.choices:
-        return _Choice(flag.choices)
-    parsers = {
-        bool: absl_flags.BooleanParser,
-        int: absl_flags.IntegerParser,
-        float: absl_flags.FloatParser,
-        str: absl_flags.ArgumentParser,
-    }
-    return parsers[flag.kind]()
-
-
-def _form(flag: Flag) -> dict[str, Any]:
-    return {"boolean": True} if flag.kind is bool else {}
-
-
-def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for flags that are boolean."""
-    booleans = {f"--{flag.name}" for flag in table if flag.kind is bool}
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] in booleans and argument.lower() in _TRUE_OR_FALSE:
-            joined[-1] += f"={argument.lower()}"
-        else:
-            joined.append(argument)
-    return joined

@@ -19,10 +19,10 @@ MAY_IMPORT = {
     "variable_mgr": {"variable_mgr"},
 }
 NEEDS_NO_TENSORFLOW = (
-    "results.record, results.store, results.columns, results.statistics, results.doubts, results.summary, results.report, "
-    "results.plots, models.specs, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job, "
-    "variable_mgr.catalog, variable_mgr.placement, benchmarks.config, benchmarks.flags, benchmarks.command_line, "
-    "benchmarks.main_job, benchmarks.data_job, benchmarks.measuring, benchmarks.display, benchmarks.tfrecord"
+    "results.record, results.store, results.columns, results.statistics, results.doubts, results.summary, "
+    "results.report, results.plots, models.specs, variable_mgr.catalog, variable_mgr.placement, benchmarks.config, "
+    "benchmarks.flags, benchmarks.command_line, benchmarks.main_job, benchmarks.data_job, benchmarks.measuring, "
+    "benchmarks.display, benchmarks.tfrecord, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job"
 )
 MOST_LINES_IN_A_FILE = 300
 MOST_LINES_IN_A_FUNCTION = 40
