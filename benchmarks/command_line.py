@@ -133,8 +133,10 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
 
 def _help(verb: str, groups: flags.Groups) -> str:
     verbs = "\n".join(f"  {name:9} {meaning}" for name, meaning in _VERBS.items())
+    presets = "|".join(flags.presets())
     return (
         "How fast does a CNN train on these devices and this TensorFlow build, and why?\n\n"
         f"usage: run_bench.py [verb] --flag=value ...\n\nVerbs:\n{verbs}\n\nFlags of '{verb}' "
-        f"(also --flagfile=FILE; run_bench.py VERB --help for other verbs'):\n{flags.describe(groups)}"
+        f"(also --flagfile=FILE, --preset={presets}; run_bench.py VERB --help for other verbs'):\n"
+        f"{flags.describe(groups)}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
@@ -12,6 +13,7 @@ from absl import flags as absl_flags
 from benchmarks.errors import UsageError, did_you_mean
 
 _TRUE_OR_FALSE = ("true", "false")
+_PRESETS = Path(__file__).resolve().parent / "presets"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +41,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
     Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`), a boolean may be
-    followed by the word true or false, which is common in scripts for tf_cnn_benchmarks.
+    followed by the word true or false, which is common in scripts for tf_cnn_benchmarks; and `--preset=NAME` stands for
+    a file of flags that comes with the suite.
 
     Raises:
         UsageError: an unknown flag, or a value that the flag does not take.
@@ -50,7 +53,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **_form(flag))
     flag_values.set_gnu_getopt(True)
     try:
-        words = flag_values(["run_bench.py", *_join_booleans(arguments, table)])[1:]
+        words = flag_values(["run_bench.py", *_join_booleans(_read_presets(arguments), table)])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         raise UsageError(
             f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
@@ -104,6 +107,23 @@ def _parser(flag: Flag) -> absl_flags.ArgumentParser:
 
 def _form(flag: Flag) -> dict[str, Any]:
     return {"boolean": True} if flag.kind is bool else {}
+
+
+def presets() -> list[str]:
+    """Returns the names of the presets."""
+    return sorted(path.stem for path in _PRESETS.glob("*.flags"))
+
+
+def _read_presets(arguments: Sequence[str]) -> list[str]:
+    """Turns `--preset=NAME` into `--flagfile=` and its file."""
+    words = []
+    for argument in arguments:
+        name = argument.removeprefix("--preset=")
+        if argument == "--preset" or argument != name and name not in presets():
+            hint = did_you_mean(name, presets()) if name != argument else ""
+            raise UsageError(f"{argument}: say --preset=NAME.{hint} Presets: {', '.join(presets())}.")
+        words.append(argument if argument == name else f"--flagfile={_PRESETS / name}.flags")
+    return words
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:

@@ -20,7 +20,7 @@ from results.version import SUITE_VERSION
 
 _TITLE = "CNN training benchmark"
 # More rows than that are drawn when they are asked for; a page with all of 10,000 would take seconds to open.
-_STATIC_ROWS = 300
+_STATIC_ROWS = 150
 _MOST_NOTES = 30
 _MOST_REDUCTIONS = 500
 _MOST_ENVIRONMENTS = 6

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import flags
+from benchmarks import flags, grid
 from benchmarks.errors import UsageError
 
 TABLE = [flag for group in flags.RUN_FLAGS.values() for flag in group]
@@ -85,3 +85,17 @@ def test_flags_that_the_peer_has_are_of_its_type() -> None:
     common = [flag for flag in TABLE if flag.name in peer]
     assert len(common) >= 20
     assert {flag.name: flag.kind for flag in common} == {flag.name: peer[flag.name] for flag in common}
+
+
+@pytest.mark.parametrize("name", flags.presets())
+def test_every_preset_is_a_grid_that_can_be_run(name: str) -> None:
+    parsed = flags.parse([f"--preset={name}", "--num_gpus=1"], grid.sweep_groups(flags.SWEEP_FLAGS))
+    cells = grid.cells([{**grid.of_flags(parsed.values), "device": ["cpu"]}], lambda: 0)
+    assert cells and all(cell.config for cell in cells), "and what is said after it wins"
+
+
+def test_an_unknown_preset_is_named() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'quick'"):
+        flags.parse(["--preset=quik"], flags.RUN_FLAGS)
+    with pytest.raises(UsageError, match="say --preset=NAME"):
+        flags.parse(["--preset", "quick"], flags.RUN_FLAGS)
