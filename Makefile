@@ -14,13 +14,13 @@ ARGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench test test-slow test-all lint typecheck install install-test clean
+.PHONY: bench test test-slow test-all lint typecheck install install-test browser clean
 .DELETE_ON_ERROR:
 
 bench: install
 	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
 
-test: lint typecheck
+test: lint typecheck browser
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: install-test
@@ -34,6 +34,13 @@ lint: install-test
 
 typecheck: install-test
 	$(BIN)/mypy
+
+# The report's page is tested in a real browser: Debian's is installed where we may, elsewhere its tests are skipped.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	    || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing Chromium ..." \
+	         && { apt-get update -qq; apt-get install -y -qq chromium; } >/dev/null 2>&1; } \
+	    || echo "There is no Chromium: the tests of the report's page will be skipped."
 
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test
