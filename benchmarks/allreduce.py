@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,57 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.errors import headline
+from benchmarks.messages import Message, Patience, Timing
 from benchmarks.oracle import relative_error
 from models import building, specs
 from variable_mgr.algorithms import Place
 from variable_mgr.reduction import Reduction
 
-FLOAT32_BYTES = 4
 _FEWEST_ROUNDS = 3
-_UNITS = {2**30: "G", 2**20: "M", 2**10: "K", 1: ""}
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    """What is reduced: float32 tensors of these shapes on every tower."""
-
-    name: str
-    shapes: tuple[tuple[int, ...], ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Returns the size of one tower's tensors."""
-        return FLOAT32_BYTES * sum(math.prod(shape) for shape in self.shapes)
-
-
-@dataclasses.dataclass(frozen=True)
-class Patience:
-    """How often a message is reduced: rounds in which every reduction has its turn.
-
-    Attributes:
-        warmup_rounds: not measured; the first pays for graph optimisation.
-        rounds: measured, at most.
-        enough_seconds: once a message has taken so long, three measured rounds suffice.
-    """
-
-    warmup_rounds: int
-    rounds: int
-    enough_seconds: float
-
-
-@dataclasses.dataclass
-class Timing:
-    """What came of one reduction of one message: seconds of each round and the error, or why it failed."""
-
-    seconds: list[float] = dataclasses.field(default_factory=list)
-    error: float | None = None
-    failure: str = ""
-
-
-def of_size(size_bytes: int) -> Message:
-    """Returns one tensor of that size."""
-    unit = next(unit for unit in _UNITS if size_bytes % unit == 0)
-    return Message(f"{size_bytes // unit}{_UNITS[unit]}", ((size_bytes // FLOAT32_BYTES,),))
+_CHECKED_ELEMENTS = 2**20
 
 
 def of_model(name: str) -> Message:
@@ -76,8 +32,6 @@ def measure(
     place: Place,
     config: tf.compat.v1.ConfigProto,
     patience: Patience,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Reduces a message by each reduction in turn, round after round.
 
@@ -90,54 +44,80 @@ def measure(
         place: the towers' devices and the host.
         config: of the session.
         patience: how often.
-        clock: seconds, monotonic.
 
     Returns:
-        For each reduction what came of it.
+        For each reduction what came of it. What fails for all, such as memory that does not suffice for the message, is
+        each one's failure.
     """
     timings = {name: Timing() for name in reductions}
-    with tf.Graph().as_default() as graph:
-        sources, results = _variables(message, place)
-        steps = {name: _step(reduction, sources, results, place) for name, reduction in reductions.items()}
-        forget = tf.group(*(_assign(result, tf.fill(result.shape, math.nan)) for result in _flat(results)))
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            session.run([variable.initializer for variable in _flat([*sources, *results])])
-            runs = {name: session.make_callable(step) for name, step in steps.items()}
-            _take_rounds(runs, timings, patience, clock)
-            copies_of_each = zip(*session.run(sources), strict=True)
-            wanted = [np.asarray(np.mean(copies, axis=0, dtype=np.float64)) for copies in copies_of_each]
-            for name, timing in timings.items():
-                if not timing.failure:
-                    session.run(forget)
-                    runs[name]()
-                    timing.error = max(
-                        relative_error(value, mean)
-                        for tower in results
-                        for value, mean in zip(session.run(tower), wanted, strict=True)
-                    )
+    try:
+        with tf.Graph().as_default() as graph:
+            sources, results = _variables(message, place)
+            steps = {name: _step(reduction, sources, results, place) for name, reduction in reductions.items()}
+            forget = tf.group(*(_forget(result) for result in _flat(results)))
+            with tf.compat.v1.Session(graph=graph, config=config) as session:
+                session.run([variable.initializer for variable in _flat([*sources, *results])])
+                runs = {name: session.make_callable(step) for name, step in steps.items()}
+                _take_rounds(runs, timings, patience)
+                wanted = _means(session, sources)
+                for name, timing in timings.items():
+                    if not timing.failure:
+                        session.run(forget)
+                        runs[name]()
+                        timing.error = max(_error(session.run(tower), wanted) for tower in results)
+    except (tf.errors.OpError, MemoryError) as error:
+        for timing in timings.values():
+            if timing.error is None and not timing.failure:
+                _note_failure(timing, error)
     return timings
+
+
+def _note_failure(timing: Timing, error: tf.errors.OpError | MemoryError) -> None:
+    timing.failure = headline(error) or "The host is out of memory."
+    timing.out_of_memory = isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+
+
+def _means(session: tf.compat.v1.Session, sources: Sequence[Sequence[tf.Variable]]) -> list[np.ndarray]:
+    """Returns the mean over the towers of each tensor, in float64; one tower's tensors are fetched at a time."""
+    sums: list[np.ndarray] = []
+    for tower in sources:
+        values = session.run(list(tower))
+        sums = [np.add(sums[n], value) for n, value in enumerate(values)] if sums else [v.astype(float) for v in values]
+    for total in sums:
+        total /= len(sources)
+    return sums
+
+
+def _error(got: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """Returns the largest relative difference, piece by piece, so that no large array is made on the way."""
+    errors = []
+    for one, other in zip(got, wanted, strict=True):
+        flat, flat_other = one.reshape(-1), other.reshape(-1)
+        for begin in range(0, max(1, flat_other.size), _CHECKED_ELEMENTS):
+            piece = slice(begin, begin + _CHECKED_ELEMENTS)
+            errors.append(relative_error(flat[piece], flat_other[piece]))
+    return max(errors)
 
 
 def _take_rounds(
     runs: Mapping[str, Callable[[], object]],
     timings: Mapping[str, Timing],
     patience: Patience,
-    clock: Callable[[], float],
 ) -> None:
-    begun = clock()
+    begun = time.perf_counter()
     for round_number in range(patience.warmup_rounds + patience.rounds):
         measured = round_number - patience.warmup_rounds
-        if measured >= _FEWEST_ROUNDS and clock() - begun > patience.enough_seconds:
+        if measured >= _FEWEST_ROUNDS and time.perf_counter() - begun > patience.enough_seconds:
             return
         for name, run in runs.items():
             if timings[name].failure:
                 continue
             try:
-                begin = clock()
+                begin = time.perf_counter()
                 run()
-                end = clock()
+                end = time.perf_counter()
             except tf.errors.OpError as error:
-                timings[name].failure = headline(error)
+                _note_failure(timings[name], error)
                 continue
             if measured >= 0:
                 timings[name].seconds.append(end - begin)
@@ -176,6 +156,11 @@ def _step(
 def _assign(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
     with tf.device(variable.device):
         return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _forget(variable: tf.Variable) -> tf.Operation:
+    with tf.device(variable.device):
+        return _assign(variable, tf.fill(variable.shape, math.nan))
 
 
 def _flat(towers: Sequence[Sequence[tf.Variable]]) -> list[tf.Variable]:

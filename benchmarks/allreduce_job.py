@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import config, process_environment
 from benchmarks.allreduce_report import Report
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.keeping import open_store
+from benchmarks.messages import Patience, of_size
 from benchmarks.provenance import of_this_run
 from models import specs
-from results.store import Store, StoreError
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.modifiers import why_not
 
@@ -109,10 +109,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         UsageError: the devices are not there, or results cannot be kept.
     """
     chosen = plan.chosen
-    try:
-        store = Store(Path(chosen.output_dir))
-    except StoreError as error:
-        raise UsageError(str(error)) from error
+    store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
     process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
     process_environment.import_tensorflow()
@@ -124,7 +121,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     where = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
     report = Report(plan.chosen, store, provenance, where.description)
     report.open(plan.cannot)
-    messages = [allreduce.of_size(size) for size in plan.sizes_bytes]
+    messages = [of_size(size) for size in plan.sizes_bytes]
     for message in map(allreduce.of_model, plan.models):
         if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
             messages.append(message)
@@ -134,7 +131,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         virtual_gpus=chosen.virtual_gpus,
         gpu_memory=(chosen.gpu_memory_fraction, chosen.gpu_allow_growth),
     )
-    patience = allreduce.Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
+    patience = Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
     reductions = {
         spec: factory.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)

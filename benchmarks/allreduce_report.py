@@ -3,53 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 from benchmarks import hardware
 from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.fastest_spec import FLOAT32_BYTES, fastest_spec
+from benchmarks.fastest_spec import fastest_spec
+from benchmarks.keeping import keep
+from benchmarks.messages import Message, Timing
 from benchmarks.provenance import Provenance
 from results.doubts import Conditions, doubts
 from results.record import Derived, Kind, Measurement, Record, Status, derive
 from results.store import Store
+from variable_mgr.traffic import FLOAT32_BYTES
 
 _EXACT, _AS_FLOAT16 = 1e-6, 4e-3
 _ROW = "{:>8}  {:>13}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
-
-
-class Message(Protocol):
-    """See `benchmarks.allreduce.Message`."""
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-
-    @property
-    def shapes(self) -> Sequence[tuple[int, ...]]:
-        """Its tensors."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of one tower's tensors."""
-
-
-class Timing(Protocol):
-    """See `benchmarks.allreduce.Timing`."""
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """Of each measured round."""
-
-    @property
-    def error(self) -> float | None:
-        """Against NumPy; None if it failed."""
-
-    @property
-    def failure(self) -> str:
-        """Why it failed, or nothing."""
 
 
 class Report:
@@ -71,6 +42,7 @@ class Report:
         self._tolerance = _AS_FLOAT16 if config.modifiers.compact_gradient_transfer else _EXACT
         self._seconds: dict[int, dict[str, float]] = {}  # of messages that are one tensor, by elements
         self._wrong = 0
+        self._kept = True
 
     def open(self, cannot: Mapping[str, str]) -> None:
         """Says what is measured, and which reductions cannot run here."""
@@ -105,12 +77,16 @@ class Report:
 
     def close(self) -> ExitStatus:
         """Says which reduction is the fastest, and whether all were right."""
-        spec = fastest_spec(self._seconds)
+        packed = self._config.modifiers.gradient_repacking or self._config.modifiers.agg_small_grads_max_bytes
+        # What is packed is reduced in other sizes than it has: sizes in a spec would mean something else.
+        spec = fastest_spec(self._seconds, by_size=not packed)
         if spec and self._text:
             say(f"\nFastest over these sizes (* marks the fastest of each message): --all_reduce_spec={spec}")
         if self._text:
             say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
-        if self._wrong:
+        for doubt in self._doubts():
+            warn(doubt)
+        if self._wrong or not self._kept:
             warn(f"{self._wrong} reductions failed or are wrong on these devices: see their rows.")
             return ExitStatus.RUN_FAILED
         return ExitStatus.OK
@@ -124,7 +100,7 @@ class Report:
         )
         status, reason = Status.OK, ""
         if timing.failure:
-            status, reason = Status.CRASH, timing.failure
+            status, reason = (Status.OUT_OF_MEMORY if timing.out_of_memory else Status.CRASH), timing.failure
         elif timing.error is None or not timing.error <= self._tolerance:
             status, reason = Status.INVALID, f"The means are wrong: error {timing.error}, at most {self._tolerance:g}."
         return self._record(spec, message.name, measurement, status, reason)
@@ -136,12 +112,6 @@ class Report:
             "modifiers": dataclasses.asdict(dataclasses.replace(config.modifiers, all_reduce_spec=spec)),
             **{name: getattr(config, name) for name in ("device", "num_devices", "virtual_gpus", "precision")},
         }
-        conditions = Conditions(
-            load_per_core=self._provenance.load_per_core,
-            cpu_devices=config.num_devices if config.device == "cpu" else 0,
-            cores=hardware.usable_cores(),
-            training=False,
-        )
         return Record(
             kind=Kind.ALL_REDUCE,
             identity=self._provenance.identity({"kind": Kind.ALL_REDUCE, **fields}),
@@ -153,15 +123,23 @@ class Report:
             derived=derive(measurement, config.num_devices) if status is Status.OK else Derived(),
             status=status,
             reason=reason,
-            warnings=doubts(Measurement(images_per_step=None), Derived(), conditions),
+            warnings=self._doubts(),
         )
+
+    def _doubts(self) -> list[str]:
+        conditions = Conditions(
+            load_per_core=self._provenance.load_per_core,
+            cpu_devices=self._config.num_devices if self._config.device == "cpu" else 0,
+            cores=hardware.usable_cores(),
+            training=False,
+        )
+        return doubts(Measurement(images_per_step=None), Derived(), conditions)
 
     def _keep(self, *records: Record) -> None:
         if not self._text:
             for record in records:
                 say(record.to_json())
-        for problem in self._store.append(*records):
-            warn(problem)
+        self._kept = keep(self._store, *records) and self._kept
 
 
 def _row(message: Message, spec: str, record: Record, *, fastest: bool) -> str:

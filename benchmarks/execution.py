@@ -17,7 +17,7 @@ from benchmarks import imagenet, inputs, objectives, optimizers, training
 from benchmarks.config import Config
 from benchmarks.devices import Devices
 from benchmarks.display import Display
-from benchmarks.errors import BenchError, InvalidRunError, headline
+from benchmarks.errors import BenchError, InvalidRunError, UsageError, headline
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, Taken, run_phase, timed
 from benchmarks.model_traffic import model_traffic
@@ -75,8 +75,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
         steps = config.num_batches or _steps_of_epochs(config, built.input)
         try:
             with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
-                for operation in [*built.step.initializers, *built.input.initializers]:
-                    session.run(operation)
+                built.step.initialize(session, built.input.initializers)
                 with _stepping(session, built.step) as take:
                     _measure(config, steps, take, log, display)
                 if built.drift is not None:
@@ -97,7 +96,7 @@ def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
     """Builds everything that the session runs, in the default graph."""
     model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
     tower_input = _input(config, devices, spec.image_size)
-    trained = splitting.split(model) if config.modifiers.fc_model_parallel else model
+    trained = _trained(model, config)
     manager = factory.make(
         config.variable_update,
         devices.place,
@@ -180,6 +179,17 @@ def _input(config: Config, devices: Devices, image_size: int) -> _Input:
         shards, devices.towers, spec, in_turn=together, pipelined=config.pipelined_input
     )
     return _Input(towers, initializers, shards, f"ImageNet, {len(shards)} training shards in {config.data_dir}, {size}")
+
+
+def _trained(model: building.Model, config: Config) -> building.Model | splitting.SplitModel:
+    """Returns the model as it is trained: whole, or split where its dense layers are divided over the towers."""
+    if not config.modifiers.fc_model_parallel:
+        return model
+    split = splitting.split(model)
+    problem = splitting.why_not(split, config.num_devices)
+    if problem:
+        raise UsageError(problem)
+    return split
 
 
 def _build_step(

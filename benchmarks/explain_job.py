@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks import process_environment
 from benchmarks.config import Config
 from benchmarks.display import say
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
@@ -35,7 +35,7 @@ _SHARED = """\
     [weights: {update}]   {where}"""
 
 _DIVIDED = """\
-    and of the dense layers, which are not in these copies:
+    and of the dense layers, which are divided:
     features  <---all--->  features      of the images of all towers
     [columns]              [columns]     each its own, for all images
     outputs   <---all--->  outputs       ... to the logits, and back the same way"""
@@ -54,11 +54,15 @@ def run(config: Config) -> ExitStatus:
     process_environment.prepare(device="cpu", visible_gpus=None)
     process_environment.import_tensorflow()
     from benchmarks.model_traffic import dense_share, model_traffic
-    from models import building
+    from models import building, splitting
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
     dense = dense_share(model, config.batch_per_device)
+    if config.modifiers.fc_model_parallel and (
+        problem := splitting.why_not(splitting.split(model), config.num_devices)
+    ):
+        raise UsageError(problem)
     weights = sum(variable.kind == "weight" for variable in model.variables)
     facts = {
         "Configuration": f"{config.variable_update}, {config.model}, {config.num_devices} tower"
@@ -69,7 +73,7 @@ def run(config: Config) -> ExitStatus:
         "Arithmetic": _arithmetic(config),
         **_bytes(model_traffic(config, model), config.num_devices),
         f"Last {len(dense.layers.outputs)} dense": f"{dense.weights / dense.all_weights:.0%} of the weights, "
-        f"{2e-9 * dense.weights / spec.gflop_per_image:.1%} of the operations of {config.model}",
+        f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%} of the operations of {config.model}",
         **_dividing(config, model),
     }
     width = max(map(len, facts)) + 1
@@ -82,12 +86,15 @@ def run(config: Config) -> ExitStatus:
 def _dividing(config: Config, model: Model) -> dict[str, str]:
     """Returns whether --fc_model_parallel pays: what it would send, and up to which batch that is less."""
     from benchmarks.model_traffic import dense_share, model_traffic
+    from models import splitting
 
     def with_dividing(fc_model_parallel: bool) -> Traffic:
         modifiers = dataclasses.replace(config.modifiers, fc_model_parallel=fc_model_parallel)
         return model_traffic(dataclasses.replace(config, modifiers=modifiers), model)
 
     place = Place(tuple(f"/cpu:{tower}" for tower in range(config.num_devices)), "/cpu:0")
+    if splitting.why_not(splitting.split(model), config.num_devices):
+        return {}
     wanted = dataclasses.replace(config.modifiers, fc_model_parallel=True, all_reduce_spec=None)
     if config.num_devices == 1 or why_not(config.variable_update, wanted, place):
         return {}
@@ -104,7 +111,7 @@ def _dividing(config: Config, model: Model) -> dict[str, str]:
 
 
 def _mode(config: Config) -> str:
-    if config.modifiers.asynchronous:
+    if config.modifiers.asynchronous and config.num_devices > 1:
         return "asynchronous"
     if config.modifiers.staged_vars:
         return "staged"
@@ -117,16 +124,22 @@ def _shared_place(config: Config) -> str:
 
 def _copies(config: Config) -> str:
     if config.variable_update == "parameter_server":
-        return f"one copy, {_shared_place(config)}"
-    divided = ", but of the dense layers each holds some columns" if config.modifiers.fc_model_parallel else ""
+        where = f"one copy, {_shared_place(config)}"
+        return f"{where}; of the dense layers each tower holds some columns" if _divides(config) else where
+    divided = ", but of the dense layers each holds some columns" if _divides(config) else ""
     return f"{config.num_devices} copies, one per tower{divided}"
 
 
+def _divides(config: Config) -> bool:
+    return config.modifiers.fc_model_parallel and config.num_devices > 1
+
+
 def _gradients(config: Config) -> str:
-    if config.modifiers.asynchronous:
+    if _mode(config) == "asynchronous":
         return "not combined: each is applied where the weight lives as soon as it is there"
     if config.variable_update == "parameter_server":
-        return "averaged where the weight lives, and applied there once"
+        where = "averaged where the weight lives, and applied there once"
+        return f"{where}; those of the dense layers stay on their tower" if _divides(config) else where
     if config.variable_update == "independent":
         return "not exchanged: the towers train apart"
     if config.variable_update == "local_sgd":
@@ -155,11 +168,11 @@ def _arithmetic(config: Config) -> str:
         if every_step and config.optimizer == "sgd":
             return plain
         return "every tower steps by its own gradient: not what one device with the whole batch does"
-    if config.modifiers.asynchronous and config.num_devices > 1:
+    if _mode(config) == "asynchronous":
         return "not plain SGD: one update per tower, of weights that others have updated meanwhile"
     if _mode(config) != "plain":
         return "not plain SGD: the gradient is of earlier weights, see above"
-    if config.modifiers.fc_model_parallel:
+    if _divides(config):
         plain += ", but dropout draws other units"
     rounded = config.modifiers.compact_gradient_transfer and config.num_devices > 1
     return f"{plain}{', but gradients are rounded to float16' if rounded else ''}"
@@ -181,11 +194,12 @@ def _bytes(sent: Traffic, towers: int) -> dict[str, str]:
 
 def _diagram(config: Config) -> str:
     if config.variable_update == "parameter_server":
-        update = "an update per tower" if config.modifiers.asynchronous else "mean of the gradients, one update"
-        return _SHARED.format(update=update, where=_shared_place(config))
-    exchange = {"independent": "   (nothing)", "local_sgd": "   (weights, every few steps)"}
-    copies = _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
-    return f"{copies}\n\n{_DIVIDED}" if config.modifiers.fc_model_parallel else copies
+        update = "an update per tower" if _mode(config) == "asynchronous" else "mean of the gradients, one update"
+        diagram = _SHARED.format(update=update, where=_shared_place(config))
+    else:
+        exchange = {"independent": "   (nothing)", "local_sgd": "   (weights, every few steps)"}
+        diagram = _COPIES.format(exchange=exchange.get(config.variable_update, "+---- mean ----+"))
+    return f"{diagram}\n\n{_DIVIDED}" if _divides(config) else diagram
 
 
 def _megabytes(size_bytes: float) -> str:

@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 
 from variable_mgr import all_reduce_spec
 
-FLOAT32_BYTES = 4
 # Two reductions by size are proposed only if the second gains so much where it is used: less is noise.
 _WORTH_A_RANGE = 1.05
 
 
-def fastest_spec(seconds: Mapping[int, Mapping[str, float]]) -> str | None:
+def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = True) -> str | None:
     """Returns the spec that is the fastest over all sizes, each size counting alike.
 
     Args:
         seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that are one
             algorithm, and that every size has, are considered.
+        by_size: whether two by size may be proposed.
 
     Returns:
         One algorithm; or two by size, if using the second gains 5 % at least, as geometric mean over the sizes that it
@@ -39,12 +39,12 @@ def fastest_spec(seconds: Mapping[int, Mapping[str, float]]) -> str | None:
 
     alone = min(usable, key=lambda spec: cost(spec, sizes))
     best, spec = 0.0, alone
+    if not by_size:
+        return alone
     for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(usable, 2)):
-        if alone not in (small, large):
-            continue
-        others = sizes[:cut] if large == alone else sizes[cut:]
-        gain = cost(alone, others) - cost(small if large == alone else large, others)
-        if gain > best and gain / len(others) > math.log(_WORTH_A_RANGE):
+        gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])
+        others = len(sizes) - (cut if small == alone else len(sizes) - cut if large == alone else 0)
+        if gain > best and gain / others > math.log(_WORTH_A_RANGE):
             best, spec = gain, _by_size(small, sizes[cut - 1], large)
     return spec
 

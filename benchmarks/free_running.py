@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from benchmarks.display import warn
 from benchmarks.measuring import Clock, Taken, TowerStep
 
 _JOIN_SECONDS = 60.0
+_STEP_SECONDS = 1800.0
 
 # Takes one step of a tower and returns its loss, its staleness, and whatever else.
 TakeTowerStep = Callable[[], Sequence[Any]]
@@ -57,16 +59,23 @@ class FreeRunningTowers:
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        late = [thread.name for thread in self._threads if thread.is_alive()]
+        if late:
+            warn(f"{', '.join(late)} did not end the step within {_JOIN_SECONDS:g} s, and is left behind.")
 
     def take(self) -> Taken:
         """Waits until as many tower steps are completed as there are towers.
 
         Raises:
+            TimeoutError: no tower has completed a step for very long.
             Exception: what a tower's step raised.
         """
         begin, steps = self._window_end, []
         for _ in self._threads:
-            completed = self._completed.get()
+            try:
+                completed = self._completed.get(timeout=_STEP_SECONDS)
+            except queue.Empty:
+                raise TimeoutError(f"No tower has completed a step for {_STEP_SECONDS:g} s.") from None
             if isinstance(completed, BaseException):
                 raise completed
             self._window_end, step = completed

@@ -7,19 +7,18 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 
 from benchmarks import hardware, process_environment
 from benchmarks.config import Config
-from benchmarks.display import Display, JsonDisplay, TextDisplay, say, warn
+from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
+from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.run_log import RunLog
 from models import specs
 from results.doubts import Conditions, doubts
 from results.record import Derived, Measurement, Record, Status, derive, trustworthy
-from results.store import Store, StoreError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +40,14 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     Raises:
         UsageError: what was asked for is not there; there is no record then.
     """
-    store = _open_store(config)
+    store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
     process_environment.prepare(
         device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
     )
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    log = RunLog(images_per_step=config.batch_global)
+    log = RunLog(images_per_step=config.batch_global, towers=config.num_devices)
     display = _display(config)
     outcome = _attempt(config, log, display)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
@@ -59,29 +58,10 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         warn(warning)
     if outcome.reason:
         warn(outcome.reason)
-    kept = _keep(record, store, display)
-    return outcome.exit_status or kept
-
-
-def _keep(record: Record, store: Store, display: Display) -> ExitStatus:
-    """Stores the record; if that fails, stdout is the last place where it can be kept."""
-    try:
-        problems = store.append(record)
-    except StoreError as error:
-        warn(f"{error} The record follows on stdout.")
-        say(record.to_json())
-        return ExitStatus.RUN_FAILED
-    for problem in problems:
-        warn(problem)
+    if not keep(store, record):
+        return outcome.exit_status or ExitStatus.RUN_FAILED
     display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
-    return ExitStatus.OK
-
-
-def _open_store(config: Config) -> Store:
-    try:
-        return Store(Path(config.output_dir))
-    except StoreError as error:
-        raise UsageError(str(error)) from error
+    return outcome.exit_status
 
 
 def _display(config: Config) -> Display:

@@ -104,12 +104,13 @@ def _gradients(
     divided = [name for layer in model.tail for name in layer.weights]
     features = [tower.features for tower in towers]
     shards = [tower.values[name] for tower in towers for name in divided]
+    each_counts = []
+    for tower, loss in zip(towers, losses, strict=True):
+        with tf.device(tower.device):
+            each_counts.append(tf.fill(loss.shape, 1.0 / len(towers)))
     # Behind the cut an operation's gradient belongs on the operation's own device.
     down_to_the_cut = tf.compat.v1.gradients(
-        list(losses),
-        [*features, *shards],
-        grad_ys=[tf.fill(loss.shape, 1.0 / len(towers)) for loss in losses],
-        colocate_gradients_with_ops=True,
+        list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True
     )
     of_shards = iter(down_to_the_cut[len(towers) :])
     found: list[dict[str, tf.Tensor | None]] = []

@@ -17,11 +17,13 @@ class DenseShare:
 
     Attributes:
         weights: their elements.
+        kernel_weights: those that are multiplied, without biases.
         all_weights: of the whole model.
         layers: what dividing them over towers would send.
     """
 
     weights: int
+    kernel_weights: int
     all_weights: int
     layers: DividedLayers
 
@@ -33,6 +35,7 @@ def dense_share(model: Model, batch_per_device: int) -> DenseShare:
     outputs = tuple(layer.outputs for layer in split.tail if layer.outputs)
     return DenseShare(
         sum(sizes[name] for name in split.divided),
+        sum(sizes[layer.weights[0]] for layer in split.tail if layer.weights),
         sum(sizes.values()),
         DividedLayers(batch_per_device, split.features, outputs),
     )

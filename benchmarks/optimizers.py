@@ -110,6 +110,8 @@ class Adam:
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable; the last also counts the step, for the bias correction."""
+        if not variables:
+            return []
         steps = self._steps_of(variables[0])
         with tf.device(steps.device):
             step = steps.read_value() + 1.0  # read once: all updates of a step see the same

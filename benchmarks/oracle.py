@@ -130,8 +130,7 @@ def trained(
         a, b = _copies("a"), _copies("b")
         trajectory = Trajectory()
         with tf.compat.v1.Session(graph=graph, config=config) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
             for _ in range(STEPS):
                 trajectory.loss.append(step.run(session))
                 trajectory.a.append([float(value) for value in session.run(a)])
@@ -176,8 +175,7 @@ def convolutional_weights(
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
         )
         with tf.compat.v1.Session(graph=graph, config=config) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
             for _ in range(STEPS):
                 step.run(session)
             weights = session.run(manager.checkpoint_variables())

@@ -20,6 +20,7 @@ class RunLog:
     """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`."""
 
     images_per_step: int
+    towers: int
     startup_seconds: float | None = None
     first: Phase = dataclasses.field(default_factory=Phase)
     warmup: Phase = dataclasses.field(default_factory=Phase)
@@ -46,8 +47,9 @@ class RunLog:
     def _tower_step_seconds(self) -> list[list[float]]:
         """Returns the measured steps of each tower that goes its own way."""
         steps = self.measured.tower_steps
-        towers = 1 + max((step.tower for step in steps), default=-1)
-        return [[step.seconds for step in steps if step.tower == tower] for tower in range(towers)]
+        if not steps:
+            return []
+        return [[step.seconds for step in steps if step.tower == tower] for tower in range(self.towers)]
 
     def _staleness_counts(self) -> list[int]:
         """Returns how many measured tower steps were 0, 1, 2 ... updates old."""

@@ -16,12 +16,13 @@ from benchmarks.display import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError
 from benchmarks.grid import Cell
+from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.sweep_display import SweepDisplay, grid_lines
 from models import specs
 from results import headline
 from results.record import Derived, Measurement, Record, Status, key_of
-from results.store import Store, StoreError
+from results.store import Store
 from results.summary import summarize
 
 RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
@@ -87,10 +88,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         UsageError: results cannot be kept.
         KeyboardInterrupt: what has been run until then is kept.
     """
-    try:
-        store = Store(Path(plan.output_dir))
-    except StoreError as error:
-        raise UsageError(str(error)) from error
+    store = open_store(plan.output_dir)
     earlier = store.load().records
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in plan.cells]
     for line in grid_lines(plan.cells, estimates, plan.repeats):
@@ -202,11 +200,7 @@ class _Sweep:
 
     def _keep(self, record: Record) -> None:
         self._records.append(record)
-        try:
-            self._store.append(record)
-        except StoreError as error:
-            warn(f"{error} The record follows on stdout.")
-            say(record.to_json())
+        keep(self._store, record)
 
 
 def _what_is_run(config: Mapping[str, Any]) -> str:

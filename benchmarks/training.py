@@ -38,11 +38,17 @@ class Step:
 
     Attributes:
         loops: one if all towers step together, else one per tower.
-        initializers: run once, in this order, before the first step.
+        preparations: run once, in this order, when variables and input have been initialised; see `initialize`.
     """
 
     loops: list[Loop]
-    initializers: list[tf.Operation]
+    preparations: list[tf.Operation]
+
+    def initialize(self, session: tf.compat.v1.Session, input_initializers: Sequence[tf.Operation] = ()) -> None:
+        """Runs what must run before the first step: variables, then input, then what may compute on both."""
+        variables = tf.compat.v1.global_variables_initializer()
+        for operation in [variables, *input_initializers, *self.preparations]:
+            session.run(operation)
 
     def run(self, session: tf.compat.v1.Session) -> float:
         """Runs every loop once, one after the other, and returns the mean of their losses."""
@@ -131,11 +137,17 @@ def _assemble(
     each_alone = len(applied) == len(losses)
     parts = [[tower] for tower in range(len(losses))] if each_alone else [range(len(losses))]
     loops = []
-    for end, towers in zip(applied, parts, strict=True):
-        stages = [inputs[tower].stage for tower in towers]
+    stages = [[inputs[tower].stage for tower in towers if inputs[tower].stage is not None] for towers in parts]
+    for end, towers, its_stages in zip(applied, parts, stages, strict=True):
         with tf.device(HOST):
             loss = mean([losses[tower] for tower in towers])
-            operation = tf.group(end.operation, *(stage for stage in stages if stage is not None))
+            operation = tf.group(end.operation, *its_stages)
         loops.append(Loop(operation, loss, end.staleness))
-    initializers = [tf.compat.v1.global_variables_initializer(), *manager.after_initialization()]
-    return Step(loops, initializers)
+    # What computes takes a batch out of each stage, so it must put the next one in.
+    preparations = [
+        tf.group(preparation.operation, *(stage for its in stages for stage in its))
+        if preparation.computes
+        else preparation.operation
+        for preparation in manager.preparations()
+    ]
+    return Step(loops, preparations)

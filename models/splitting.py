@@ -91,6 +91,17 @@ class SplitModel:
         return features, dict(zip(state_names, state, strict=True))
 
 
+def why_not(model: SplitModel, towers: int) -> str | None:
+    """Returns a sentence if the dense layers cannot be divided over so many towers, else None."""
+    narrow = [layer for layer in model.tail if layer.weights and layer.outputs < towers]
+    if not narrow:
+        return None
+    return (
+        f"--fc_model_parallel: {narrow[0].keras_layer.name} has {narrow[0].outputs} column(s), fewer than the {towers} "
+        "towers that are to hold some: leave it out, or use fewer devices."
+    )
+
+
 def split(model: Model) -> SplitModel:
     """Cuts a model before the dense layers that end it, with the dropout between them.
 

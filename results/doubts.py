@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from results.record import Derived, Measurement
-from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
@@ -42,13 +42,12 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."
         )
-    if derived.images_per_sec and derived.images_per_sec_jitter:
-        share = derived.images_per_sec_jitter / derived.images_per_sec
-        if share > _UNSTEADY_SHARE:
-            found.append(
-                f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling "
-                "or slow input."
-            )
+    share = _jitter_share(measurement, derived)
+    if share > _UNSTEADY_SHARE:
+        found.append(
+            f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
+            "input."
+        )
     if len(seconds) >= _MIN_STEPS_FOR_TREND:
         half = len(seconds) // 2
         change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
@@ -64,3 +63,16 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             "try a smaller --init_learning_rate."
         )
     return found
+
+
+def _jitter_share(measurement: Measurement, derived: Derived) -> float:
+    """Returns the jitter over the rate; of towers that go their own way, that of the least steady one.
+
+    (What they complete together comes in beats, however steady each of them is.)
+    """
+    towers = [seconds for seconds in measurement.tower_step_seconds if len(seconds) >= MIN_STEPS_FOR_INTERVAL]
+    if measurement.tower_step_seconds:
+        return max((rate_jitter(seconds, 1) / rate(seconds, 1) for seconds in towers), default=0.0)
+    if not derived.images_per_sec or not derived.images_per_sec_jitter:
+        return 0.0
+    return derived.images_per_sec_jitter / derived.images_per_sec

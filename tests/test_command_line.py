@@ -60,6 +60,48 @@ def test_towers_that_go_their_own_way(run_bench: RunBench, records: Records, opt
     assert "updates behind" in done.stdout
 
 
+EVERY_WAY = [
+    ["--variable_update=staged"],
+    ["--variable_update=staged", "--nopipelined_input"],
+    ["--variable_update=parameter_server", "--nocross_replica_sync"],
+    ["--variable_update=replicated", "--variable_consistency=relaxed"],
+    ["--variable_update=local_sgd"],
+    ["--variable_update=collective_all_reduce"],
+    ["--forward_only"],
+]
+
+
+@pytest.mark.parametrize("given", EVERY_WAY, ids=" ".join)
+def test_real_data_go_with_everything(
+    run_bench: RunBench, records: Records, fake_imagenet: Path, given: list[str]
+) -> None:
+    done = run_bench(*SHORT, "--num_gpus=2", f"--data_dir={fake_imagenet}", *given)
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert record["status"] == "ok"
+    staged = record["placement"]["staged_bytes_per_device"]
+    assert bool(staged) == ("--nopipelined_input" not in given or "--variable_update=staged" in given)
+
+
+def test_dense_layers_that_are_too_narrow_are_refused(run_bench: RunBench) -> None:
+    for verb in (["run"], ["explain", "replicated"]):
+        done = run_bench(
+            *verb,
+            "--device=cpu",
+            "--num_gpus=2",
+            "--model=trivial",
+            "--variable_update=replicated",
+            "--fc_model_parallel",
+        )
+        assert done.status == 2 and "fc1 has 1 column(s)" in done.stderr
+
+
+@pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
+def test_all_weights_may_be_divided(run_bench: RunBench, manager: str) -> None:
+    done = run_bench(*SHORT, "--fc_model_parallel", "--optimizer=adam", f"--variable_update={manager}")
+    assert done.status == 0, done.stderr
+
+
 def test_input_is_pipelined_unless_told_otherwise(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
     real = (*SHORT, "--num_gpus=2", f"--data_dir={fake_imagenet}")
     assert run_bench(*real).status == 0

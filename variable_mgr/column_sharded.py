@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.placement import even_parts
 
 
@@ -99,9 +99,9 @@ class ColumnSharded(VariableManager):
         (applied,) = self._inner.apply(others, optimizer)
         return [Applied(tf.group(applied.operation, *operations))]
 
-    def after_initialization(self) -> list[tf.Operation]:
+    def preparations(self) -> list[Preparation]:
         """Returns the inner manager's."""
-        return self._inner.after_initialization()
+        return self._inner.preparations()
 
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns the inner manager's, and all towers' columns of the others."""

@@ -63,6 +63,14 @@ class Applied:
 
 
 @dataclasses.dataclass(frozen=True)
+class Preparation:
+    """What runs once after variables have their initial values; `computes` if towers compute in it, as in a step."""
+
+    operation: tf.Operation
+    computes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Placed:
     """One created variable: its canonical name, its kind, where it lives and how large it is."""
 
@@ -76,7 +84,7 @@ class VariableManager(abc.ABC):
     """Decides where variables live, what a tower reads, and how gradients come together.
 
     Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
-    initialisers have run, `after_initialization` runs once, then the steps.
+    initialisers have run, `preparations` run once, then the steps.
     """
 
     @abc.abstractmethod
@@ -97,7 +105,7 @@ class VariableManager(abc.ABC):
         """
 
     @abc.abstractmethod
-    def after_initialization(self) -> list[tf.Operation]:
+    def preparations(self) -> list[Preparation]:
         """Returns what runs once, in this order, after all variables have their initial values."""
 
     @abc.abstractmethod

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.algorithms import Place
-from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.placement import balance_by_bytes
 from variable_mgr.reducing import mean
 
@@ -114,7 +114,7 @@ class ParameterServer(VariableManager):
             operations += variables.assign_all(self._shared, shared)
         return operations
 
-    def after_initialization(self) -> list[tf.Operation]:
+    def preparations(self) -> list[Preparation]:
         """Nothing: there is one copy."""
         return []
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.local_sgd import ParameterAveraging
-from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.reduction import Reduction
 
 
@@ -68,7 +68,7 @@ class Replicated(VariableManager):
             return [Applied(self._averaging.after(operations, weights))]
         return [Applied(tf.group(*operations))]
 
-    def after_initialization(self) -> list[tf.Operation]:
+    def preparations(self) -> list[Preparation]:
         """Nothing: the copies are initialised from one tensor."""
         return []
 

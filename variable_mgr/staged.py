@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import staging
-from variable_mgr.manager import Applied, Optimizer, Placed, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 
 
 class Staged(VariableManager):
@@ -62,11 +62,11 @@ class Staged(VariableManager):
             (applied,) = self._inner.apply(earlier, optimizer)
         return [Applied(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]
 
-    def after_initialization(self) -> list[tf.Operation]:
+    def preparations(self) -> list[Preparation]:
         """Fills the stages: weights first, then weights again and the first gradients."""
-        fill_weights = tf.group(*self._stage_weights)
-        fill_both = tf.group(*self._stage_weights, *self._stage_gradients)
-        return [*self._inner.after_initialization(), fill_weights, fill_both]
+        fill_weights = Preparation(tf.group(*self._stage_weights))
+        fill_both = Preparation(tf.group(*self._stage_weights, *self._stage_gradients), computes=True)
+        return [*self._inner.preparations(), fill_weights, fill_both]
 
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns the inner manager's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,21 +14,25 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import allreduce, allreduce_job, devices, flags
-from benchmarks.errors import UsageError
+from benchmarks import allreduce, allreduce_job, devices, flags, messages
+from benchmarks.allreduce_report import Report
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
+from benchmarks.provenance import of_this_run
 from models import specs
+from results.record import Measurement, derive
+from results.store import Store, StoreError
 from tests.conftest import Finished
 from variable_mgr import all_reduce_spec, factory
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers
 
-PATIENCE = allreduce.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
+PATIENCE = messages.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
 
 
 def _measure(
-    message: allreduce.Message, specs_: Sequence[str], towers: int = 2, patience: allreduce.Patience = PATIENCE
-) -> dict[str, allreduce.Timing]:
+    message: messages.Message, specs_: Sequence[str], towers: int = 2, patience: messages.Patience = PATIENCE
+) -> dict[str, messages.Timing]:
     place = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu").place
     reductions = {
         spec: factory.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
@@ -37,7 +42,7 @@ def _measure(
 
 @pytest.mark.parametrize("towers", [2, 3, 4])
 def test_every_reduction_is_timed_and_right(towers: int) -> None:
-    message = allreduce.Message("odd", ((5, 7), (3,), (1,)))
+    message = messages.Message("odd", ((5, 7), (3,), (1,)))
     here = [name for name in ALGORITHMS if name != "nccl" and (name != "rechd" or towers != 3)]
     timings = _measure(message, [*here, "collective#2"], towers)
     for timing in timings.values():
@@ -62,19 +67,25 @@ def two_bad_algorithms() -> object:
 
 
 def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algorithms: None) -> None:
-    timings = _measure(allreduce.of_size(4096), ["first_only", "pscpu", "nowhere"])
+    timings = _measure(messages.of_size(4096), ["first_only", "pscpu", "nowhere"])
     assert timings["first_only"].error > 0.1
     assert "no such luck" in timings["nowhere"].failure and timings["nowhere"].error is None
     assert timings["pscpu"].error < 1e-6 and len(timings["pscpu"].seconds) == 3
 
 
+def test_what_no_memory_holds_is_a_failure_of_each() -> None:
+    timings = _measure(messages.of_size(2**39), ["pscpu", "psgpu"])
+    for timing in timings.values():
+        assert timing.out_of_memory and timing.failure and timing.error is None
+
+
 def test_a_slow_message_is_reduced_less_often() -> None:
-    patience = allreduce.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
-    assert len(_measure(allreduce.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
+    patience = messages.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
+    assert len(_measure(messages.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
 
 
 def test_messages() -> None:
-    assert [(m.name, m.size_bytes) for m in map(allreduce.of_size, (4, 1024, 2**21, 2**30))] == [
+    assert [(m.name, m.size_bytes) for m in map(messages.of_size, (4, 1024, 2**21, 2**30))] == [
         ("4", 4),
         ("1K", 1024),
         ("2M", 2**21),
@@ -93,6 +104,11 @@ def test_the_fastest_spec_by_hand() -> None:
     assert fastest_spec(fast_small_slow_large) == "psgpu:32:xring#2"
     hardly = {2**n: {"psgpu": 1.0, "xring": 0.99 if n < 2 else 1.5} for n in range(10)}
     assert fastest_spec(hardly) == "psgpu", "one percent is noise"
+    crossing = {
+        2**n: {"psgpu": 1.0 if n < 5 else 100.0, "xring": 100.0 if n < 5 else 1.0, "pscpu": 5.0} for n in range(10)
+    }
+    assert fastest_spec(crossing) == "psgpu:16:xring", "neither is the best alone"
+    assert fastest_spec(crossing, by_size=False) == "pscpu"
     assert fastest_spec({1: {"psgpu:32:xring": 0.1, "pscpu": 1.0}}) == "pscpu"
 
 
@@ -187,6 +203,34 @@ def test_rows_and_records(
         rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
     assert {row["message"] for row in rows} == {"1K", "2K", "4K", "trivial"}
     assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
+
+
+def test_bandwidths_by_hand() -> None:
+    """A message of 8 GB in 2 s on 4 devices: 4 GB/s, of which each link carries 2 * 3/4."""
+    derived = derive(Measurement(images_per_step=None, message_bytes=8 * 10**9, step_seconds=[1.0, 3.0]), 4)
+    assert derived.algorithm_bandwidth_gb_per_sec == 4.0
+    assert derived.bus_bandwidth_gb_per_sec == 6.0
+
+
+def test_sizes_are_not_proposed_for_what_is_packed(run_bench: Callable[..., Finished]) -> None:
+    done = run_bench(*SMALL, "--model=none", "--gradient_repacking=4")
+    assert done.status == 0, done.stderr
+    assert done.stdout.splitlines()[-2].rpartition("=")[2] in ALGORITHMS
+    assert "logical CPU devices share" in done.stderr or os.cpu_count() >= 2
+
+
+def test_records_that_cannot_be_stored_are_printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(self: Store, *records: object) -> list[str]:
+        raise StoreError("The record could not be stored: No space left on device.")
+
+    plan = _resolve("--device=cpu", "--num_gpus=2", f"--output_dir={tmp_path}")
+    report = Report(plan.chosen, Store(tmp_path), of_this_run([], on_gpus=False), "two devices")
+    monkeypatch.setattr(Store, "append", full)
+    report.enter(messages.of_size(4), {"pscpu": messages.Timing([0.1], 0.0)})
+    assert report.close() == ExitStatus.RUN_FAILED
+    assert '"kind":"allreduce"' in capsys.readouterr().out
 
 
 def test_json_is_records_alone(run_bench: Callable[..., Finished], records: Callable[[], list[dict]]) -> None:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+import tensorflow as tf
+
 from benchmarks.errors import headline
 
 
@@ -8,3 +11,14 @@ def test_the_headline_of_an_error_is_what_was_wrong() -> None:
     assert headline(ValueError()) == ""
     several = "2 root error(s) found.\n  (0) INVALID_ARGUMENT: it broke\n\t [[{{node Assert}}]]\n  (1) and so on"
     assert headline(ValueError(several)) == "INVALID_ARGUMENT: it broke"
+
+
+def test_the_headline_of_what_a_session_raises() -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        encoded = tf.compat.v1.placeholder(tf.string, [])
+        broken = tf.io.decode_jpeg(encoded)
+        run = session.make_callable(broken, [encoded])
+        for call in (lambda: session.run(broken, {encoded: b"no image"}), lambda: run(b"no image")):
+            with pytest.raises(tf.errors.OpError) as raised:
+                call()
+            assert "Unknown image file format" in headline(raised.value)

@@ -95,3 +95,17 @@ def test_when_dividing_dense_layers_pays(capsys: pytest.CaptureFixture[str], mon
 def test_asynchronous_towers_are_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text = _text(capsys, monkeypatch, "--model=trivial", "--num_gpus=2", "--nocross_replica_sync")
     assert "not plain SGD" in text and "about N-1 updates ago" in text and "an update per tower" in text
+
+
+def test_one_tower_has_nobody_to_wait_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = _text(capsys, monkeypatch, "--model=trivial", "--nocross_replica_sync", "--device=cpu")
+    assert "computed in step t itself" in text and "as one device with a batch of 32" in text
+
+
+def test_divided_layers_are_not_on_the_host(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ("--model=vgg16", "--num_gpus=2", "--variable_update=parameter_server", "--fc_model_parallel")
+    text = _text(capsys, monkeypatch, *given)
+    assert "of the dense layers each tower holds some columns" in text
+    assert "those of the dense layers stay on their tower" in text and "[columns]" in text

@@ -18,7 +18,7 @@ from benchmarks.child_process import run as run_child
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
 from results.record import Status
-from results.store import Store, load
+from results.store import Store, StoreError, load
 from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
 from tests.results.conftest import fake_run
 
@@ -197,7 +197,7 @@ def test_a_full_disk_loses_no_record(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: Store, *records: object) -> list[str]:
-        raise sweep_job.StoreError("The record could not be stored: No space left on device.")
+        raise StoreError("The record could not be stored: No space left on device.")
 
     plan = _plan(tmp_path, program, "--batch_size=2")
     monkeypatch.setattr(Store, "append", full)

@@ -88,8 +88,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
             return [step.run(session) for _ in range(steps)]
 
 

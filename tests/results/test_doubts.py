@@ -42,3 +42,11 @@ def test_a_busy_machine_and_shared_cores_are_named() -> None:
     busy = Conditions(load_per_core=0.9, cpu_devices=4, cores=2)
     assert "load 0.9 per core" in _doubts([0.1] * 10, busy)
     assert "4 logical CPU devices share 2 cores" in _doubts([0.1] * 10, busy)
+
+
+def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
+    beats = {"images_per_step": 8, "step_seconds": [0.1, 0.2] * 6}
+    steady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.3] * 8])
+    assert doubts(steady, derive(steady, 2), QUIET) == []
+    unsteady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.1, 0.3] * 4])
+    assert "unsteady" in " ".join(doubts(unsteady, derive(unsteady, 2), QUIET))

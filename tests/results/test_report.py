@@ -70,7 +70,7 @@ def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
 
 GOLDEN_HEADER = (
     "run_id,session_id,time_utc,kind,status,reason,model,variable_update,all_reduce_spec,staged_vars,"
-    "relaxed_consistency,num_gpus,device"
+    "relaxed_consistency,asynchronous,fc_model_parallel,num_gpus,device"
 )
 
 

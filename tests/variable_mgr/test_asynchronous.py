@@ -57,8 +57,7 @@ def test_no_update_is_lost_or_torn() -> None:
     with tf.Graph().as_default():
         step, kernel = _build(TOWERS, lambda tower: tf.fill([1, UNITS], tower + 1.0))
         with tf.compat.v1.Session(config=devices.session_config("cpu", TOWERS)) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
 
             def tower(number: int) -> Callable[[], list]:
                 loop = step.loops[number]
@@ -96,8 +95,7 @@ def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> No
     with tf.Graph().as_default():
         step, _ = _build(2, lambda tower: tf.ones([1, UNITS]), loss)
         with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
             slow, fast = (session.make_callable([loop.staleness, loop.operation]) for loop in step.loops)
             found = []
             waiting = threading.Thread(target=lambda: found.append(slow()[0]))

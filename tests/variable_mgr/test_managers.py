@@ -67,8 +67,7 @@ class _Trained:
             drift = self.manager.replica_drift()
             everything = {v.op.name: v for v in tf.compat.v1.global_variables()}
             with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
-                for operation in step.initializers:
-                    session.run(operation)
+                step.initialize(session)
                 self.initial = session.run(everything)
                 for _ in range(steps):
                     step.run(session)

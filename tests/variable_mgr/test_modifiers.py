@@ -52,8 +52,7 @@ def _train(manager: str, modifiers: Modifiers) -> None:
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
-            for operation in step.initializers:
-                session.run(operation)
+            step.initialize(session)
             losses = [step.run(session) for _ in range(6)]
     assert losses[-1] < losses[0]
 
