@@ -20,6 +20,7 @@ from results.summary import summarize
 
 RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
 _DEFAULT_FILE = Path("out") / JSONL_NAME
+_MOST_NOTES = 10
 
 
 def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -55,9 +56,6 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-_MOST_NOTES = 10
-
-
 def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Runs the exact command of a record again, and returns its exit status.
 
@@ -70,7 +68,10 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     record = _find(words[0], _load(_paths(words[1:])))
     command = [sys.executable, str(RUN_BENCH), *record.identity.command]
     say(f"$ {shlex.join(command[1:])}")
-    return ExitStatus.OK if values["dry_run"] else ExitStatus(subprocess.run(command, check=False).returncode)
+    if values["dry_run"]:
+        return ExitStatus.OK
+    status = subprocess.run(command, check=False).returncode
+    return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.RUN_FAILED  # a signal, for one
 
 
 def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import child_process, grid
+from benchmarks import child_process, grid, hardware
 from benchmarks.display import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError
@@ -126,10 +126,12 @@ class _Sweep:
         self._store = store
         self._provenance = provenance
         self._records: list[Record] = []
-        hardware_key = provenance.identity({}).hardware_key
+        # A run on the CPU does not look at GPUs, so its machine seems to have none.
+        without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
+        this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
         self._done: dict[str, list[Record]] = {}
         for record in earlier:
-            if record.identity.hardware_key == hardware_key and record.status is not Status.INTERRUPTED:
+            if record.identity.hardware_key in this_machine and record.status is not Status.INTERRUPTED:
                 self._done.setdefault(_what_is_run(record.config), []).append(record)
 
     def run(self, estimates: Sequence[float]) -> list[Record]:
