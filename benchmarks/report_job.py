@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from results import headline
-from results.anomalies import anomalies
+from results.anomalies import anomalies, warnings_of
 from results.columns import COLUMNS
 from results.record import Record
 from results.store import JSONL_NAME, load
@@ -38,7 +38,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         if values["against"]:
             raise UsageError("--against is about plots and the page: say --output=DIR, too.")
         rows = summarize(records)
-        for line in [*headline.lines(rows), "", *anomalies(rows)]:
+        for line in [*headline.lines(rows), "", *anomalies(rows), *warnings_of(records)]:
             say(line)
         return ExitStatus.OK
     from results import report  # with matplotlib, which takes its time

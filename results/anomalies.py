@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 
+from results.record import Record
 from results.siblings import DATA, PRECISION, Siblings
 from results.summary import Row, manager_of
 
@@ -32,6 +35,18 @@ def anomalies(rows: Sequence[Row]) -> list[str]:
             continue
         found += [f"{title(row)}: {sentence}" for sentence in _scaling(row) + _repeats(row) + _against(row, siblings)]
     return found
+
+
+def warnings_of(records: Sequence[Record]) -> list[str]:
+    """Returns what runs have warned of, each sentence once, with how many runs did; numbers in it are of the first."""
+    first: dict[str, str] = {}
+    count: Counter[str] = Counter()
+    for record in records:
+        for sentence in record.warnings:
+            kind = re.sub(r"[\d.,]+", "#", sentence)
+            first.setdefault(kind, sentence)
+            count[kind] += 1
+    return [f"{count[kind]} of {len(records)} runs warned: {sentence}" for kind, sentence in first.items()]
 
 
 def _scaling(row: Row) -> list[str]:

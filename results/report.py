@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results import headline, published
-from results.anomalies import anomalies, title
+from results.anomalies import anomalies, title, warnings_of
 from results.cause_plots import against, reductions
 from results.figures import as_svg, drawn, save
 from results.page import Drawing, Page, reduction_lines
@@ -32,7 +32,7 @@ def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, ag
         OSError: the directory cannot be written.
     """
     rows = summarize(records)
-    notes = anomalies(rows)
+    notes = [*anomalies(rows), *warnings_of(records)]
     plots = output / "plots"
     plots.mkdir(parents=True, exist_ok=True)
     drawings = []

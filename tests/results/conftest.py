@@ -20,6 +20,7 @@ def fake_run(
     reason: str = "",
     hardware: str = "a machine",
     sent: int = 0,
+    warnings: tuple[str, ...] = (),
     **config: object,
 ) -> Record:
     """A run with 20 equal steps, or those given."""
@@ -63,6 +64,7 @@ def fake_run(
         derived=record.derive(measurement, chosen["num_devices"]),
         status=status,
         reason=reason,
+        warnings=warnings,
     )
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from results import headline, siblings
-from results.anomalies import anomalies
+from results.anomalies import anomalies, warnings_of
 from results.record import Record, Status
 from results.summary import manager_of, repeats_interval, summarize
 from tests.results.conftest import fake_run
@@ -98,6 +98,11 @@ def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
     assert "slower than one device (0.80 x)" in anomalies(summarize(slower))[0]
     cpu = [fake_run(device="cpu"), fake_run(device="cpu", num_devices=2, step_seconds=0.25)]
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
+
+
+def test_warnings_of_one_kind_are_said_once() -> None:
+    busy = [fake_run(warnings=(f"The machine was busy (load {load} per core).",)) for load in ("0.4", "1.2")]
+    assert warnings_of([*busy, fake_run()]) == ["2 of 3 runs warned: The machine was busy (load 0.4 per core)."]
 
 
 def test_the_terminal_table(everything: list[Record]) -> None:
