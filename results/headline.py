@@ -82,6 +82,7 @@ COLUMNS = (
     Column("step p50 ms", True, _milliseconds("step_ms_p50")),
     Column("step p99 ms", True, _milliseconds("step_ms_p99")),
     Column("sent MB", True, _sent_megabytes),
+    Column("machine", False, lambda row: row.machine, brief=True),
     Column("status", False, _status, brief=True),
     Column("reason", False, lambda row: row.reason),
 )
@@ -91,7 +92,7 @@ def lines(rows: Sequence[Row]) -> list[str]:
     """Returns the brief columns as lines of text, and below them why runs did not count."""
     if not rows:
         return ["There are no runs."]
-    columns = [column for column in COLUMNS if column.brief]
+    columns = [column for column in COLUMNS if column.brief and any(column.text(row) for row in rows)]
     table = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
     text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]

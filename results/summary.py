@@ -27,6 +27,7 @@ class Row:
         high: likewise.
         speed_up: over the one-device row that `base` names; None if there is none.
         base: the run id of the first record of that row.
+        machine: tells hardware and software apart where there are several; else empty.
     """
 
     records: Sequence[Record]
@@ -35,6 +36,7 @@ class Row:
     high: float | None
     speed_up: float | None = None
     base: str | None = None
+    machine: str = ""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -124,7 +126,18 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             identity = record.identity
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
-    return _compared([_row(group) for group in groups.values()])
+    machines = _machines(groups)
+    rows = [dataclasses.replace(_row(group), machine=machines[key[1:]]) for key, group in groups.items()]
+    return _compared(rows)
+
+
+def _machines(groups: Mapping[tuple[str, str, str], Sequence[Record]]) -> dict[tuple[str, str], str]:
+    """Returns a name for each pair of hardware and software; none is needed if there is only one."""
+    found: dict[tuple[str, str], str] = {}
+    for (_, hardware, software), records in groups.items():
+        version = records[0].environment.get("tensorflow_version") or f"software {software[:4]}"
+        found.setdefault((hardware, software), f"hardware {hardware[:4]}, TensorFlow {version}")
+    return found if len(found) > 1 else dict.fromkeys(found, "")
 
 
 def _row(records: Sequence[Record]) -> Row:

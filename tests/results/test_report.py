@@ -14,6 +14,7 @@ import pytest
 
 from results import published, report
 from results.columns import COLUMNS
+from results.figures import model_and_batch
 from results.record import Record
 from results.summary import summarize
 from tests.results.conftest import fake_run
@@ -33,6 +34,11 @@ def test_every_plot_is_drawn_as_a_picture(written: Path) -> None:
     for name in names:
         assert (written / "plots" / f"{name}.png").stat().st_size > 5000
         assert "currentColor" not in (written / "plots" / f"{name}.svg").read_text()
+
+
+def test_unlike_runs_are_not_on_one_line() -> None:
+    rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
+    assert len({model_and_batch(row) for row in rows}) == 4
 
 
 def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:

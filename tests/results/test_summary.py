@@ -19,8 +19,10 @@ def test_repeats_are_one_row_and_their_rate_is_all_images_over_all_time() -> Non
     assert row.tflops == pytest.approx(3 * 7.7e9 * row.images_per_sec / 1e12)
 
 
-def test_other_hardware_is_another_row() -> None:
-    assert len(summarize([fake_run(), fake_run(hardware="another")])) == 2
+def test_other_hardware_is_another_row_that_says_so() -> None:
+    one, other = summarize([fake_run(), fake_run(hardware="another")])
+    assert one.machine != other.machine and "TensorFlow 2.21.0" in one.machine
+    assert summarize([fake_run()])[0].machine == ""
 
 
 def test_the_interval_of_repeats_by_hand() -> None:
