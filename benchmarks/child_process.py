@@ -10,7 +10,9 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
+from benchmarks.display import warn
 from benchmarks.errors import Terminated
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
@@ -37,8 +39,8 @@ class Ended:
     seconds: float
 
 
-def run(command: Sequence[str], log: Path, timeout_seconds: float | None) -> Ended:
-    """Runs a command to its end; its output goes to a file.
+def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_seconds: float | None) -> Ended:
+    """Runs a command to its end; its output goes to files.
 
     The process dies with us. If it takes too long, it is told to write down the stacks of its threads (SIGUSR1, see
     `run_bench.py`) and killed, with all that it has started. If we are interrupted or terminated, it is told so, and
@@ -46,48 +48,56 @@ def run(command: Sequence[str], log: Path, timeout_seconds: float | None) -> End
 
     Args:
         command: words.
-        log: receives stdout and stderr.
+        stdout: receives the one.
+        stderr: receives the other.
         timeout_seconds: None for no limit.
 
     Raises:
         KeyboardInterrupt, Terminated: as they came; the process has ended.
     """
     begin, kills = time.monotonic(), _out_of_memory_kills()
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
-        timed_out = False
-        try:
-            process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-            _end(process, signal.SIGUSR1, _STACKS_SECONDS)
-        except KeyboardInterrupt:
-            _end(process, signal.SIGINT, _GRACE_SECONDS)
-            raise
-        except Terminated:
-            _end(process, signal.SIGTERM, _GRACE_SECONDS)
-            raise
-        _kill_group(process)  # whatever it has started and left behind
-    return Ended(process.returncode, timed_out, _out_of_memory_kills() > kills, time.monotonic() - begin)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    timed_out = False
+    try:
+        process.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        _end(process, signal.SIGUSR1, _STACKS_SECONDS)
+    except KeyboardInterrupt:
+        _end(process, signal.SIGINT, _GRACE_SECONDS)
+        raise
+    except Terminated:
+        _end(process, signal.SIGTERM, _GRACE_SECONDS)
+        raise
+    _kill_group(process)  # whatever it has started and left behind
+    returncode = -signal.SIGKILL if process.returncode is None else process.returncode
+    return Ended(returncode, timed_out, _out_of_memory_kills() > kills, time.monotonic() - begin)
 
 
 def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_seconds: float) -> None:
-    """Sends a signal, waits, and kills what is left; a second Ctrl-C cuts the waiting short."""
+    """Sends a signal, waits, and kills what is left. A Ctrl-C cuts the waiting short; it is raised when all is killed."""
+    interrupted = False
     try:
         process.send_signal(signal_number)
         process.wait(grace_seconds)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except subprocess.TimeoutExpired:
         pass
-    finally:
-        _kill_group(process)
-        process.wait()
+    except KeyboardInterrupt:
+        interrupted = True
+    _kill_group(process)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -36,7 +36,7 @@ _VERBS = {
 }
 _FLAGS = {
     "run": flags.RUN_FLAGS,
-    "sweep": {**flags.SWEEP_FLAGS, **flags.RUN_FLAGS},
+    "sweep": grid.help_groups(flags.SWEEP_FLAGS),
     "report": flags.REPORT_FLAGS,
     "rerun": flags.RERUN_FLAGS,
     "diff": flags.DIFF_FLAGS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -27,23 +28,40 @@ _RELEVANT_VARIABLES = (
 
 
 def describe_software() -> dict[str, Any]:
-    """Returns the versions that can move a number; None where TensorFlow has not been imported."""
-    tensorflow = sys.modules.get("tensorflow")
-    build = dict(tensorflow.sysconfig.get_build_info()) if tensorflow else {}
+    """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
     return {
         "python_version": platform.python_version(),
-        "tensorflow_version": tensorflow.__version__ if tensorflow else None,
-        "tensorflow_git_version": tensorflow.version.GIT_VERSION if tensorflow else None,
-        "keras_version": importlib.metadata.version("keras"),
-        "numpy_version": importlib.metadata.version("numpy"),
-        "cuda_version": build.get("cuda_version"),
-        "cudnn_version": build.get("cudnn_version"),
+        "tensorflow_version": _installed("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "keras_version": _installed("keras", "keras-nightly"),
+        "numpy_version": _installed("numpy"),
+        "cuda_version": _installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
+        "cudnn_version": _installed("nvidia-cudnn-cu12", "nvidia-cudnn"),
+        "nccl_version": _installed("nvidia-nccl-cu12", "nvidia-nccl"),
     }
+
+
+def _installed(*names: str) -> str | None:
+    """Returns the version of the first of these packages that is installed."""
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return None
+
+
+def _describe_build() -> dict[str, Any]:
+    """Returns how TensorFlow was built, if it has been imported."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return {}
+    build = dict(tensorflow.sysconfig.get_build_info())
+    found = {name: build.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
+    return {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
 
 
 def describe_surroundings(inventory: Inventory) -> dict[str, Any]:
     """Returns what may explain an odd number: operating system, driver, and variables that tools react to."""
     return {
+        **_describe_build(),
         "operating_system": platform.platform(),
         "gpu_driver_version": inventory.driver_version,
         "variables": {

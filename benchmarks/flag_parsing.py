@@ -114,6 +114,18 @@ def presets() -> list[str]:
     return sorted(path.stem for path in _PRESETS.glob("*.flags"))
 
 
+def read_files(arguments: Sequence[str]) -> list[str]:
+    """Puts the words of `--flagfile=FILE` and `--preset=NAME` in their places.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    try:
+        return list(absl_flags.FlagValues().read_flags_from_files(_read_presets(arguments), force_gnu=True))
+    except (absl_flags.Error, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
 def _read_presets(arguments: Sequence[str]) -> list[str]:
     """Turns `--preset=NAME` into `--flagfile=` and its file."""
     words = []

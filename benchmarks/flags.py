@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets
+from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
 from models import specs
 from results import published
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
 
-__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "unset"]
+__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "read_files", "unset"]
 
 RUN_FLAGS: Groups = {
     "What is trained": (

@@ -41,6 +41,12 @@ class Cell:
         return self.config is not None and not self.same_as_before
 
 
+def help_groups(own: flags.Groups) -> flags.Groups:
+    """Returns the flags of a sweep as they are explained: the values of `run`'s, each of which may be a list."""
+    groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in flags.RUN_FLAGS.items()}
+    return {**own, **groups}
+
+
 def sweep_groups(own: flags.Groups) -> flags.Groups:
     """Returns the flags of `run` as texts, which may be lists, and the sweep's own."""
     lists = {
@@ -52,6 +58,7 @@ def sweep_groups(own: flags.Groups) -> flags.Groups:
 
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
+    arguments = flags.read_files(arguments)
     booleans = {flag.name for group in flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
     words = {f"--{name}": f"--{name}=true" for name in booleans}
     words |= {f"--no{name}": f"--{name}=false" for name in booleans}
@@ -63,6 +70,9 @@ def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each flag that is given, split at commas, in the order of `run`'s help."""
     names = [flag.name for group in flags.RUN_FLAGS.values() for flag in group if flag.name not in _NOT_HERE]
     given = {name: text for name in names if (text := values.get(name)) is not None}
+    for name, text in given.items():
+        if not all(item.strip() for item in text.split(",")):
+            raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
     return {name: [text] if name in _NO_LISTS else text.split(",") for name, text in given.items()}
 
 
@@ -79,6 +89,10 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite holds tables [[grid]] and nothing else, each with flags as keys.")
+    for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
+        raise UsageError(
+            f"--suite={path}: {name} is for all runs together: give it on the command line, or not at all."
+        )
     return [{name: [_text(value) for value in _listed(values)] for name, values in grid.items()} for grid in grids]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from results import headline
 from results.anomalies import anomalies, warnings_of
-from results.columns import COLUMNS
+from results.columns import COLUMNS, row
 from results.record import Record
 from results.store import JSONL_NAME, load
 from results.summary import summarize
@@ -70,8 +70,8 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     say(f"$ {shlex.join(command[1:])}")
     if values["dry_run"]:
         return ExitStatus.OK
-    status = subprocess.run(command, check=False).returncode
-    return ExitStatus(status) if status in list(ExitStatus) else ExitStatus.RUN_FAILED  # a signal, for one
+    sys.stdout.flush()
+    os.execv(command[0], command)  # signals reach the run itself, and its status is ours
 
 
 def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -134,7 +134,8 @@ def _conditions(text: str | None) -> dict[str, str]:
 
 
 def _matches(record: Record, conditions: Mapping[str, str]) -> bool:
-    return all(str(c.value(record)) == conditions[c.name] for c in COLUMNS if c.name in conditions)
+    cells = row(record)
+    return all(str(cells[name]).lower() == value.lower() for name, value in conditions.items())
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:

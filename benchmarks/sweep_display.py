@@ -90,7 +90,11 @@ class _Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]} left"))
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[left]} left", markup=False),
+        )
         # Drawn between runs only: what is measured must not share its cores with a bar.
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)
         self._task = self._progress.add_task("", total=total_seconds, left="")
@@ -100,7 +104,7 @@ class _Bar:
         self._progress.update(self._task, description=what, left=in_words(left_seconds), refresh=True)
 
     def log(self, line: str) -> None:
-        self._progress.console.print(line, highlight=False, soft_wrap=True)
+        self._progress.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     def advance(self, seconds: float, left_seconds: float) -> None:
         self._progress.update(self._task, advance=seconds, left=in_words(left_seconds), refresh=True)

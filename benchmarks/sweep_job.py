@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks import child_process, grid, hardware
 from benchmarks.display import say, warn
@@ -131,7 +132,10 @@ class _Sweep:
         this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
         self._done: dict[str, list[Record]] = {}
         for record in earlier:
-            if record.identity.hardware_key in this_machine and record.status is not Status.INTERRUPTED:
+            # What a run of its own refused may have been refused for a passing reason, and is tried again.
+            refused = record.status is Status.SKIPPED and record.config_aside
+            again = refused or record.status is Status.INTERRUPTED
+            if record.identity.hardware_key in this_machine and not again:
                 self._done.setdefault(_what_is_run(record.config), []).append(record)
 
     def run(self, estimates: Sequence[float]) -> list[Record]:
@@ -166,18 +170,28 @@ class _Sweep:
         return True
 
     def _run(self, cell: Cell, count: int) -> Record:
-        log = self._store.jsonl_path.parent / "logs" / f"{self._provenance.session_id}-{count + 1:04d}.log"
-        log.parent.mkdir(exist_ok=True)
-        own = (f"--output_dir={self._plan.output_dir}", f"--session_id={self._provenance.session_id}")
+        session = self._provenance.session_id
+        own = (f"--output_dir={self._plan.output_dir}", f"--session_id={session}", "--output_format=json")
         before = self._store.size_bytes()
-        ended = child_process.run(
-            [*self._plan.program, *cell.arguments, *own, "--output_format=json"], log, self._plan.round_timeout_seconds
-        )
-        left = [r for r in self._store.load(before).records if r.identity.session_id == self._provenance.session_id]
+        with (
+            tempfile.TemporaryFile() as stdout,
+            _log(self._store.jsonl_path.parent, f"{session}-{count + 1:04d}") as log,
+        ):
+            ended = child_process.run(
+                [*self._plan.program, *cell.arguments, *own], stdout, log, self._plan.round_timeout_seconds
+            )
+            stdout.seek(0)
+            said = stdout.read().decode(errors="replace")
+            log.seek(0)
+            logged = log.read().decode(errors="replace")
+        left = [record for record in self._store.load(before).records if record.identity.session_id == session]
         if left:
             self._records += left
             return left[-1]
-        record = self._without_run(cell, *_what_happened(ended, log, self._plan.round_timeout_seconds))
+        # What could not be stored, on a full disk for one, has been printed.
+        record = _printed(said, session) or self._without_run(
+            cell, *_what_happened(ended, f"{logged}\n{said}", self._plan.round_timeout_seconds)
+        )
         self._keep(record)
         return record
 
@@ -187,11 +201,14 @@ class _Sweep:
         in_key = cell.config.key_fields() if cell.config else config
         spec = specs.find(cell.config.model) if cell.config else None
         facts = ("title", "image_size", "parameters", "gflop_per_image") if spec else ()
+        provenance = self._provenance
+        if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
+            provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         return Record(
-            identity=dataclasses.replace(self._provenance.identity(in_key), command=list(cell.arguments)),
+            identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
             config=config,
             config_aside=cell.config.aside_fields() if cell.config else [],
-            environment=self._provenance.environment,
+            environment=provenance.environment,
             model={field: getattr(spec, field) for field in facts},
             placement={},
             measurement=Measurement(images_per_step=cell.config.batch_global if cell.config else None),
@@ -217,19 +234,39 @@ def _given(cell: Cell) -> dict[str, Any]:
     return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
 
 
-def _what_happened(ended: child_process.Ended, log: Path, timeout_seconds: float) -> tuple[Status, str]:
+def _log(directory: Path, name: str) -> IO[bytes]:
+    """Opens a run's log; where that cannot be, one that is not kept."""
+    try:
+        (directory / "logs").mkdir(exist_ok=True)
+        return (directory / "logs" / f"{name}.log").open("w+b")
+    except OSError:
+        return tempfile.TemporaryFile()
+
+
+def _printed(stdout: str, session: str) -> Record | None:
+    """Returns the record of this session that a run has printed, if there is one."""
+    for line in reversed(stdout.splitlines()):
+        try:
+            record = Record.from_json(line)
+        except ValueError:
+            continue
+        return record if record.identity.session_id == session else None
+    return None
+
+
+def _what_happened(ended: child_process.Ended, output: str, timeout_seconds: float) -> tuple[Status, str]:
     """Returns how a process ended that left no record, in words."""
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    said = f" It said: {' | '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
-    where = f" Its output is in {log}."
+    lines = [line for line in output.splitlines() if line.strip()]
+    said = f" It said: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
+    refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.timed_out:
-        return Status.TIMEOUT, f"Not done after {timeout_seconds:g} s (--round_timeout_seconds), and killed.{where}"
-    if ended.returncode == _USAGE and lines:
-        return Status.SKIPPED, lines[-1].removeprefix("run_bench: ")
+        return Status.TIMEOUT, f"Not done after {timeout_seconds:g} s (--round_timeout_seconds), and killed.{said}"
+    if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
+        return Status.SKIPPED, refused[-1]
     if ended.out_of_memory:
-        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host's memory did not suffice.{where}"
+        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host's memory did not suffice.{said}"
     if ended.returncode < 0:
-        name = signal.Signals(-ended.returncode).name
-        hint = "; the host's memory may not have sufficed" if name == "SIGKILL" else ""
-        return Status.CRASH, f"Ended by {name}{hint}.{said}{where}"
-    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}{where}"
+        name = signal.strsignal(-ended.returncode) or "a signal"
+        hint = "; the host's memory may not have sufficed" if ended.returncode == -signal.SIGKILL else ""
+        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
+    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"

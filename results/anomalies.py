@@ -12,6 +12,8 @@ from results.siblings import DATA, PRECISION, Siblings
 from results.summary import Row, manager_of
 
 POOR_EFFICIENCY = 0.6
+# Not worth a word where they are so.
+USUAL = {"data_name": "synthetic", "precision": "fp32"}
 SLOW_INPUT = 0.9
 FAR_OFF = 0.2
 
@@ -22,7 +24,14 @@ def title(row: Row) -> str:
     inference = " inference" if config.get("forward_only") else ""
     kind = {"cpu": "CPU device", "gpu": "GPU"}.get(str(config.get("device")), "device")
     devices = f"{row.devices} {kind}{'s' * (row.devices > 1)}"
-    return f"{config.get('model')}{inference}, {manager_of(config)}, {devices}, batch {config.get('batch_per_device')}"
+    words = [
+        f"{config.get('model')}{inference}",
+        manager_of(config),
+        devices,
+        f"batch {config.get('batch_per_device')}",
+    ]
+    words += [str(config[name]) for name, usual in USUAL.items() if config.get(name) not in (None, usual)]
+    return ", ".join([*words, *([row.also] if row.also else [])])
 
 
 def anomalies(rows: Sequence[Row]) -> list[str]:
@@ -50,8 +59,9 @@ def warnings_of(records: Sequence[Record]) -> list[str]:
 
 
 def _scaling(row: Row) -> list[str]:
-    # Logical CPU devices share the cores, so their number is not expected to help.
-    if row.efficiency is None or row.devices == 1 or row.config.get("device") == "cpu":
+    # Logical CPU devices share the cores, and virtual GPUs a GPU, so their number is not expected to help.
+    shared = row.config.get("device") == "cpu" or (row.config.get("virtual_gpus") or 1) > 1
+    if row.efficiency is None or row.devices == 1 or shared:
         return []
     if row.speed_up is not None and row.speed_up < 1:
         return [

@@ -24,7 +24,7 @@ from results.figures import (
 )
 from results.record import Record
 from results.siblings import DATA, Siblings, where_time_goes
-from results.summary import Row, manager_of
+from results.summary import Row
 
 
 def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
@@ -52,7 +52,7 @@ def sent(rows: Sequence[Row]) -> Figure | None:
     for row in valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
         if by_kind.get("total_bytes") and len(bars) < MOST_BARS:
-            bars[f"{row.config.get('model')}, {manager_of(row.config)}, {row.devices}"] = by_kind
+            bars[title(row)] = by_kind
     if not bars:
         return None
     figure, (axis,) = panels_of(1, 1.2 + 0.3 * len(bars))

@@ -23,7 +23,7 @@ def _config(field: str) -> Callable[[Record], Any]:
 
 
 def _modifier(field: str) -> Callable[[Record], Any]:
-    return lambda record: record.config.get("modifiers", {}).get(field)
+    return lambda record: (record.config.get("modifiers") or {}).get(field)
 
 
 def _derived(field: str) -> Callable[[Record], Any]:
@@ -87,7 +87,7 @@ COLUMNS = (
     Column(
         "sent_bytes_per_step",
         "between devices, by formula, all devices together",
-        lambda r: r.placement.get("sent_per_step", {}).get("total_bytes"),
+        lambda r: (r.placement.get("sent_per_step") or {}).get("total_bytes"),
     ),
     Column("peak_host_memory_bytes", "largest RSS", lambda r: r.measurement.peak_host_memory_bytes),
     Column("tf_version", "TensorFlow", lambda r: r.environment.get("tensorflow_version")),

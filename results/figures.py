@@ -12,6 +12,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.anomalies import USUAL
 from results.summary import Row
 
 # Okabe and Ito's colours, which people with any colour vision tell apart, in an order of contrast.
@@ -19,7 +20,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 MARKERS = "osD^vPX*"
 # Drawn in this colour, text and axes take the page's own; see `as_svg`.
 INK = "#010203"
-_USUAL = {"data_name": "synthetic", "precision": "fp32"}
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
 _STYLE = {
     "figure.facecolor": "none",
@@ -113,8 +113,8 @@ def model_and_batch(row: Row) -> str:
     """Returns the title of a panel."""
     config = row.config
     words = [f"{config.get('model')}, batch {config.get('batch_per_device')} per device"]
-    words += [str(config[name]) for name, usual in _USUAL.items() if config.get(name) not in (None, usual)]
-    return ", ".join([*words, *([row.machine] if row.machine else [])])
+    words += [str(config[name]) for name, usual in USUAL.items() if config.get(name) not in (None, usual)]
+    return ", ".join([*words, *([row.also] if row.also else [])])
 
 
 def lines_of(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterator[tuple[Any, list[Row]]]:

@@ -21,7 +21,10 @@ GLOSSARY = {
         "speed-up / number of devices. Logical CPU devices share the cores: there it says nothing of scaling."
     ),
     "TFLOP/s": "model operations (2 per multiply-add, forward x 3 for training) x images/s / 1e12.",
-    "MFU": "that / the peak of the devices in this precision; empty where the peak has not been measured.",
+    "MFU": (
+        "model FLOP utilisation: TFLOP/s / (physical GPUs x their data sheet's peak in this precision, without "
+        "sparsity); empty for other devices."
+    ),
     "step p50, p99": "half, and 99 %, of the measured steps were faster.",
     "sent": "bytes that all devices together send in a step, by formula (docs/variable-managers.md).",
     "tower": "the model on one device.",

@@ -78,11 +78,11 @@ COLUMNS = (
     Column("speed-up", True, lambda row: _number(row.speed_up, 2), brief=True),
     Column("efficiency %", True, _efficiency),
     Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
-    Column("MFU %", True, lambda row: ""),
+    Column("MFU %", True, lambda row: _number(None if row.mfu is None else 100 * row.mfu, 1)),
     Column("step p50 ms", True, _milliseconds("step_ms_p50")),
     Column("step p99 ms", True, _milliseconds("step_ms_p99")),
     Column("sent MB", True, _sent_megabytes),
-    Column("machine", False, lambda row: row.machine, brief=True),
+    Column("also", False, lambda row: row.also, brief=True),
     Column("status", False, _status, brief=True),
     Column("reason", False, lambda row: row.reason),
 )
@@ -105,5 +105,15 @@ def markdown(rows: Sequence[Row]) -> list[str]:
     columns = [column for column in COLUMNS if any(column.text(row) for row in rows)]
     head = [column.name for column in columns]
     rule = ["---:" if column.is_number else "---" for column in columns]
-    body = [[column.text(row).replace("|", "\\|") for column in columns] for row in rows]
-    return ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
+    body = [[column.text(row) for column in columns] for row in rows]
+    return [markdown_line(line) for line in (head, rule, *body)]
+
+
+def markdown_line(cells: Sequence[str]) -> str:
+    """Returns a line of a Markdown table; what is in the cells stays text."""
+    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
+
+
+def markdown_text(text: str) -> str:
+    """Returns text on one line that Markdown takes for text."""
+    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -117,6 +117,7 @@ def _as_script_data(columns: Sequence[Any], rows: Sequence[Row]) -> str:
             [column.text(row) for column in columns],
             int(_failed(row)),
             [words.setdefault(word, len(words)) for word in command(row)],
+            sorted({str(record.status) for record in row.records}),
         ]
         for row in rows
     ]

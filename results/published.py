@@ -68,10 +68,11 @@ def _figure(row: dict[str, str]) -> Figure:
 
 
 def beside(row: Row, table: str) -> list[Figure]:
-    """Returns the figures of the same model and number of devices; those of the same batch come first."""
-    model = _MODELS.get(str(row.config.get("model")))
-    alike = [figure for figure in figures(table) if (figure.model, figure.devices) == (model, row.devices)]
-    return sorted(alike, key=lambda figure: figure.batch_per_device != row.config.get("batch_per_device"))
+    """Returns the figures of the same model, batch per device and number of devices; none for inference."""
+    if row.config.get("forward_only"):
+        return []
+    wanted = (_MODELS.get(str(row.config.get("model"))), row.config.get("batch_per_device"), row.devices)
+    return [f for f in figures(table) if (f.model, f.batch_per_device, f.devices) == wanted]
 
 
 def lines_of(table: str, model: str) -> dict[str, list[Figure]]:

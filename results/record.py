@@ -174,6 +174,11 @@ class Record:
             for name, part in parts.items():
                 value = fields[name]
                 fields[name] = part(**value) if isinstance(value, dict) else part(value)
+            for name in ("config", "environment", "model", "placement"):
+                if not isinstance(fields[name], dict):
+                    raise TypeError(f"{name} is no object")
+            if fields["status"] is Status.OK and not fields["measurement"].step_seconds:
+                raise TypeError("it is ok, but no step was measured")
             return cls(**{**fields, "format_version": FORMAT_VERSION})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error

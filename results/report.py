@@ -93,14 +93,14 @@ def _markdown(
 ) -> list[str]:
     lines = ["# CNN training benchmark", "", summary(records, rows), "", "## Results", "", *headline.markdown(rows), ""]
     if notes:
-        lines += ["## Worth a look", "", *(f"- {note}" for note in notes), ""]
+        lines += ["## Worth a look", "", *(f"- {headline.markdown_text(note)}" for note in notes), ""]
     for drawing in drawings:
         lines += [f"## {drawing.title}", "", f"![{drawing.title}](plots/{drawing.name}.svg)", "", drawing.reading, ""]
     if beside:
         lines += ["## The same, published", "", "| yours | images/s | published for | setting | images/s | ratio |"]
-        lines += ["|---|---:|---|---|---:|---:|", *("| " + " | ".join(cells) + " |" for cells in beside), ""]
+        lines += ["|---|---:|---|---|---:|---:|", *map(headline.markdown_line, beside), ""]
     reduced = reduction_lines(records)
     if reduced:
         lines += ["## Reductions", "", "| message | bytes | reduction | devices | ms | busbw GB/s | status |"]
-        lines += ["|---|---:|---|---:|---:|---:|---|", *("| " + " | ".join(cells) + " |" for cells in reduced), ""]
+        lines += ["|---|---:|---|---:|---:|---:|---|", *map(headline.markdown_line, reduced), ""]
     return lines

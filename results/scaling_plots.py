@@ -111,7 +111,9 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     """Throughput against the batch per device."""
 
     def what(row: Row) -> str:
-        return f"{row.config.get('model')}, {manager_of(row.config)}, {row.devices}"
+        precision = row.config.get("precision")
+        words = [str(row.config.get("model")), manager_of(row.config), str(row.devices), str(precision), row.also]
+        return ", ".join(word for word in words if word)
 
     lines = {
         name: line

@@ -9,10 +9,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from results.peaks import peak_tflops
 from results.record import Kind, Record, Status, key_of
 
 # The fields of a configuration in which a run may differ from the one-device run that it is compared with.
 _SCALED = ("num_devices", "virtual_gpus", "visible_gpus")
+# What a label says anyway, and what follows from that.
+_IN_EVERY_LABEL = (
+    "model",
+    "variable_update",
+    "shared_on",
+    "modifiers",
+    "num_devices",
+    "device",
+    "batch_per_device",
+    "data_name",
+    "pipelined_input",
+    "precision",
+    "forward_only",
+)
 _MANAGER = ("variable_update", "shared_on", "modifiers")
 
 
@@ -27,7 +42,7 @@ class Row:
         high: likewise.
         speed_up: over the one-device row that `base` names; None if there is none.
         base: the run id of the first record of that row.
-        machine: tells hardware and software apart where there are several; else empty.
+        also: what else tells the row from others: hardware, software, and fields of the configuration; else empty.
     """
 
     records: Sequence[Record]
@@ -36,7 +51,7 @@ class Row:
     high: float | None
     speed_up: float | None = None
     base: str | None = None
-    machine: str = ""
+    also: str = ""
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -46,7 +61,8 @@ class Row:
     @property
     def devices(self) -> int:
         """Returns how many devices took part."""
-        return int(self.config.get("num_devices") or 1)
+        count = self.config.get("num_devices")
+        return count if isinstance(count, int) else 1
 
     @property
     def rate(self) -> float:
@@ -77,6 +93,16 @@ class Row:
             return None
         passes = 1 if self.config.get("forward_only") else 3
         return passes * float(per_image) * self.images_per_sec / 1000
+
+    @property
+    def mfu(self) -> float | None:
+        """Returns what that is of the GPUs' peak in the run's precision, by data sheet; None if it is not known."""
+        gpus = self.records[0].environment.get("gpus") or []
+        peak = peak_tflops(str(gpus[0]), str(self.config.get("precision"))) if gpus else None
+        if self.tflops is None or peak is None or self.config.get("device") != "gpu":
+            return None
+        physical = math.ceil(self.devices / (self.config.get("virtual_gpus") or 1))
+        return self.tflops / (physical * peak)
 
     @property
     def valid(self) -> list[Record]:
@@ -126,18 +152,32 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             identity = record.identity
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
-    machines = _machines(groups)
-    rows = [dataclasses.replace(_row(group), machine=machines[key[1:]]) for key, group in groups.items()]
-    return _compared(rows)
+    rows = [_row(group) for group in groups.values()]
+    return _compared([dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)])
 
 
-def _machines(groups: Mapping[tuple[str, str, str], Sequence[Record]]) -> dict[tuple[str, str], str]:
-    """Returns a name for each pair of hardware and software; none is needed if there is only one."""
-    found: dict[tuple[str, str], str] = {}
-    for (_, hardware, software), records in groups.items():
-        version = records[0].environment.get("tensorflow_version") or f"software {software[:4]}"
-        found.setdefault((hardware, software), f"hardware {hardware[:4]}, TensorFlow {version}")
-    return found if len(found) > 1 else dict.fromkeys(found, "")
+def _distinctions(rows: Sequence[Row]) -> list[str]:
+    """Returns for each row what tells it from others of its model, beyond what every label says."""
+    machines = {(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}
+    varying: dict[Any, set[str]] = {}
+    by_model: dict[Any, list[Row]] = {}
+    for row in rows:
+        by_model.setdefault(row.config.get("model"), []).append(row)
+    for model, group in by_model.items():
+        aside = set().union(*(row.records[0].config_aside for row in group))
+        names = {name for row in group for name in row.config} - aside - set(_IN_EVERY_LABEL)
+        values = {name: {repr(row.config.get(name)) for row in group if row.records[0].config_aside} for name in names}
+        varying[model] = {name for name, found in values.items() if len(found) > 1}
+    return [_distinction(row, varying[row.config.get("model")], len(machines) > 1) for row in rows]
+
+
+def _distinction(row: Row, varying: set[str], several_machines: bool) -> str:
+    first = row.records[0]
+    words = [f"{name} {row.config[name]}" for name in row.config if name in varying]
+    if several_machines:
+        version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
+        words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
+    return ", ".join(words)
 
 
 def _row(records: Sequence[Record]) -> Row:

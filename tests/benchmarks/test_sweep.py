@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import flags, grid, sweep_job
-from benchmarks.child_process import run as run_child
+from benchmarks import child_process, flags, grid, sweep_job
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
 from results.record import Status
@@ -92,7 +91,8 @@ def test_a_sweep_goes_on_whatever_happens_to_a_run(
         8: "ok",
     }
     assert "status 3" in by_batch[2].reason and "garbage" in by_batch[3].reason
-    assert "SIGSEGV" in by_batch[4].reason and "SIGKILL" in by_batch[6].reason and "memory" in by_batch[6].reason
+    assert "Segmentation fault" in by_batch[4].reason
+    assert "Killed" in by_batch[6].reason and "memory" in by_batch[6].reason
     assert "--round_timeout_seconds" in by_batch[5].reason
     assert by_batch[7].reason == "no such device"
     sessions = {record.identity.session_id for record in by_batch.values()}
@@ -206,16 +206,63 @@ def test_a_full_disk_loses_no_record(
     assert "No space left" in shown.err and '"status":"crash"' in shown.out
 
 
+def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(tmp_path: Path) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(
+        CHILD.replace("Store(Path(chosen.output_dir)).append(Record(", "print(Record(").replace(
+            "status=Status.OK))", "status=Status.OK).to_json()); sys.exit(4)"
+        )
+    )
+    sweep_job.run(_plan(tmp_path, [sys.executable, str(child)], "--batch_size=8"), [])
+    assert [_what(record) for record in _records(tmp_path)] == [(8, 1, "ok")]
+
+
+def test_what_a_run_refused_is_tried_again(tmp_path: Path, program: list[str]) -> None:
+    for _ in range(2):
+        sweep_job.run(_plan(tmp_path, program, "--batch_size=7,8", "--resume"), [])
+    assert [_what(record)[::2] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
+
+
+def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(
+    tmp_path: Path, program: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = iter([4, 5])
+    monkeypatch.setattr(child_process, "_out_of_memory_kills", lambda: next(kills))
+    sweep_job.run(_plan(tmp_path, program, "--batch_size=6"), [])
+    assert [str(record.status) for record in _records(tmp_path)] == ["oom"]
+
+
+def test_crashes_are_rows_with_their_repeats(tmp_path: Path, program: list[str]) -> None:
+    """Whoever writes a record, the software and the hardware are the same."""
+    sweep_job.run(_plan(tmp_path, program, "--batch_size=2,8"), [])
+    identities = [record.identity for record in _records(tmp_path)]
+    assert len({(one.software_key, one.hardware_key) for one in identities}) == 1
+
+
+def test_brackets_in_a_reason_are_text_on_a_terminal(tmp_path: Path) -> None:
+    child = tmp_path / "child.py"
+    child.write_text("import sys; print('[/job:localhost/task:0] failed'); sys.exit(3)")
+    code = (
+        "import sys, pty, os\n"
+        "from benchmarks import sweep_display\n"
+        "bar = sweep_display._Bar(1.0); bar.show('[red]', 1.0); bar.log('[/job:localhost/task:0] failed'); bar.stop()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "[/job:localhost/task:0] failed" in done.stderr, done.stderr
+
+
 def test_stacks_are_written_before_a_run_is_killed(tmp_path: Path) -> None:
     code = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); time.sleep(60)"
-    ended = run_child([sys.executable, "-c", code], tmp_path / "log", 2.0)
+    with (tmp_path / "log").open("w+b") as log:
+        ended = child_process.run([sys.executable, "-c", code], log, log, 2.0)
     assert ended.timed_out and ended.seconds < 30
     assert "most recent call first" in (tmp_path / "log").read_text()
 
 
 def test_a_process_that_is_left_behind_is_killed(tmp_path: Path) -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid)"
-    assert run_child([sys.executable, "-c", code], tmp_path / "log", 60.0).returncode == 0
+    with (tmp_path / "log").open("w+b") as log:
+        assert child_process.run([sys.executable, "-c", code], log, log, 60.0).returncode == 0
     pid = int((tmp_path / "log").read_text())
     deadline = time.monotonic() + 10
     while os.path.exists(f"/proc/{pid}") and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
@@ -253,6 +300,7 @@ def test_a_suite_is_several_grids(tmp_path: Path, program: list[str]) -> None:
         ("[[grid]", "suite.toml"),
         ("model = 'vgg16'", "[[grid]]"),
         ("[[grid]]\nmodle = 'vgg16'", "Did you mean 'model'?"),
+        ("[[grid]]\nprint_config = true", "for all runs together"),
     ],
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
@@ -266,6 +314,12 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_what_comes_to_the_same_is_run_once(tmp_path: Path, program: list[str]) -> None:
     plan = _plan(tmp_path, program, "--variable_update=staged,parameter_server", "--staged_vars")
     assert [cell.runs for cell in plan.cells] == [True, False]
+
+
+def test_flag_files_are_read_as_run_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "some.flags").write_text("--staged_vars\n--num_batches=50\n")
+    words = grid.spell_out_booleans([f"--flagfile={tmp_path / 'some.flags'}", "--model=vgg16"])
+    assert words == ["--staged_vars=true", "--num_batches=50", "--model=vgg16"]
 
 
 def test_booleans_without_a_value() -> None:
@@ -305,6 +359,7 @@ def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: P
     assert (tmp_path / "here" / "report.html").exists() and "1 records" in made.stdout
     differ = run_bench("diff", one.identity.run_id, other.identity.run_id)
     assert "config.num_devices: 1 -> 2" in differ.stdout and "derived.images_per_sec: 320 -> 533.3" in differ.stdout
+    assert run_bench("rerun", other.identity.run_id, "out").status == 2, "what it ends with is what rerun ends with"
     shown = run_bench("rerun", one.identity.run_id[:8], "--dry_run")
     assert shown.stdout.startswith("$ ") and "--model=resnet50" in shown.stdout
 
@@ -320,6 +375,8 @@ def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: P
         (["sweep", "--device=cpu", "--model=vgg61,trivial", "--dry_run"], 0, ""),
         (["sweep", "--device=cpu", "--model=vgg61"], 2, "Did you mean 'vgg16'?"),
         (["sweep", "--device=cpu", "--variable_update=replicate"], 2, "Did you mean 'replicated'?"),
+        (["sweep", "--device=cpu", "--model=trivial,,vgg16"], 2, "an empty value between the commas"),
+        (["sweep", "--device=cpu", "--model="], 2, "an empty value"),
         (["sweep", "--suite=nowhere.toml"], 2, "No such file"),
         (["sweep", "--modle=vgg16"], 2, "Did you mean 'model'?"),
     ],

@@ -116,3 +116,17 @@ def test_records_of_the_first_format_are_read() -> None:
     old = Record.from_json(json.dumps({**fields, "format_version": 1}))
     assert old == make_record(identity=old.identity)
     assert old.format_version == record.FORMAT_VERSION
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": None},
+        {"placement": []},
+        {"measurement": {"images_per_step": 16}},
+        {"status": "fine"},
+    ],
+)
+def test_what_would_break_a_reader_is_no_record(change: dict) -> None:
+    with pytest.raises(ValueError):
+        Record.from_json(json.dumps(json.loads(make_record().to_json()) | change))

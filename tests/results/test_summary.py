@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -21,8 +22,21 @@ def test_repeats_are_one_row_and_their_rate_is_all_images_over_all_time() -> Non
 
 def test_other_hardware_is_another_row_that_says_so() -> None:
     one, other = summarize([fake_run(), fake_run(hardware="another")])
-    assert one.machine != other.machine and "TensorFlow 2.21.0" in one.machine
-    assert summarize([fake_run()])[0].machine == ""
+    assert one.also != other.also and "TensorFlow 2.21.0" in one.also
+    assert summarize([fake_run()])[0].also == ""
+
+
+def test_what_tells_rows_of_a_model_apart_is_said() -> None:
+    runs = [fake_run(optimizer="sgd"), fake_run(optimizer="adam"), fake_run(model="vgg16", optimizer="sgd")]
+    assert [row.also for row in summarize(runs)] == ["optimizer sgd", "optimizer adam", ""]
+
+
+def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
+    run = fake_run(num_devices=4, virtual_gpus=2)
+    on_h100 = dataclasses.replace(run, environment={"gpus": ["NVIDIA H100 80GB HBM3 80 GiB"] * 2})
+    (row,) = summarize([on_h100])
+    assert row.mfu == pytest.approx(row.tflops / (2 * 67))
+    assert summarize([run])[0].mfu is None
 
 
 def test_the_interval_of_repeats_by_hand() -> None:
@@ -98,6 +112,8 @@ def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
     assert "one of 4 repeats is -33% off their median" in anomalies(summarize(many))[0]
     slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]
     assert "slower than one device (0.80 x)" in anomalies(summarize(slower))[0]
+    split = [fake_run(virtual_gpus=2), fake_run(num_devices=2, virtual_gpus=2, step_seconds=0.25)]
+    assert anomalies(summarize(split)) == [], "virtual GPUs share a GPU"
     cpu = [fake_run(device="cpu"), fake_run(device="cpu", num_devices=2, step_seconds=0.25)]
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
 
