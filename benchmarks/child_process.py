@@ -82,7 +82,7 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
 
 
 def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_seconds: float) -> None:
-    """Sends a signal, waits, and kills what is left. A Ctrl-C cuts the waiting short; it is raised when all is killed."""
+    """Sends a signal, waits, and kills what is left. A Ctrl-C cuts the waiting short, and is raised in the end."""
     interrupted = False
     try:
         process.send_signal(signal_number)
