@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks import child_process, flags, grid, sweep_job
@@ -149,8 +150,7 @@ def _wait_for_records(tmp_path: Path, count: int) -> None:
 
 
 def _no_child_is_left(program: list[str]) -> bool:
-    found = subprocess.run(["pgrep", "-f", program[1]], capture_output=True, text=True, check=False).stdout
-    return not found.strip()
+    return not any(program[1] in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 
 
 def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(tmp_path: Path, program: list[str]) -> None:
