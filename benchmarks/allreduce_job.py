@@ -16,6 +16,7 @@ from benchmarks.messages import Patience, of_size
 from benchmarks.provenance import of_this_run
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.all_reduce_spec import UNITS
 from variable_mgr.modifiers import why_not
 
 _DEFAULTS: dict[str, Any] = {
@@ -28,7 +29,6 @@ _DEFAULTS: dict[str, Any] = {
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
 _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ def _bytes(flag: str, text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match:
         raise UsageError(f"--{flag}={text}: give a number of bytes, such as 4096, 64K or 16M.")
-    return int(match["number"]) * _UNITS[match["unit"].upper()]
+    return int(match["number"]) * UNITS[match["unit"].upper()]
 
 
 def _models(text: str | None) -> tuple[str, ...]:
@@ -125,12 +125,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for message in map(allreduce.of_model, plan.models):
         if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
             messages.append(message)
-    session_config = devices.session_config(
-        chosen.device,
-        chosen.num_devices,
-        virtual_gpus=chosen.virtual_gpus,
-        gpu_memory=(chosen.gpu_memory_fraction, chosen.gpu_allow_growth),
-    )
+    session_config = devices.session_config(chosen.device, chosen.num_devices, **chosen.session_options())
     patience = Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
     reductions = {
         spec: factory.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)

@@ -19,6 +19,8 @@ from benchmarks.errors import Terminated
 _STACKS_SECONDS = 2.0
 _GRACE_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
+# The program itself, to be started anew.
+RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -93,6 +93,15 @@ class Config:
         aside = self.aside_fields()
         return {name: value for name, value in self.to_dict().items() if name not in aside}
 
+    def session_options(self) -> dict[str, Any]:
+        """Returns what `devices.session_config` wants besides the kind and number of devices."""
+        return {
+            "threads": (self.num_intra_threads, self.num_inter_threads),
+            "virtual_gpus": self.virtual_gpus,
+            "gpu_memory": (self.gpu_memory_fraction, self.gpu_allow_growth),
+            "log_device_placement": self.log_device_placement,
+        }
+
     def aside_fields(self) -> list[str]:
         """Returns the names of the fields that cannot move the number."""
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]

@@ -151,14 +151,7 @@ def _devices(config: Config) -> Devices:
 
 
 def _session_config(config: Config) -> tf.compat.v1.ConfigProto:
-    return device_planning.session_config(
-        config.device,
-        config.num_devices,
-        threads=(config.num_intra_threads, config.num_inter_threads),
-        virtual_gpus=config.virtual_gpus,
-        gpu_memory=(config.gpu_memory_fraction, config.gpu_allow_growth),
-        log_device_placement=config.log_device_placement,
-    )
+    return device_planning.session_config(config.device, config.num_devices, **config.session_options())
 
 
 def _input(config: Config, devices: Devices, image_size: int) -> _Input:

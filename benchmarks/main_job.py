@@ -7,12 +7,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from types import FrameType
 
 from benchmarks import hardware, process_environment
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
 from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.run_log import RunLog
@@ -73,7 +72,7 @@ def _display(config: Config) -> Display:
 
 
 def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, raise_terminated)
     try:
         process_environment.import_tensorflow()
         from benchmarks import execution
@@ -96,10 +95,6 @@ def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
     finally:
         display.stop()
     return Outcome()
-
-
-def _terminate(signal_number: int, frame: FrameType | None) -> None:
-    raise Terminated
 
 
 def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:

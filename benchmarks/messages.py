@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from variable_mgr.all_reduce_spec import describe_size
 from variable_mgr.traffic import FLOAT32_BYTES
-
-_UNITS = {2**30: "G", 2**20: "M", 2**10: "K", 1: ""}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,5 +49,4 @@ class Timing:
 
 def of_size(size_bytes: int) -> Message:
     """Returns one tensor of that size."""
-    unit = next(unit for unit in _UNITS if size_bytes % unit == 0)
-    return Message(f"{size_bytes // unit}{_UNITS[unit]}", ((size_bytes // FLOAT32_BYTES,),))
+    return Message(describe_size(size_bytes), ((size_bytes // FLOAT32_BYTES,),))

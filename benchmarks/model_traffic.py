@@ -32,12 +32,11 @@ def dense_share(model: Model, batch_per_device: int) -> DenseShare:
     """Returns what the dense layers at the model's end are."""
     split = splitting.split(model)
     sizes = _weights(model)
-    outputs = tuple(layer.outputs for layer in split.tail if layer.outputs)
     return DenseShare(
         sum(sizes[name] for name in split.divided),
         sum(sizes[layer.weights[0]] for layer in split.tail if layer.weights),
         sum(sizes.values()),
-        DividedLayers(batch_per_device, split.features, outputs),
+        _layers(split, batch_per_device),
     )
 
 
@@ -46,8 +45,9 @@ def model_traffic(config: Config, model: Model) -> Traffic:
     sizes = _weights(model)
     divided = None
     if config.modifiers.fc_model_parallel:
-        divided = dense_share(model, config.batch_per_device).layers
-        for name in splitting.split(model).divided:
+        split = splitting.split(model)
+        divided = _layers(split, config.batch_per_device)
+        for name in split.divided:
             del sizes[name]
     return traffic(
         config.variable_update,
@@ -57,6 +57,11 @@ def model_traffic(config: Config, model: Model) -> Traffic:
         shared_on_host=config.shared_on == "cpu",
         divided=divided,
     )
+
+
+def _layers(split: splitting.SplitModel, batch_per_device: int) -> DividedLayers:
+    outputs = tuple(layer.outputs for layer in split.tail if layer.outputs)
+    return DividedLayers(batch_per_device, split.features, outputs)
 
 
 def _weights(model: Model) -> dict[str, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.child_process import RUN_BENCH
 from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from results import headline
@@ -18,7 +19,6 @@ from results.record import Record
 from results.store import JSONL_NAME, load
 from results.summary import summarize
 
-RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
 _DEFAULT_FILE = Path("out") / JSONL_NAME
 _MOST_NOTES = 10
 

@@ -15,7 +15,7 @@ from typing import IO, Any
 from benchmarks import child_process, grid, hardware
 from benchmarks.display import say, warn
 from benchmarks.duration import estimate_seconds
-from benchmarks.errors import ExitStatus, Terminated, UsageError
+from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
 from benchmarks.grid import Cell
 from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run
@@ -26,7 +26,6 @@ from results.record import Derived, Measurement, Record, Status, key_of
 from results.store import Store
 from results.summary import summarize
 
-RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
 _ONLY_SHOWN = ("output_dir", "output_format", "display_every", "session_id", "notices")
@@ -54,7 +53,7 @@ class Plan:
     round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     stop_after_seconds: float | None = None
     dry_run: bool = False
-    program: Sequence[str] = (sys.executable, str(RUN_BENCH))
+    program: Sequence[str] = (sys.executable, str(child_process.RUN_BENCH))
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
@@ -99,7 +98,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
     sweep = _Sweep(plan, store, provenance, earlier if plan.resume else [])
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, raise_terminated)
     try:
         finished = sweep.run(estimates)
     except KeyboardInterrupt:
@@ -113,10 +112,6 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
     failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
     return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
-
-
-def _terminate(signal_number: int, frame: object) -> None:
-    raise Terminated
 
 
 class _Sweep:

@@ -29,12 +29,7 @@ def run(config: Config) -> ExitStatus:
         config.device,
         config.num_devices,
         config.virtual_gpus,
-        lambda count: devices.session_config(
-            config.device,
-            count,
-            virtual_gpus=config.virtual_gpus,
-            gpu_memory=(config.gpu_memory_fraction, config.gpu_allow_growth),
-        ),
+        lambda count: devices.session_config(config.device, count, **config.session_options()),
     ):
         word = "-" if verdict.error is None else "ok" if verdict.passed else "FAIL"
         counts[word] += 1

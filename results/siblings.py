@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.summary import Row, likeness
+from results.summary import MANAGER, Row, likeness
 
-MANAGER = ("variable_update", "shared_on", "modifiers")
 DATA = ("data_name", "pipelined_input")
 PRECISION = ("precision",)
 

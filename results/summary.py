@@ -28,7 +28,7 @@ _IN_EVERY_LABEL = (
     "precision",
     "forward_only",
 )
-_MANAGER = ("variable_update", "shared_on", "modifiers")
+MANAGER = ("variable_update", "shared_on", "modifiers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,13 +215,13 @@ def _compared(rows: Sequence[Row]) -> list[Row]:
         if row.images_per_sec is None or row.devices != 1:
             continue
         same[likeness(row, _SCALED)] = row
-        but_for_manager = likeness(row, _SCALED + _MANAGER)
+        but_for_manager = likeness(row, _SCALED + MANAGER)
         best = any_manager.get(but_for_manager)
         if best is None or best.rate < row.images_per_sec:
             any_manager[but_for_manager] = row
     compared = []
     for row in rows:
-        base = same.get(likeness(row, _SCALED)) or any_manager.get(likeness(row, _SCALED + _MANAGER))
+        base = same.get(likeness(row, _SCALED)) or any_manager.get(likeness(row, _SCALED + MANAGER))
         if base is None or row.images_per_sec is None or not base.images_per_sec:
             compared.append(row)
             continue

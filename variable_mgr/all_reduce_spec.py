@@ -19,7 +19,7 @@ from variable_mgr.algorithms import ALGORITHMS, Place
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class SpecError(ValueError):
@@ -61,7 +61,7 @@ def describe(ranges: Sequence[Range]) -> str:
     for item in ranges:
         words.append(item.algorithm + (f"#{item.shards}" if item.shards > 1 else ""))
         if item.limit_elements is not None:
-            words.append(_describe_size(item.limit_elements))
+            words.append(describe_size(item.limit_elements))
     return ":".join(words)
 
 
@@ -94,11 +94,12 @@ def _parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if not match:
         raise SpecError(f"'{text}' is no size: give a number of elements, such as 1000 or 32K.")
-    return int(match["number"]) * _UNITS[match["unit"].upper()]
+    return int(match["number"]) * UNITS[match["unit"].upper()]
 
 
-def _describe_size(elements: int) -> str:
-    for unit, factor in reversed(_UNITS.items()):
+def describe_size(elements: int) -> str:
+    """Returns a number with the largest unit that it is a multiple of, as `--all_reduce_spec` has it: 32K."""
+    for unit, factor in reversed(UNITS.items()):
         if elements % factor == 0:
             return f"{elements // factor}{unit}"
     raise AssertionError("every number is a multiple of 1")
