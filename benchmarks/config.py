@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks import device_options, input_options, variable_options
+from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
 from models import specs
 from variable_mgr.modifiers import Modifiers
@@ -34,11 +35,13 @@ class Config:
         visible_gpus: indices of the GPUs that may be used; None leaves all.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, of whichever kind.
+        input: how images are read; None where they are made on the devices.
         notices: sentences for the user on how something was understood.
     """
 
     model: str
     num_classes: int
+    print_training_accuracy: bool
     batch_per_device: int
     data_format: Literal["NHWC", "NCHW"]
     precision: Literal["fp32"] = "fp32"
@@ -58,9 +61,10 @@ class Config:
     shared_on: Literal["cpu", "gpu"]
     modifiers: Modifiers
 
-    data_name: Literal["imagenet", "synthetic"]
+    data_name: input_options.DataName
     data_dir: str | None = _aside()
     pipelined_input: bool
+    input: InputOptions | None
 
     optimizer: str
     learning_rate: float
@@ -130,11 +134,11 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     devices = device_options.resolve(given, count_gpus)
     on_gpu = devices["device"] == "gpu"
     optimizer = given["optimizer"] or "sgd"
-    data, data_notices = input_options.resolve(given)
+    data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices)
     return Config(
         model=spec.name,
-        num_classes=_either(given["num_classes"], specs.BACKGROUND_CLASSES),
+        print_training_accuracy=bool(given["print_training_accuracy"]),
         batch_per_device=_either(given["batch_size"], spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
         data_format=_resolve_data_format(given["data_format"], on_gpu),
         forward_only=bool(given["forward_only"]),
@@ -183,6 +187,12 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
     "local_sgd_steps": (1, "steps"),
     "agg_small_grads_max_group": (1, "gradients in a group"),
+    "datasets_parallel_interleave_cycle_length": (1, "files"),
+    "datasets_shuffle_records": (0, "records; 0 or 1 leaves them in order"),
+    "datasets_parallel_calls": (0, "images at a time; 0 leaves the choice to tf.data"),
+    "datasets_prefetch_buffer_size": (0, "batches per device; 0 makes each when it is asked for"),
+    "datasets_num_private_threads": (0, "threads; 0 shares the session's"),
+    "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),
 }
 # A share of the memory; the largest seed that NumPy takes.
 _AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
@@ -212,12 +222,8 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
 
 def _check_choices(given: Mapping[str, Any]) -> None:
     """Refuses what is not available, and flags that contradict each other."""
-    if given["num_classes"] not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
-        raise UsageError(f"--num_classes={given['num_classes']}: say 1000, or 1001 with the background class.")
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both say how long to measure: give one of them.")
-    if given["distortions"]:
-        raise UsageError("--distortions is not available in this version: say --nodistortions, or leave it out.")
 
 
 def _resolve_data_format(wanted: Literal["auto", "NHWC", "NCHW"] | None, on_gpu: bool) -> Literal["NHWC", "NCHW"]:

@@ -47,7 +47,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
             raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest}.")
     process_environment.prepare(device="cpu", visible_gpus=None)
     process_environment.import_tensorflow()
-    from benchmarks import fake_imagenet
+    from benchmarks.datasets import fake_imagenet
 
     per_shard = given["images_per_shard"] or 64
     counts = {

@@ -6,20 +6,30 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks import devices as device_planning
-from benchmarks import imagenet, inputs, objectives, optimizers, training
+from benchmarks import objectives, optimizers, run_input, training
 from benchmarks.config import Config
+from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import BenchError, InvalidRunError, UsageError, headline
-from benchmarks.free_running import FreeRunningTowers
-from benchmarks.measuring import TRY_SMALLER_STEPS, AnyOf, Deadline, FixedSteps, StoppingRule, Taken, run_phase, timed
+from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
+from benchmarks.measuring import (
+    TRY_SMALLER_STEPS,
+    AnyOf,
+    Deadline,
+    FixedSteps,
+    Observed,
+    StoppingRule,
+    Taken,
+    run_phase,
+    timed,
+)
 from benchmarks.model_traffic import model_traffic
 from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
@@ -36,20 +46,10 @@ class OutOfMemoryError(BenchError):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Input:
-    """The towers' input, what must run before the first step, and the files behind it."""
-
-    towers: list[inputs.TowerInput]
-    initializers: list[tf.Operation]
-    shards: Sequence[Path]
-    description: str
-
-
-@dataclasses.dataclass(frozen=True)
 class _Built:
     """What the session runs, and what is known of it: input, step, how far copies differ, whether all is finite."""
 
-    input: _Input
+    input: run_input.RunInput
     step: training.Step
     drift: tf.Tensor | None
     finite: tf.Tensor
@@ -78,11 +78,13 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
                 built.step.initialize(session, built.input.initializers)
                 with _stepping(session, built.step) as take:
                     _measure(config, steps, take, log, display)
+                if built.input.skipping:
+                    log.skipped_records = built.input.skipping.skipped
                 if built.drift is not None:
                     log.replica_drift = float(session.run(built.drift))
                 weights_are_finite = bool(session.run(built.finite))
         except tf.errors.OpError as error:
-            raise _translate(error, built.input.shards, config.num_classes) from error
+            raise _translate(error, built.input, config.num_classes) from error
     if not weights_are_finite:
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
@@ -95,7 +97,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
 def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
     """Builds everything that the session runs, in the default graph."""
     model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
-    tower_input = _input(config, devices, spec.image_size)
+    tower_input = run_input.build(config, devices.towers)
     trained = _trained(model, config)
     manager = factory.make(
         config.variable_update,
@@ -121,13 +123,30 @@ def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
 @contextlib.contextmanager
 def _stepping(session: tf.compat.v1.Session, step: training.Step) -> Iterator[Callable[[], Taken]]:
     """Yields what takes a global step, as long as it is needed."""
+    takes = [_take(session, loop) for loop in step.loops]
     if step.loops[0].staleness is None:
-        run_step = session.make_callable([step.together.operation, step.together.loss])
-        yield timed(lambda: run_step()[1])
+        (take,) = takes
+
+        def together() -> tuple[float, Observed]:
+            loss, _, observed = take()
+            return loss, observed
+
+        yield timed(together)
         return
-    fetches = [[loop.loss, loop.staleness, loop.operation] for loop in step.loops]
-    with FreeRunningTowers([session.make_callable(each) for each in fetches]) as towers:
+    with FreeRunningTowers(takes) as towers:
         yield towers.take
+
+
+def _take(session: tf.compat.v1.Session, loop: training.Loop) -> TakeTowerStep:
+    """Returns what runs a loop once, and returns its loss, its staleness (0 if it has none), and what was observed."""
+    staleness = [] if loop.staleness is None else [loop.staleness]
+    run = session.make_callable([loop.loss, *loop.observed.values(), *staleness, loop.operation])
+
+    def take() -> tuple[float, int, Observed]:
+        loss, *values = run()
+        return loss, values[-2] if staleness else 0, dict(zip(loop.observed, values, strict=False))
+
+    return take
 
 
 def _all_finite(manager: VariableManager) -> tf.Tensor:
@@ -154,26 +173,6 @@ def _session_config(config: Config) -> tf.compat.v1.ConfigProto:
     return device_planning.session_config(config.device, config.num_devices, **config.session_options())
 
 
-def _input(config: Config, devices: Devices, image_size: int) -> _Input:
-    spec = inputs.InputSpec(
-        batch_per_device=config.batch_per_device,
-        image_size=image_size,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
-    )
-    size = f"{image_size}x{image_size} pixels"
-    if config.data_dir is None:
-        towers = inputs.synthetic(devices.towers, spec)
-        return _Input(towers, [], [], f"synthetic, {size}, made once on each device")
-    shards = imagenet.find_shards(config.data_dir)
-    together = not config.modifiers.asynchronous
-    towers, initializers = imagenet.read(
-        shards, devices.towers, spec, in_turn=together, pipelined=config.pipelined_input
-    )
-    return _Input(towers, initializers, shards, f"ImageNet, {len(shards)} training shards in {config.data_dir}, {size}")
-
-
 def _trained(model: building.Model, config: Config) -> building.Model | splitting.SplitModel:
     """Returns the model as it is trained: whole, or split where its dense layers are divided over the towers."""
     if not config.modifiers.fc_model_parallel:
@@ -188,22 +187,27 @@ def _trained(model: building.Model, config: Config) -> building.Model | splittin
 def _build_step(
     config: Config,
     model: building.Model | splitting.SplitModel,
-    tower_input: _Input,
+    tower_input: run_input.RunInput,
     devices: Devices,
     manager: VariableManager,
 ) -> training.Step:
+    objective = objectives.Objective(
+        loss=objectives.cross_entropy,
+        weight_decay=config.weight_decay,
+        with_accuracy=config.print_training_accuracy,
+    )
     if isinstance(model, building.Model) and config.forward_only:
-        loss = objectives.cross_entropy
-        return training.build_inference_step(model, tower_input.towers, devices, manager=manager, loss=loss)
+        return training.build_inference_step(model, tower_input.towers, devices, manager=manager, objective=objective)
     optimizer = optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum)
-    objective = objectives.Objective(loss=objectives.cross_entropy, weight_decay=config.weight_decay)
     return training.build_training_step(
         model, tower_input.towers, devices, manager=manager, optimizer=optimizer, objective=objective
     )
 
 
-def _steps_of_epochs(config: Config, tower_input: _Input) -> int:
-    images = imagenet.count_images(tower_input.shards) if tower_input.shards else imagenet.TRAIN_IMAGES
+def _steps_of_epochs(config: Config, tower_input: run_input.RunInput) -> int:
+    images = (
+        tower_input.source.count() if tower_input.source else DATA_SETS[specs.find(config.model).data_name].train_images
+    )
     assert config.num_epochs is not None, "the configuration gives either batches or epochs"
     return max(1, round(config.num_epochs * images / config.batch_global))
 
@@ -225,14 +229,11 @@ def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog,
         run_phase(take, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
 
 
-def _translate(error: tf.errors.OpError, shards: Sequence[Path], num_classes: int) -> Exception:
+def _translate(error: tf.errors.OpError, tower_input: run_input.RunInput, num_classes: int) -> Exception:
     """Turns TensorFlow's error into one that says what to do, where that is known."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
-    # A callable's errors carry no operation, so the message has to say where it came from.
-    if shards and (isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)):
-        return imagenet.explain_failure(shards, num_classes, error)
-    return error
+    return tower_input.explain(error, num_classes) or error
 
 
 def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:

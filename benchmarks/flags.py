@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
 from models import specs
 from results import published
@@ -21,7 +22,7 @@ RUN_FLAGS: Groups = {
     "What is trained": (
         Flag("model", str, f"one of {', '.join(specs.names())} (default resnet50)"),
         Flag("batch_size", int, "images per device and step (default: the model's, a small one on a CPU)"),
-        Flag("num_classes", int, "1001 with ImageNet's background class (default), or 1000"),
+        Flag("num_classes", int, "of ImageNet: 1001 with its background class (default), or 1000"),
         Flag(
             "data_format",
             str,
@@ -29,6 +30,7 @@ RUN_FLAGS: Groups = {
             ("auto", "NHWC", "NCHW"),
         ),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
+        Flag("print_training_accuracy", bool, "show and record which share of a step's images is right (top 1, top 5)"),
     ),
     "Devices": (
         Flag(
@@ -94,14 +96,56 @@ RUN_FLAGS: Groups = {
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
     ),
     "Data": (
-        Flag("data_dir", str, "TFRecords of ImageNet (default: synthetic images)"),
-        Flag("data_name", str, "which data set (default: imagenet with --data_dir)", ("imagenet", "synthetic")),
+        Flag("data_dir", str, "where images are read from (default: they are synthetic)"),
+        Flag(
+            "data_name",
+            str,
+            "which data set (default: the model's with --data_dir, else synthetic); synthetic images are made once on "
+            "the devices, synthetic_host ones on the host, so that the way to the device is in the measurement",
+            ("imagenet", "cifar10", "mnist", "synthetic", "synthetic_host"),
+        ),
+        Flag("data_split", str, "which part of the data set (default train)", ("train", "validation")),
+        Flag(
+            "on_bad_record",
+            str,
+            "fail: the run ends and names file, record and reason (default); skip: it goes on and counts them",
+            ("fail", "skip"),
+        ),
         Flag(
             "pipelined_input",
             bool,
-            "with --data_dir: the next step's images are brought to the device while this one computes (default)",
+            "the next step's images are brought to the device while this one computes (default where any are read)",
         ),
-        Flag("distortions", bool, "colour distortions; only --nodistortions is available so far"),
+    ),
+    "How images are prepared": (
+        Flag(
+            "image_crop",
+            str,
+            "distorted: a random part, flipped at random (default); central: the middle (default of --forward_only)",
+            ("distorted", "central"),
+        ),
+        Flag("fuse_decode_and_crop", bool, "decode only the part that is kept (default)"),
+        Flag("decode_scaling", bool, "decode a part of twice the size or more at half the size, and so on"),
+        Flag(
+            "resize_method",
+            str,
+            "default bilinear; round_robin takes them in turn",
+            (*RESIZE_METHODS, ROUND_ROBIN),
+        ),
+        Flag("distortions", bool, "random brightness, saturation, hue and contrast (default: none)"),
+        Flag("distort_color_in_yiq", bool, "saturation and hue of --distortions in YIQ (default), else in HSV"),
+    ),
+    "How files are read": (
+        Flag("datasets_parallel_interleave_cycle_length", int, "files read at a time (default 10)"),
+        Flag("datasets_shuffle_records", int, "records that wait to be drawn from (default 1024)"),
+        Flag("datasets_parallel_calls", int, "images prepared at a time (default 0: tf.data chooses)"),
+        Flag("datasets_use_prefetch", bool, "batches are made before they are asked for (default)"),
+        Flag("datasets_prefetch_buffer_size", int, "batches per device that wait to be fetched (default 2)"),
+        Flag("datasets_num_private_threads", int, "threads of the pipeline alone (default 0: the session's)"),
+        Flag("datasets_autotune_cpu_budget", int, "cores that tf.data may plan with (default 0: all)"),
+        Flag("datasets_sloppy_parallel_interleave", bool, "take what is ready first; runs then differ"),
+        Flag("datasets_use_caching", bool, "keep all records in memory, as they are on disk"),
+        Flag("datasets_repeat_cached_sample", bool, "use the first record again and again: no reading"),
     ),
     "Optimizer": (
         Flag("optimizer", str, "update rule (default sgd)", ("sgd", "momentum", "rmsprop", "adam")),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import queue
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 from benchmarks.display import warn
-from benchmarks.measuring import Clock, Taken, TowerStep
+from benchmarks.measuring import Clock, Observed, Taken, TowerStep
 
 _JOIN_SECONDS = 60.0
 _STEP_SECONDS = 1800.0
 
-# Takes one step of a tower and returns its loss, its staleness, and whatever else.
-TakeTowerStep = Callable[[], Sequence[Any]]
+# Takes one step of a tower and returns its loss, its staleness, and what else was observed.
+TakeTowerStep = Callable[[], tuple[float, int, Observed]]
 
 
 class FreeRunningTowers:
@@ -81,16 +81,18 @@ class FreeRunningTowers:
             self._window_end, step = completed
             steps.append(step)
         self._all_have_begun.set()
-        return Taken(self._window_end - begin, sum(step.loss for step in steps) / len(steps), steps)
+        loss = statistics.fmean(step.loss for step in steps)
+        observed = {name: statistics.fmean(step.observed[name] for step in steps) for name in steps[0].observed}
+        return Taken(self._window_end - begin, loss, steps, observed)
 
     def _run(self, number: int, take: TakeTowerStep) -> None:
         try:
             while not self._stopped.is_set():
                 begin = self._clock()
-                loss, staleness, *_ = take()
+                loss, staleness, observed = take()
                 with self._completing:  # completions are queued in the order of their times
                     end = self._clock()
-                    self._completed.put((end, TowerStep(number, end - begin, float(loss), int(staleness))))
+                    self._completed.put((end, TowerStep(number, end - begin, float(loss), int(staleness), observed)))
                 self._all_have_begun.wait()
         except BaseException as error:  # it belongs to the thread that waits
             self._completed.put(error)

@@ -20,11 +20,16 @@ class TowerInput:
         labels: [batch], int64, in [0, classes).
         stage: brings the next step's batch to the device while this step computes; must run in every step. None where
             nothing is staged.
+        asked: when the batch of this step (or, staged, of the next) was asked for: seconds since the epoch, float64, on
+            the host. None where nothing is read.
+        arrived: likewise, when it had been read.
     """
 
     images: tf.Tensor
     labels: tf.Tensor
     stage: tf.Operation | None = None
+    asked: tf.Tensor | None = None
+    arrived: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +39,7 @@ class InputSpec:
     Attributes:
         batch_per_device: images per tower and step.
         image_size: height and width, pixels.
+        channels: 3, or 1 for grey.
         data_format: layout of the images.
         num_classes: labels are below it.
         seed: equal seeds give equal inputs.
@@ -44,6 +50,7 @@ class InputSpec:
     data_format: DataFormat
     num_classes: int
     seed: int
+    channels: int = NUM_CHANNELS
 
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:
@@ -52,7 +59,7 @@ def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]
     Images are standard normal, as normalised photos are; labels are uniform.
     """
     size = (spec.image_size, spec.image_size)
-    shape = (NUM_CHANNELS, *size) if spec.data_format == "NCHW" else (*size, NUM_CHANNELS)
+    shape = (spec.channels, *size) if spec.data_format == "NCHW" else (*size, spec.channels)
     inputs = []
     for tower, device in enumerate(tower_devices):
         with tf.device(device), tf.name_scope(f"synthetic_{tower}"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from benchmarks.errors import InvalidRunError
 
 Clock = Callable[[], float]
+Observed = Mapping[str, float]
 
 TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
 
@@ -65,21 +66,27 @@ class TowerStep:
         seconds: how long the tower took.
         loss: mean over its batch.
         staleness: updates by others between its reading of the weights and the end of its own update.
+        observed: see `Taken`.
     """
 
     tower: int
     seconds: float
     loss: float
     staleness: int
+    observed: Observed = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """One global step that was taken: its time, its mean loss, and its parts where towers go their own way."""
+    """One global step that was taken: its time, its mean loss, and its parts where towers go their own way.
+
+    `observed` are more numbers of it, by the name of their field in `results.record.Measurement`.
+    """
 
     seconds: float
     loss: float
     tower_steps: Sequence[TowerStep] = ()
+    observed: Observed = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
@@ -89,20 +96,21 @@ class Phase:
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
     tower_steps: list[TowerStep] = dataclasses.field(default_factory=list)
+    observed: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
 
-def timed(step: Callable[[], float], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
+def timed(step: Callable[[], tuple[float, Observed]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
     """Returns what takes one global step of towers that step together, and times it.
 
     Args:
-        step: runs one global step to its end and returns the loss. Only this call is timed.
+        step: runs one global step to its end and returns the loss, and what else was observed. Only this call is timed.
         clock: seconds, monotonic.
     """
 
     def take() -> Taken:
         begin = clock()
-        loss = step()
-        return Taken(clock() - begin, float(loss))
+        loss, observed = step()
+        return Taken(clock() - begin, float(loss), observed=observed)
 
     return take
 
@@ -130,6 +138,8 @@ def run_phase(
         phase.step_seconds.append(taken.seconds)
         phase.losses.append(taken.loss)
         phase.tower_steps += taken.tower_steps
+        for name, value in taken.observed.items():
+            phase.observed.setdefault(name, []).append(float(value))
         after_step(phase)
         if not math.isfinite(taken.loss):
             raise InvalidRunError(f"The loss became {taken.loss:g}: the training diverged. {TRY_SMALLER_STEPS}")

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.devices import Devices
 from benchmarks.inputs import TowerInput
-from benchmarks.objectives import Objective
+from benchmarks.objectives import Objective, Score
 from models.splitting import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 
@@ -33,8 +33,8 @@ class _Tower:
 
 def train_towers(
     model: SplitModel, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
-) -> tuple[list[tf.Tensor], list[TowerUpdate]]:
-    """Returns each tower's mean loss, and what it computed: of its columns the gradients of the mean over all towers.
+) -> tuple[list[Score], list[TowerUpdate]]:
+    """Returns each tower's score, and what it computed: of its columns the gradients of the mean over all towers.
 
     Args:
         model: what is trained.
@@ -50,18 +50,18 @@ def train_towers(
             values = dict(zip(names, manager.read(number), strict=True))
             features, state = model.compute_features(values, tower_input.images)
             towers.append(_Tower(device, values, features, state))
-    losses = []
+    scores = []
     for tower, logits, tower_input in zip(towers, _logits(model.tail, towers), inputs, strict=True):
         with tf.device(tower.device):
-            losses.append(objective.loss(logits, tower_input.labels))
-    gradients = _gradients(model, towers, losses)
+            scores.append(objective.score(logits, tower_input.labels))
+    gradients = _gradients(model, towers, [score.loss for score in scores])
     weights = [variable for variable in model.variables if variable.kind == "weight"]
     updates = []
     for tower, its_gradients in zip(towers, gradients, strict=True):
         with tf.device(tower.device):
             named = {v.name: objective.with_decay(v, tower.values[v.name], its_gradients[v.name]) for v in weights}
         updates.append(TowerUpdate(gradients=named, state=tower.state))
-    return losses, updates
+    return scores, updates
 
 
 def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tensor]:

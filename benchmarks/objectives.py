@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
@@ -13,12 +13,36 @@ from models.building import ModelVariable
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """How good a tower's answers are.
+
+    Attributes:
+        loss: mean over the batch, a scalar.
+        accuracy: shares of the batch by the name of their field in `results.record.Measurement`; may be empty.
+    """
+
+    loss: tf.Tensor
+    accuracy: Mapping[str, tf.Tensor]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels."""
+    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels.
+
+    With `with_accuracy`, towers also say which share of their images they get right.
+    """
 
     loss: LossFunction
-    weight_decay: float
+    weight_decay: float = 0.0
+    with_accuracy: bool = False
+
+    def score(self, logits: tf.Tensor, labels: tf.Tensor) -> Score:
+        """Returns the mean loss, and if wanted the accuracies, of logits [batch, classes] and labels [batch]."""
+        accuracy = {}
+        if self.with_accuracy:
+            accuracy = {f"top_{k}_accuracies": _share_in_top(logits, labels, k) for k in (1, 5)}
+        return Score(self.loss(logits, labels), accuracy)
 
     def with_decay(self, variable: ModelVariable, value: tf.Tensor, gradient: tf.Tensor | None) -> tf.Tensor:
         """Returns the gradient of the whole objective, given that of the loss.
@@ -31,6 +55,13 @@ class Objective:
         if gradient is None:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
         return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
+
+
+def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
+    """Returns for which share of a batch at most k - 1 classes have a larger logit than the label's."""
+    own = tf.gather(logits, labels, batch_dims=1)
+    larger = tf.reduce_sum(tf.cast(logits > own[:, tf.newaxis], tf.int32), axis=1)
+    return tf.reduce_mean(tf.cast(larger < k, tf.float32))
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -26,6 +26,8 @@ class RunLog:
     warmup: Phase = dataclasses.field(default_factory=Phase)
     measured: Phase = dataclasses.field(default_factory=Phase)
     replica_drift: float | None = None
+    skipped_records: int | None = None
+    input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def measurement(self) -> Measurement:
@@ -42,6 +44,9 @@ class RunLog:
             replica_drift=self.replica_drift,
             tower_step_seconds=self._tower_step_seconds(),
             staleness_counts=self._staleness_counts(),
+            skipped_records=self.skipped_records,
+            input_stages=self.input_stages,
+            **self.measured.observed,
         )
 
     def _tower_step_seconds(self) -> list[list[float]]:

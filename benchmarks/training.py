@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
 from benchmarks import model_parallel
 from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
-from benchmarks.objectives import LossFunction, Objective
+from benchmarks.objectives import Objective, Score
 from models.building import Model
 from models.splitting import SplitModel
 from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
@@ -25,11 +25,14 @@ class Loop:
         operation: one step.
         loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
         staleness: see `variable_mgr.manager.Applied`; None where it does not depend on chance.
+        observed: more scalars to be fetched with every step, by the name of their field in
+            `results.record.Measurement`: accuracies, and how long the step had to wait for its input.
     """
 
     operation: tf.Operation
     loss: tf.Tensor
     staleness: tf.Tensor | None = None
+    observed: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +81,10 @@ def build_training_step(
     """
     manager.create(model.variables)
     if isinstance(model, SplitModel):
-        losses, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
+        scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     else:
-        losses, updates = _train_towers(model, inputs, devices, manager, objective)
-    return _assemble(manager.apply(updates, optimizer), losses, inputs, manager)
+        scores, updates = _train_towers(model, inputs, devices, manager, objective)
+    return _assemble(manager.apply(updates, optimizer), scores, inputs, manager)
 
 
 def build_inference_step(
@@ -90,59 +93,57 @@ def build_inference_step(
     devices: Devices,
     *,
     manager: VariableManager,
-    loss: LossFunction,
+    objective: Objective,
 ) -> Step:
     """Builds a forward pass in inference mode on every tower; nothing is updated."""
     manager.create(model.variables)
-    losses = []
+    scores = []
     for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{tower}"):
             logits, _ = model.call(manager.read(tower), tower_input.images, training=False)
-            losses.append(loss(logits, tower_input.labels))
-    return _assemble([Applied(tf.group(*losses))], losses, inputs, manager)
+            scores.append(objective.score(logits, tower_input.labels))
+    return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager)
 
 
 def _train_towers(
     model: Model, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
-) -> tuple[list[tf.Tensor], list[TowerUpdate]]:
-    """Returns each tower's mean loss, and what it computed, each tower for itself."""
-    losses, updates = [], []
+) -> tuple[list[Score], list[TowerUpdate]]:
+    """Returns each tower's score, and what it computed, each tower for itself."""
+    scores, updates = [], []
     for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{tower}"):
-            loss, update = _train_tower(model, manager.read(tower), tower_input, objective)
-            losses.append(loss)
+            score, update = _train_tower(model, manager.read(tower), tower_input, objective)
+            scores.append(score)
             updates.append(update)
-    return losses, updates
+    return scores, updates
 
 
 def _train_tower(
     model: Model, values: Sequence[tf.Tensor], tower_input: TowerInput, objective: Objective
-) -> tuple[tf.Tensor, TowerUpdate]:
-    """Returns one tower's mean loss, its gradients and its new state, on the current device."""
+) -> tuple[Score, TowerUpdate]:
+    """Returns one tower's score, its gradients and its new state, on the current device."""
     logits, state = model.call(values, tower_input.images, training=True)
-    loss = objective.loss(logits, tower_input.labels)
+    score = objective.score(logits, tower_input.labels)
     weights = [(v, value) for v, value in zip(model.variables, values, strict=True) if v.kind == "weight"]
-    gradients = tf.gradients(loss, [value for _, value in weights])
+    gradients = tf.gradients(score.loss, [value for _, value in weights])
     named = {
         variable.name: objective.with_decay(variable, value, gradient)
         for (variable, value), gradient in zip(weights, gradients, strict=True)
     }
-    return loss, TowerUpdate(gradients=named, state=state)
+    return score, TowerUpdate(gradients=named, state=state)
 
 
 def _assemble(
-    applied: Sequence[Applied], losses: Sequence[tf.Tensor], inputs: Sequence[TowerInput], manager: VariableManager
+    applied: Sequence[Applied], scores: Sequence[Score], inputs: Sequence[TowerInput], manager: VariableManager
 ) -> Step:
     """Puts together what has to run: the towers' losses and stages, all in one loop or each in its tower's."""
-    each_alone = len(applied) == len(losses)
-    parts = [[tower] for tower in range(len(losses))] if each_alone else [range(len(losses))]
-    loops = []
+    each_alone = len(applied) == len(scores)
+    parts = [[tower] for tower in range(len(scores))] if each_alone else [list(range(len(scores)))]
     stages = [[inputs[tower].stage for tower in towers if inputs[tower].stage is not None] for towers in parts]
-    for end, towers, its_stages in zip(applied, parts, stages, strict=True):
-        with tf.device(HOST):
-            loss = mean([losses[tower] for tower in towers])
-            operation = tf.group(end.operation, *its_stages)
-        loops.append(Loop(operation, loss, end.staleness))
+    loops = [
+        _loop(end, [scores[tower] for tower in towers], [inputs[tower] for tower in towers], its_stages)
+        for end, towers, its_stages in zip(applied, parts, stages, strict=True)
+    ]
     # What computes takes a batch out of each stage, so it must put the next one in.
     preparations = [
         tf.group(preparation.operation, *(stage for its in stages for stage in its))
@@ -151,3 +152,31 @@ def _assemble(
         for preparation in manager.preparations()
     ]
     return Step(loops, preparations)
+
+
+def _loop(end: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], stages: Sequence[tf.Operation]) -> Loop:
+    """Puts together what towers run that step together."""
+    with tf.device(HOST):
+        loss = mean([score.loss for score in scores])
+        operation = tf.group(end.operation, *stages)
+        observed = {name: mean([score.accuracy[name] for score in scores]) for name in scores[0].accuracy}
+    arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]
+    if arrived:
+        began = _finished(end, scores) if stages else tf.reduce_min(tf.stack([i.asked for i in inputs]))
+        with tf.device(HOST):
+            observed["input_wait_seconds"] = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
+    return Loop(operation, loss, end.staleness, observed)
+
+
+def _finished(end: Applied, scores: Sequence[Score]) -> tf.Tensor:
+    """Returns when towers have computed: from then on they do nothing but wait for the next batch, if it is not there.
+
+    A device's queue may hold what the host believes to be done. So something is computed on each device behind the
+    update, and its value is fetched.
+    """
+    last = []
+    for score in scores:
+        with tf.device(score.loss.device), tf.control_dependencies([end.operation]):
+            last.append(tf.square(score.loss))
+    with tf.device(HOST), tf.control_dependencies([tf.add_n(last)]):
+        return tf.timestamp()

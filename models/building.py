@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from models.layers import DataFormat, Layers
-from models.specs import NUM_CHANNELS, ModelSpec
+from models.specs import ModelSpec
 
 # Kept out of weight decay, as is usual: they are few, and shrinking them does not shrink the function.
 _NOT_DECAYED = ("bias", "gamma", "beta")
@@ -88,7 +88,7 @@ class Model:
 def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int) -> Model:
     """Builds a model; equal seeds give equal initial values."""
     size = spec.image_size
-    shape = (NUM_CHANNELS, size, size) if data_format == "NCHW" else (size, size, NUM_CHANNELS)
+    shape = (spec.channels, size, size) if data_format == "NCHW" else (size, size, spec.channels)
     with stateless_building(seed):
         images = keras.Input(shape, name="images")
         definition = importlib.import_module(f"models.{spec.module}")

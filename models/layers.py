@@ -92,6 +92,29 @@ class Pool(keras.layers.Layer):
         return super().get_config() | {name: getattr(self, name) for name in names}
 
 
+class PadChannels(keras.layers.Layer):
+    """Appends channels of zeros."""
+
+    def __init__(self, channels: int, *, data_format: DataFormat, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.channels, self.data_format = channels, data_format
+        self._axis = 1 if data_format == "NCHW" else 3
+
+    def call(self, inputs: Any) -> Any:
+        """Pads a 4-D batch in this layer's data format to `channels`."""
+        paddings = [[0, 0] for _ in range(4)]
+        paddings[self._axis][1] = self.channels - inputs.shape[self._axis]
+        return tf.pad(inputs, paddings)
+
+    def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape with all channels."""
+        return tuple(self.channels if axis == self._axis else size for axis, size in enumerate(input_shape))
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor needs."""
+        return super().get_config() | {"channels": self.channels, "data_format": self.data_format}
+
+
 @dataclasses.dataclass(frozen=True)
 class Style:
     """What differs between families of models: the initial kernels and the batch normalisation."""
@@ -168,6 +191,10 @@ class Layers:
     ) -> Tensor:
         """Maximum or average pooling."""
         return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
+
+    def pad_channels(self, x: Tensor, channels: int, *, name: str) -> Tensor:
+        """Appends channels of zeros until there are so many."""
+        return PadChannels(channels, data_format=self.data_format, name=name)(x)
 
     def add_relu(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
         """The end of a residual block."""

@@ -28,11 +28,14 @@ class ModelSpec:
         title: what people call it.
         module: the module below `models` whose `build` makes it.
         options: keyword arguments of that `build`.
+        data_name: the data set that it is for, which says what images are like.
         image_size: height and width of an input image, pixels.
+        channels: of an input image: 3 for colour, 1 for grey.
+        classes: without a background class.
         batch_on_gpu: default images per device and step on a GPU.
         batch_on_cpu: likewise on a CPU.
         learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
-        parameters: trainable parameters with 1000 classes.
+        parameters: trainable parameters, without a background class.
         gflop_per_image: forward pass, 10^9 operations, 2 for a multiply-add, convolutions and dense layers.
         source: the paper, and where the figures stand.
     """
@@ -41,7 +44,10 @@ class ModelSpec:
     title: str
     module: str
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data_name: str = "imagenet"
     image_size: int
+    channels: int = NUM_CHANNELS
+    classes: int = IMAGENET_CLASSES
     batch_on_gpu: int
     batch_on_cpu: int
     learning_rate: float
@@ -77,6 +83,37 @@ MODELS = (
         gflop_per_image=11.5,
         source="Szegedy et al., 'Rethinking the Inception architecture for computer vision', arXiv:1512.00567; "
         "figures: Keras applications (23.9 M with moving averages), 5.7 G multiply-adds",
+    ),
+    ModelSpec(
+        name="mlp",
+        title="perceptron with 100 hidden units, for MNIST",
+        module="perceptron",
+        data_name="mnist",
+        image_size=28,
+        channels=1,
+        classes=10,
+        batch_on_gpu=100,
+        batch_on_cpu=100,
+        learning_rate=0.1,
+        parameters=79_510,
+        gflop_per_image=0.0001588,
+        source="counted by hand: 784 -> 100 -> 10, as in TensorFlow's tutorial on distributed training",
+    ),
+    ModelSpec(
+        name="resnet20",
+        title="ResNet-20, for CIFAR-10",
+        module="resnet_cifar",
+        options={"blocks_per_stage": 3},
+        data_name="cifar10",
+        image_size=32,
+        classes=10,
+        batch_on_gpu=128,
+        batch_on_cpu=32,
+        learning_rate=0.02,
+        parameters=269_722,
+        gflop_per_image=0.0811,
+        source="He et al., 'Deep residual learning for image recognition', arXiv:1512.03385, section 4.2 and table 6: "
+        "0.27 M parameters; operations counted by hand",
     ),
     ModelSpec(
         name="resnet50",

@@ -7,6 +7,8 @@ History:
   2  a record has a kind, and may be of all-reducing a message; its identity may name a session; it lists config_aside;
      measurements of towers that go their own way hold tower_step_seconds and staleness_counts. A record of format 1 is
      of a run on its own.
+  3  measurements may hold accuracies, the time that steps waited for input, skipped records, and how fast the stages of
+     the input are; the kind may be input.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ import orjson
 from results import statistics
 from results.version import SUITE_VERSION
 
-FORMAT_VERSION = 2
-_READABLE = (1, 2)
+FORMAT_VERSION = 3
+_READABLE = (1, 2, 3)
 
 
 class Status(enum.StrEnum):
@@ -47,6 +49,7 @@ class Kind(enum.StrEnum):
 
     RUN = "run"
     ALL_REDUCE = "allreduce"
+    INPUT = "input"
 
 
 class UnknownFormatError(ValueError):
@@ -92,6 +95,12 @@ class Measurement:
             old.
         message_bytes: where a step all-reduces a message, the size of that, of one tower.
         largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
+        top_1_accuracies: share of a step's images that were classified rightly before its update; empty if not asked for.
+        top_5_accuracies: likewise, where the right class is among the five likeliest.
+        input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty where none are read.
+        skipped_records: bad records that were left out; None where none may be.
+        input_stages: images per second of the input alone, ended after each of its stages; empty if not measured.
+        bare_decode_images_per_sec: what decoding alone would reach with the same files; None if not measured.
     """
 
     images_per_step: int | None
@@ -107,11 +116,20 @@ class Measurement:
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
     message_bytes: int | None = None
     largest_error: float | None = None
+    top_1_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
+    top_5_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
+    input_wait_seconds: Sequence[float] = dataclasses.field(default_factory=list)
+    skipped_records: int | None = None
+    input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    bare_decode_images_per_sec: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Derived:
-    """Numbers computed from the measurement; None where it does not support one."""
+    """Numbers computed from the measurement; None where it does not support one.
+
+    `synthetic_ratio` is the rate over that of the same run with synthetic images, where the results hold one.
+    """
 
     images_per_sec: float | None = None
     images_per_sec_low: float | None = None
@@ -124,6 +142,8 @@ class Derived:
     staleness_mean: float | None = None
     algorithm_bandwidth_gb_per_sec: float | None = None
     bus_bandwidth_gb_per_sec: float | None = None
+    input_wait_share: float | None = None
+    synthetic_ratio: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,6 +215,7 @@ def derive(measurement: Measurement, num_devices: int) -> Derived:
         step_ms_p90=p90,
         step_ms_p99=p99,
         staleness_mean=_staleness_mean(measurement.staleness_counts),
+        input_wait_share=_input_wait_share(measurement),
         **_rates(seconds, measurement.images_per_step, num_devices),
         **_bandwidths(seconds, measurement.message_bytes, num_devices),
     )
@@ -227,6 +248,15 @@ def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices
         "algorithm_bandwidth_gb_per_sec": gb_per_sec,
         "bus_bandwidth_gb_per_sec": gb_per_sec * 2 * (num_devices - 1) / num_devices,
     }
+
+
+def _input_wait_share(measurement: Measurement) -> float | None:
+    """Returns the share of the measured time in which there was nothing to compute on."""
+    waits, seconds = measurement.input_wait_seconds, measurement.step_seconds
+    if measurement.tower_step_seconds:  # there, a wait is a mean over towers, and so must be the time
+        seconds = [s for tower in measurement.tower_step_seconds for s in tower]
+        waits = [len(measurement.tower_step_seconds) * wait for wait in waits]
+    return sum(waits) / sum(seconds) if waits else None
 
 
 def _staleness_mean(counts: Sequence[int]) -> float | None:

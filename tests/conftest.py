@@ -61,7 +61,7 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
-    from benchmarks import fake_imagenet
+    from benchmarks.datasets import fake_imagenet
 
     directory = tmp_path_factory.mktemp("imagenet")
     part = fake_imagenet.split("train", 40, 10)

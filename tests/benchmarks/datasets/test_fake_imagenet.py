@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import fake_imagenet as making
-from benchmarks import tfrecord
+from benchmarks.datasets import fake_imagenet as making
+from benchmarks.datasets import tfrecord
 from benchmarks.errors import UsageError
 
 

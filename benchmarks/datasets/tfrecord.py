@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
+from benchmarks.datasets.defects import Defect
 from benchmarks.errors import DataError
 
 _HEADER = struct.Struct("<QI")
@@ -37,15 +38,40 @@ def records(path: Path) -> Iterator[FramedRecord]:
     Raises:
         DataError: names the file, the record, the byte offset and what is wrong.
     """
+    for found in walk(path):
+        if isinstance(found, Defect):
+            raise found.error()
+        yield found
+
+
+def walk(path: Path) -> Iterator[FramedRecord | Defect]:
+    """Yields every record of a file, or what is wrong with it; after a damaged length there is no way on.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
     with _open(path) as file:
-        for number, offset, length in _frames(path, file):
+        for frame in _frames(path, file):
+            if isinstance(frame, Defect):
+                yield frame
+                return
+            number, offset, length = frame
             payload = file.read(length)
             footer = file.read(_FOOTER.size)
             if len(payload) + len(footer) < length + _FOOTER.size:
-                raise bad_record(path, number, offset, f"the file ends within its {length} bytes; {_AGAIN}")
+                yield _ends_within(path, number, offset, length)
+                return
             if _FOOTER.unpack(footer)[0] != _masked_crc(payload):
-                raise bad_record(path, number, offset, f"the checksum of its {length} bytes does not match; {_AGAIN}")
-            yield FramedRecord(number, offset, payload)
+                reason = f"the checksum of its {length} bytes does not match; {_AGAIN}"
+                yield Defect(path, number, offset, "crc", reason)
+            else:
+                yield FramedRecord(number, offset, payload)
+
+
+def write(file: BinaryIO, payload: bytes) -> None:
+    """Appends a record to a file."""
+    length = struct.pack("<Q", len(payload))
+    file.write(length + _FOOTER.pack(_masked_crc(length)) + payload + _FOOTER.pack(_masked_crc(payload)))
 
 
 def count(path: Path) -> int:
@@ -57,15 +83,17 @@ def count(path: Path) -> int:
     records_seen = 0
     with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
-        for number, offset, length in _frames(path, file):
-            end = file.seek(length + _FOOTER.size, os.SEEK_CUR)
-            if end > size:
-                raise bad_record(path, number, offset, f"the file ends within its {length} bytes; {_AGAIN}")
+        for frame in _frames(path, file):
+            if isinstance(frame, Defect):
+                raise frame.error()
+            number, offset, length = frame
+            if file.seek(length + _FOOTER.size, os.SEEK_CUR) > size:
+                raise _ends_within(path, number, offset, length).error()
             records_seen += 1
     return records_seen
 
 
-def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int]]:
+def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int] | Defect]:
     """Yields number, offset and payload length of each record, with the file standing at the payload."""
     number = 0
     while True:
@@ -74,22 +102,25 @@ def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int]]:
         if not header:
             return
         if len(header) < _HEADER.size:
-            raise bad_record(path, number, offset, f"the file ends within its {_HEADER.size}-byte header; {_AGAIN}")
+            reason = f"the file ends within its {_HEADER.size}-byte header; {_AGAIN}"
+            yield Defect(path, number, offset, "truncated", reason)
+            return
         length, crc = _HEADER.unpack(header)
         if crc != _masked_crc(header[:8]):
-            raise bad_record(path, number, offset, f"the checksum of its length does not match; {_AGAIN}")
+            reason = f"the checksum of its length does not match, so nothing after it can be read; {_AGAIN}"
+            yield Defect(path, number, offset, "crc", reason)
+            return
         yield number, offset, length
         number += 1
+
+
+def _ends_within(path: Path, number: int, offset: int, length: int) -> Defect:
+    return Defect(path, number, offset, "truncated", f"the file ends within its {length} bytes; {_AGAIN}")
 
 
 def _masked_crc(data: bytes) -> int:
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def bad_record(path: Path, number: int, offset: int, reason: str) -> DataError:
-    """Returns an error that says where a record is, what is wrong with it, and (in `reason`) what to do."""
-    return DataError(f"{path}: record {number} at byte {offset}: {reason}.")
 
 
 def _open(path: Path) -> BinaryIO:

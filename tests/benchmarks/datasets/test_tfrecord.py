@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import tfrecord
+from benchmarks.datasets import tfrecord
 from benchmarks.errors import DataError
 
 

@@ -1,0 +1,249 @@
+"""Photos as they lie on disk: JPEGs in TFRecords of two layouts, or in a folder of class folders.
+
+Which layout TFRecords have is seen from the keys of the first record, not from the files' names. Imports TensorFlow for
+its protocol buffers alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from benchmarks.datasets import tfrecord
+from benchmarks.datasets.defects import Defect
+from benchmarks.errors import DataError
+
+IMAGENET_CLASSES = 1000
+BOX = "image/object/bbox/"
+_SHARD = re.compile(r"(?P<set>.+[-.])?(?P<split>[a-z]+)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})")
+_PHOTO_ENDINGS = (".jpeg", ".jpg", ".png")
+_EXAMPLES_NAMED = 3
+_SAMPLED = 64
+# Names that people give to the folders of a split.
+_FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a photo lies in a tf.train.Example.
+
+    Attributes:
+        title: what it is called.
+        encoded: the key of the JPEG.
+        label: the key of the label.
+        first_label: the label of the first photo's class; those below are background.
+        has_boxes: whether there may be boxes in `image/object/bbox/*`.
+    """
+
+    title: str
+    encoded: str
+    label: str
+    first_label: int
+    has_boxes: bool
+
+
+INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
+TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
+LAYOUTS = (INCEPTION, TFDS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoRecords:
+    """Photos in TFRecords."""
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    layout: Layout
+
+    @property
+    def first_label(self) -> int:
+        """The label of the first class of photos."""
+        return self.layout.first_label
+
+    def count(self) -> int:
+        """Returns the number of photos, read off the records' lengths alone."""
+        return sum(tfrecord.count(file) for file in self.files)
+
+    def describe(self) -> str:
+        """Returns in one line what was found: layout, shards, and labels of some records of the first."""
+        features = [features_of(r.payload) for r in itertools.islice(tfrecord.records(self.files[0]), _SAMPLED)]
+        labels = [label for feature in features for label in feature[self.layout.label].int64_list.value]
+        return (
+            f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}, "
+            f"labels {min(labels)} to {max(labels)} in the first {len(features)} records"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoFolder:
+    """Photos as files in one folder per class. A photo's label is the place of its folder in the order of names."""
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    labels: Sequence[int]
+    classes: Sequence[str]
+    first_label: int = 0
+
+    def count(self) -> int:
+        """Returns the number of photos."""
+        return len(self.files)
+
+    def describe(self) -> str:
+        """Returns in one line what was found."""
+        return (
+            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes "
+            f"({self.classes[0]} ...) in {self.directory}"
+        )
+
+
+Photos = PhotoRecords | PhotoFolder
+
+
+def lowest_label(first_label: int, num_classes: int) -> int:
+    """Returns the label that is class 0: the background, or without it the first class of photos."""
+    return first_label - (num_classes - IMAGENET_CLASSES)
+
+
+def find(directory: str, split: str) -> Photos:
+    """Finds out what lies in a directory, and that it is whole.
+
+    Raises:
+        DataError: there is no such directory, nothing in it that is known, or something is missing.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise DataError(
+            f"--data_dir={directory} {what}: name the directory with train-00000-of-... in it, or make one with "
+            "'run_bench.py data make-imagenet DIR'."
+        )
+    names = sorted(os.listdir(path))
+    shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
+    if shards:
+        return _records(directory, split, shards)
+    folder = next((path / name for name in _FOLDERS_OF[split] if (path / name).is_dir()), path)
+    photos = _folder(folder, split)
+    if photos is None:
+        holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
+        raise DataError(
+            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class; {holds}. "
+            "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or leave --data_dir out for synthetic "
+            "images."
+        )
+    return photos
+
+
+def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) -> PhotoRecords:
+    _check_complete(directory, shards)
+    files = [Path(directory) / name for name in shards]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
+    first = next(tfrecord.records(files[0]))
+    layout = _layout_of(files[0], first)
+    found = PhotoRecords(directory=directory, split=split, files=files, layout=layout)
+    problem = problem_of_example(first.payload, layout, lowest_label=0)
+    if problem:
+        raise Defect(files[0], first.number, first.offset, *problem).error()
+    return found
+
+
+def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None:
+    totals = {(match["set"] or "", match["tfds"] or "", int(match["total"])) for match in shards.values()}
+    if len(totals) > 1:
+        named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
+        raise DataError(f"--data_dir={directory} mixes shards of {len(totals)} data sets ({named}): keep one.")
+    some = next(iter(shards.values()))
+    total = int(some["total"])
+    missing = sorted(set(range(total)) - {int(match["number"]) for match in shards.values()})
+    if missing:
+        stem = some.string[: some.start("number")]
+        examples = ", ".join(f"{stem}{number:05d}-of-{total:05d}" for number in missing[:_EXAMPLES_NAMED])
+        raise DataError(
+            f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
+            f"{', ...' if len(missing) > _EXAMPLES_NAMED else ''}. Copy or make them again."
+        )
+
+
+def _layout_of(file: Path, first: tfrecord.FramedRecord) -> Layout:
+    try:
+        keys = features_of(first.payload)
+    except DecodeError:
+        reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
+        raise Defect(file, first.number, first.offset, "keys", reason).error() from None
+    for layout in LAYOUTS:
+        if layout.encoded in keys and layout.label in keys:
+            return layout
+    wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+    reason = (
+        f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
+        "'run_bench.py data convert' (docs/data.md)"
+    )
+    raise Defect(file, first.number, first.offset, "keys", reason).error()
+
+
+def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
+    """Returns the features of a serialised tf.train.Example.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    return tf.train.Example.FromString(payload).features.feature
+
+
+def encoded_of(payload: bytes, layout: Layout) -> bytes:
+    """Returns the JPEG of a record without a problem."""
+    return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
+
+
+def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's keys or label and what is wrong in words, or None."""
+    try:
+        feature = features_of(payload)
+    except DecodeError:
+        return "keys", "it is no tf.train.Example; make the file again"
+    for key in (layout.encoded, layout.label):
+        if key not in feature:
+            return "keys", f"it has no '{key}', only {', '.join(sorted(feature)[:5]) or 'nothing'}; make the file again"
+    label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
+    highest = layout.first_label + IMAGENET_CLASSES - 1
+    lowest = max(0, lowest_label)
+    if len(label) != 1 or not lowest <= label[0] <= highest:
+        return "label", f"its label is {list(label)}, one number of {lowest} to {highest} is wanted; correct it"
+    return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images, one is wanted; make it again")
+
+
+def _folder(directory: Path, split: str) -> PhotoFolder | None:
+    """Returns what a folder of class folders holds, None if it is none."""
+    classes: list[str] = []
+    files: list[Path] = []
+    labels: list[int] = []
+    for folder in sorted(entry.path for entry in os.scandir(directory) if entry.is_dir()):
+        photos = list(_photos(folder))
+        if photos:
+            labels += [len(classes)] * len(photos)
+            files += photos
+            classes.append(Path(folder).name)
+    if not files:
+        return None
+    if len(classes) > IMAGENET_CLASSES:
+        raise DataError(f"--data_dir={directory} holds {len(classes)} class folders, at most {IMAGENET_CLASSES} fit.")
+    return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)
+
+
+def _photos(folder: str) -> Iterator[Path]:
+    for name in sorted(os.listdir(folder)):
+        if name.lower().endswith(_PHOTO_ENDINGS):
+            yield Path(folder) / name

@@ -1,0 +1,222 @@
+"""Data sets of small images that fit into memory: MNIST's idx files and CIFAR-10's two archives.
+
+Imports without TensorFlow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import math
+import pickle
+import re
+import struct
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.errors import DataError
+
+_CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
+_CIFAR_SIDE, _CIFAR_CHANNELS = 32, 3
+_CIFAR_PIXELS = _CIFAR_SIDE * _CIFAR_SIDE * _CIFAR_CHANNELS
+_CIFAR_FILES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "validation": ["test_batch"]}
+_MNIST_FILES = {"train": "train", "validation": "t10k"}
+_IDX_UINT8 = 0x08
+_CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """Small images in memory.
+
+    Attributes:
+        layout: how they lay on disk.
+        files: where.
+        directory: as the user named it.
+        split: which part it is.
+        images: [images, height, width, channels], uint8.
+        labels: [images], int64, from 0.
+    """
+
+    layout: str
+    files: list[Path]
+    directory: str
+    split: str
+    images: np.ndarray
+    labels: np.ndarray
+
+    def count(self) -> int:
+        """Returns the number of images."""
+        return len(self.images)
+
+    def describe(self) -> str:
+        """Returns in one line what was found."""
+        return (
+            f"{self.layout}, {len(self.images)} {self.split} images in {self.directory}, labels {self.labels.min()} to "
+            f"{self.labels.max()}"
+        )
+
+
+def find(name: str, directory: str, split: str) -> Pixels:
+    """Reads a data set.
+
+    Args:
+        name: `cifar10` or `mnist`.
+        directory: where to look.
+        split: `train` or `validation`.
+
+    Raises:
+        DataError: it is not there, or not whole.
+    """
+    path = Path(directory)
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise DataError(
+            f"--data_dir={directory} {what}: name the directory with the data set, or make one with "
+            f"'run_bench.py data make-{name} DIR'."
+        )
+    found = (_mnist if name == "mnist" else _cifar10)(path, directory, split)
+    if not len(found.images):
+        raise DataError(f"{found.files[0]} holds no images: copy or make it again.")
+    bad = np.flatnonzero((found.labels < 0) | (found.labels >= _CLASSES))
+    if len(bad):
+        raise DataError(
+            f"{found.files[0].parent}: the label of {split} image {bad[0]} is {found.labels[bad[0]]}, one of 0 to "
+            f"{_CLASSES - 1} is wanted ({len(bad)} such labels): copy or make the data set again."
+        )
+    return found
+
+
+def _mnist(path: Path, directory: str, split: str) -> Pixels:
+    stem = _MNIST_FILES[split]
+    files = [_idx_file(path, f"{stem}-images-idx3-ubyte"), _idx_file(path, f"{stem}-labels-idx1-ubyte")]
+    images, labels = (_read_idx(file, dimensions) for file, dimensions in zip(files, (3, 1), strict=True))
+    if len(images) != len(labels):
+        raise DataError(
+            f"{files[0]} holds {len(images)} images, {files[1].name} {len(labels)} labels: they must match."
+        )
+    return Pixels(
+        layout="MNIST idx files",
+        files=files,
+        directory=directory,
+        split=split,
+        images=images[..., np.newaxis],
+        labels=labels.astype(np.int64),
+    )
+
+
+def _idx_file(directory: Path, name: str) -> Path:
+    # As on the site it comes from, unpacked, and as some tools unpack it.
+    for candidate in (name, f"{name}.gz", name.replace("-idx", ".idx")):
+        if (directory / candidate).is_file():
+            return directory / candidate
+    held = ", ".join(sorted(entry.name for entry in directory.iterdir())[:3]) or "nothing"
+    raise DataError(
+        f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds {held}. Make a fake MNIST with "
+        "'run_bench.py data make-mnist DIR'."
+    )
+
+
+def _read_idx(file: Path, dimensions: int) -> np.ndarray:
+    """Reads an idx file: two zero bytes, a type, the number of dimensions, each as 4 bytes big-endian, the values."""
+    data = _bytes_of(file)
+    head = 4 + 4 * dimensions
+    if len(data) < head or data[:4] != bytes((0, 0, _IDX_UINT8, dimensions)):
+        raise DataError(
+            f"{file} is no idx file of unsigned bytes in {dimensions} dimension(s) (it begins with {data[:4].hex()}): "
+            "copy it again."
+        )
+    shape = struct.unpack(f">{dimensions}I", data[4:head])
+    if len(data) - head != math.prod(shape):
+        raise DataError(
+            f"{file} should hold {math.prod(shape)} values after its head of {head} bytes, but holds "
+            f"{len(data) - head}: copy it again."
+        )
+    return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        data = file.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file} cannot be read: {error}. Copy it again.") from error
+
+
+def _cifar10(path: Path, directory: str, split: str) -> Pixels:
+    wanted = _CIFAR_FILES[split]
+    for layout, ending, parse in (("binary", ".bin", _cifar_binary), ("python", "", _cifar_python)):
+        members = _cifar_members(path, [name + ending for name in wanted])
+        missing = [name + ending for name in wanted if name + ending not in members]
+        if not members:
+            continue
+        if missing:
+            raise DataError(f"--data_dir={directory}: {', '.join(missing)} of CIFAR-10 ({layout}) is missing: copy it.")
+        parts = [parse(Path(name), data) for name, data in members.items()]
+        planes = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, _CIFAR_CHANNELS, _CIFAR_SIDE, _CIFAR_SIDE)
+        return Pixels(
+            layout=f"CIFAR-10, {layout} version",
+            files=[path / name for name in members],
+            directory=directory,
+            split=split,
+            images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
+            labels=np.concatenate([labels for _, labels in parts]).astype(np.int64),
+        )
+    held = ", ".join(sorted(entry.name for entry in path.iterdir())[:3]) or "nothing"
+    raise DataError(
+        f"--data_dir={directory}: there is neither {wanted[0]}.bin nor {wanted[0]} of CIFAR-10, nor their archive; it "
+        f"holds {held}. Make a fake CIFAR-10 with 'run_bench.py data make-cifar10 DIR'."
+    )
+
+
+def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
+    """Returns files of these names, from the directory, the folder that the archive unpacks to, or the archive."""
+    for folder in (path, *(path / name for name in _CIFAR_FOLDERS)):
+        there = {name: _bytes_of(folder / name) for name in names if (folder / name).is_file()}
+        if there:
+            return there
+    for archive in sorted(path.glob("cifar-10-*.tar.gz")):
+        try:
+            with tarfile.open(archive) as tar:
+                inside = {Path(member.name).name: member for member in tar.getmembers() if member.isfile()}
+                read: Callable[[str], Any] = lambda name: tar.extractfile(inside[name])  # noqa: E731, B023
+                there = {name: read(name).read() for name in names if name in inside}
+        except (OSError, EOFError, tarfile.TarError) as error:
+            raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
+        if there:
+            return there
+    return {}
+
+
+def _cifar_binary(file: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    size = 1 + _CIFAR_PIXELS
+    if len(data) % size:
+        raise DataError(f"{file} of {len(data)} bytes is no whole number of records of {size} bytes: copy it again.")
+    records = np.frombuffer(data, np.uint8).reshape(-1, size)
+    return records[:, 1:], records[:, 0]
+
+
+def _cifar_python(file: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        batch: Mapping[Any, Any] = _OnlyArrays(io.BytesIO(data), encoding="bytes").load()
+        pixels, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[b"labels"])
+        return pixels.reshape(-1, _CIFAR_PIXELS), labels
+    except Exception as error:  # a pickle can fail in any way
+        raise DataError(f"{file} is no batch of CIFAR-10 ({type(error).__name__}: {error}): copy it again.") from error
+
+
+class _OnlyArrays(pickle.Unpickler):
+    """Unpickles NumPy arrays and plain containers; a file from elsewhere must not call anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns one of the few functions that an array needs."""
+        if re.fullmatch(r"numpy(\._?core\.multiarray)?", module) and name in ("_reconstruct", "ndarray", "dtype"):
+            return super().find_class(module, name)
+        if (module, name) == ("_codecs", "encode"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
