@@ -137,12 +137,18 @@ RUN_FLAGS: Groups = {
     ),
     "How files are read": (
         Flag("datasets_parallel_interleave_cycle_length", int, "files read at a time (default 10)"),
-        Flag("datasets_shuffle_records", int, "records that wait to be drawn from (default 1024)"),
-        Flag("datasets_parallel_calls", int, "images prepared at a time (default 0: tf.data chooses)"),
+        Flag("datasets_shuffle_records", int, "records that wait to be drawn from (default 256)"),
+        Flag(
+            "datasets_parallel_calls", int, "images prepared at a time (default 0: one per core; -1: tf.data chooses)"
+        ),
         Flag("datasets_use_prefetch", bool, "batches are made before they are asked for (default)"),
         Flag("datasets_prefetch_buffer_size", int, "batches per device that wait to be fetched (default 2)"),
         Flag("datasets_num_private_threads", int, "threads of the pipeline alone (default 0: the session's)"),
-        Flag("datasets_autotune_cpu_budget", int, "cores that tf.data may plan with (default 0: all)"),
+        Flag(
+            "datasets_autotune_cpu_budget",
+            int,
+            "with --datasets_parallel_calls=-1: cores that tf.data may plan with (default 0: all)",
+        ),
         Flag("datasets_sloppy_parallel_interleave", bool, "take what is ready first; runs then differ"),
         Flag("datasets_use_caching", bool, "keep all records in memory, as they are on disk"),
         Flag("datasets_repeat_cached_sample", bool, "use the first record again and again: no reading"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
-from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.options import AUTOTUNE, InputOptions
 from benchmarks.errors import UsageError
 from models import specs
 
@@ -130,6 +130,8 @@ def _options(given: Mapping[str, Any], name: str) -> InputOptions:
         raise UsageError("--distortions are for training: give --image_crop=distorted as well, or leave them out.")
     if options.decode_scaling and not options.fuse_decode_and_crop:
         raise UsageError("--decode_scaling needs --fuse_decode_and_crop: drop one of them.")
+    if options.autotune_cpu_budget and options.parallel_calls != AUTOTUNE:
+        raise UsageError("--datasets_autotune_cpu_budget needs --datasets_parallel_calls=-1: give both, or neither.")
     if given["distort_color_in_yiq"] is not None and not options.distortions:
         raise UsageError("--distort_color_in_yiq says how --distortions are done: give these, or leave it out.")
     if options.cache != "none" and options.on_bad_record == "skip":

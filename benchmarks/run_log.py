@@ -46,7 +46,9 @@ class RunLog:
             staleness_counts=self._staleness_counts(),
             skipped_records=self.skipped_records,
             input_stages=self.input_stages,
-            **self.measured.observed,
+            top_1_accuracies=self.measured.observed.get("top_1_accuracies", []),
+            top_5_accuracies=self.measured.observed.get("top_5_accuracies", []),
+            input_wait_seconds=self.measured.observed.get("input_wait_seconds", []),
         )
 
     def _tower_step_seconds(self) -> list[list[float]]:

@@ -95,9 +95,9 @@ class Measurement:
             old.
         message_bytes: where a step all-reduces a message, the size of that, of one tower.
         largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
-        top_1_accuracies: share of a step's images that were classified rightly before its update; empty if not asked for.
+        top_1_accuracies: share of a step's images that it classified rightly before its update; empty if not asked for.
         top_5_accuracies: likewise, where the right class is among the five likeliest.
-        input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty where none are read.
+        input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty if none are read.
         skipped_records: bad records that were left out; None where none may be.
         input_stages: images per second of the input alone, ended after each of its stages; empty if not measured.
         bare_decode_images_per_sec: what decoding alone would reach with the same files; None if not measured.

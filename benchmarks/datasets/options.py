@@ -7,6 +7,7 @@ from typing import Literal
 
 RESIZE_METHODS = ("bilinear", "nearest", "bicubic", "area")
 ROUND_ROBIN = "round_robin"
+AUTOTUNE = -1  # as in tf.data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +24,10 @@ class InputOptions:
         distort_color_in_yiq: saturation and hue are turned in YIQ, by one matrix; otherwise in HSV.
         cycle_length: files that are read at a time.
         shuffle_records: records that wait to be drawn from; at 110 KB each for photos.
-        parallel_calls: images that are prepared at a time; 0 leaves it to tf.data.
+        parallel_calls: images that are prepared at a time; 0 is one per core; AUTOTUNE leaves it to tf.data.
         prefetch_batches: batches per tower that wait to be fetched; 0 makes each when it is asked for.
         private_threads: of the pipeline alone; 0 shares the session's.
-        autotune_cpu_budget: how many cores tf.data may plan with; 0 is all.
+        autotune_cpu_budget: how many cores tf.data may plan with, where it does; 0 is all.
         sloppy: what is ready first comes first, so that runs with equal seeds differ.
         cache: `records` keeps all records in memory; `one_record` uses the first again and again, which takes reading
             out of the measurement.
@@ -41,7 +42,7 @@ class InputOptions:
     distortions: bool = False
     distort_color_in_yiq: bool = True
     cycle_length: int = 10
-    shuffle_records: int = 1024
+    shuffle_records: int = 256
     parallel_calls: int = 0
     prefetch_batches: int = 2
     private_threads: int = 0

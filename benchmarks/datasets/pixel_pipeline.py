@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.photo_pipeline import parallel_calls
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.inputs import InputSpec
 
@@ -51,7 +52,7 @@ def stage(
     numbered = tf.data.Dataset.counter().flat_map(epoch).batch(spec.batch_per_device, drop_remainder=True)
     if options.cache == "one_record":
         numbered = numbered.take(1).cache().repeat()
-    return numbered.map(draw, num_parallel_calls=options.parallel_calls or tf.data.AUTOTUNE, deterministic=True)
+    return numbered.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
 
 
 def _augmented(images: np.ndarray, epochs: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:

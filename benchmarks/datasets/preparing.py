@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import tensorflow as tf
 
 from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
@@ -18,6 +20,9 @@ _MAX_BRIGHTNESS = 32.0 / 255.0
 _CONTRAST_RANGE = (0.5, 1.5)
 _SATURATION_RANGE = (0.5, 1.5)
 _MAX_HUE = 0.2  # of a full turn
+
+# What bicubic interpolation makes of an edge leaves 0..255.
+OVERSHOOTING = ("bicubic", ROUND_ROBIN)
 
 # NTSC; rows are Y, I, Q. Source: Recommendation ITU-R BT.470, in the common rounding.
 _RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
@@ -95,18 +100,32 @@ def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, opt
         [size, size, 3], uint8.
     """
     resized = _resize(image, number, size, options.resize_method)
-    if options.crop == "distorted":
-        resized = _flip(resized, seed)
     if options.distortions:
         resized = 255.0 * _distort(resized / 255.0, seed, in_yiq=options.distort_color_in_yiq)
-    # Bicubic overshoots.
-    rounded = tf.cast(tf.clip_by_value(resized, 0.0, 255.0) + 0.5, tf.uint8)
+    if options.resize_method in OVERSHOOTING:
+        resized = tf.clip_by_value(resized, 0.0, 255.0)
+    rounded = tf.cast(resized + 0.5, tf.uint8)
+    if options.crop == "distorted":
+        rounded = _flip(rounded, seed)
     return tf.ensure_shape(rounded, (size, size, NUM_CHANNELS))
 
 
+# As tf.image.resize does it.
+_RESIZE = {
+    "bilinear": functools.partial(tf.raw_ops.ResizeBilinear, half_pixel_centers=True),
+    "nearest": functools.partial(tf.raw_ops.ResizeNearestNeighbor, half_pixel_centers=True),
+    "bicubic": functools.partial(tf.raw_ops.ResizeBicubic, half_pixel_centers=True),
+    "area": tf.raw_ops.ResizeArea,
+}
+
+
 def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.Tensor:
+    # TensorFlow's bilinear kernel takes 0.2 ms of a core for a float32 photo, 0.4 ms for a uint8 one; and
+    # tf.image.resize adds 0.06 ms of looking at shapes.
+    pixels = tf.expand_dims(tf.cast(image, tf.float32), 0)
+
     def by(name: str) -> tf.Tensor:
-        return tf.cast(tf.image.resize(image, (size, size), method=name), tf.float32)
+        return tf.squeeze(_RESIZE[name](images=pixels, size=[size, size]), 0)
 
     if method != ROUND_ROBIN:
         return by(method)
@@ -116,9 +135,9 @@ def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.T
 
 def _flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Mirrors every other image."""
-    step = 1 - 2 * tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32)
-    # One slice, with a step of 1 or -1, costs less than choosing between an image and its mirror image.
-    return tf.strided_slice(image, [0, 0, 0], [0, 0, 0], tf.stack([1, step, 1]), begin_mask=7, end_mask=7)
+    mirrored = tf.equal(tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32), 1)
+    # A slice with a step of -1, or a choice between both by tf.where, takes 0.7 ms; this takes 0.01 ms.
+    return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
 def _distort(image: tf.Tensor, seed: tf.Tensor, *, in_yiq: bool) -> tf.Tensor:

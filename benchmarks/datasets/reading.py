@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from benchmarks.datasets import photo_pipeline, pixel_pipeline
 from benchmarks.datasets.catalog import DataSet
-from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.options import AUTOTUNE, InputOptions
 from benchmarks.datasets.photos import Photos
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.datasets.skipping import Skipping
@@ -48,9 +48,14 @@ def configured(dataset: tf.data.Dataset, options: InputOptions, towers: int) -> 
     """Returns a data set with the threads, the planning and the prefetching that were chosen."""
     chosen = tf.data.Options()
     chosen.threading.max_intra_op_parallelism = 1
+    import os
+
+    if os.environ.get("FUSE"):
+        chosen.experimental_optimization.map_and_batch_fusion = True
     chosen.deterministic = not options.sloppy
     if options.private_threads:
         chosen.threading.private_threadpool_size = options.private_threads
+    chosen.autotune.enabled = options.parallel_calls == AUTOTUNE
     if options.autotune_cpu_budget:
         chosen.autotune.cpu_budget = options.autotune_cpu_budget
     if options.prefetch_batches:

@@ -1,0 +1,153 @@
+"""How fast each stage of the input is: the pipeline ended after each of them, and decoding alone for comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from benchmarks import hardware, run_input
+from benchmarks.config import Config
+from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
+from benchmarks.datasets.pixels import Pixels
+from benchmarks.devices import HOST, session_config
+from benchmarks.measuring import Clock
+
+BARE_DECODE, COPY = "bare decode", "copy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """A pipeline that ends somewhere.
+
+    Attributes:
+        name: the stage after which it ends; BARE_DECODE is another pipeline, that does nothing else.
+        take: takes as many images as a step would.
+        images: how many these are.
+        waiting: how often it can be taken without anything being made, since that lies ready.
+    """
+
+    name: str
+    take: Callable[[], object]
+    images: int
+    waiting: int
+
+
+@contextlib.contextmanager
+def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] = ()) -> Iterator[list[Probe]]:
+    """Builds the pipelines of a run's configuration in a graph and a session of their own.
+
+    Args:
+        config: of the run.
+        source: what is read.
+        tower_devices: if given, the last stage brings the batches there and normalises them.
+    """
+    with tf.Graph().as_default() as graph:
+        with tf.device(HOST):
+            iterators = {
+                name: tf.compat.v1.data.make_initializable_iterator(dataset)
+                for name, dataset in _datasets(config, source).items()
+            }
+            fetches = {name: [iterator.get_next()] for name, iterator in iterators.items()}
+        initializers = [iterator.initializer for iterator in iterators.values()]
+        if tower_devices:
+            built = run_input.build(config, tower_devices)
+            initializers += built.initializers
+            fetches[COPY] = [[i.images, i.labels, *([i.stage] if i.stage is not None else [])] for i in built.towers]
+        options = session_config(
+            config.device if tower_devices else "cpu", config.num_devices, **config.session_options()
+        )
+        with tf.compat.v1.Session(graph=graph, config=options) as session:
+            for initializer in initializers:
+                session.run(initializer)
+            yield [_probe(session, name, fetched, config) for name, fetched in fetches.items()]
+
+
+def _probe(session: tf.compat.v1.Session, name: str, fetched: object, config: Config) -> Probe:
+    with tf.control_dependencies(tf.nest.flatten(fetched)):
+        done = tf.no_op()
+    images = config.batch_global if name == COPY else config.batch_per_device
+    ahead = config.input.prefetch_batches if config.input else 0
+    return Probe(name, session.make_callable(done), images, ahead * (1 if name == COPY else config.num_devices))
+
+
+def _datasets(config: Config, source: reading.Source) -> dict[str, tf.data.Dataset]:
+    spec, options = run_input.spec_of(config), config.input
+    assert options is not None, "what is read has options"
+    if isinstance(source, Pixels):
+        stages = {name: pixel_pipeline.stage(source, spec, options, name) for name in pixel_pipeline.STAGES}
+    else:
+        what = photo_pipeline.Reading(source=source, spec=spec, options=options)
+        stages = {name: photo_pipeline.stage(what, name) for name in photo_pipeline.STAGES}
+        stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device)
+    return {name: reading.configured(dataset, options, config.num_devices) for name, dataset in stages.items()}
+
+
+def _bare_decode(source: photo_pipeline.Photos, batch: int) -> tf.data.Dataset:
+    """Returns a pipeline that decodes whole photos, as libjpeg-turbo does, one after the other on every core."""
+    names = [str(file) for file in source.files]
+    records = tf.data.Dataset.from_tensor_slices(names).repeat()
+    records = photo_pipeline.encoded_photos(records, source)
+    shapes = records.map(
+        lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
+        num_parallel_calls=hardware.usable_cores(),
+        deterministic=False,
+    )
+    return shapes.batch(batch, drop_remainder=True)
+
+
+@dataclasses.dataclass
+class Rates:
+    """What was measured of a probe: images per second in each of its turns, and the times of its batches, seconds."""
+
+    turns: list[float] = dataclasses.field(default_factory=list)
+    batch_seconds: list[float] = dataclasses.field(default_factory=list)
+    images: int = 0
+
+    @property
+    def images_per_sec(self) -> float:
+        """All images over all time."""
+        return self.images * len(self.batch_seconds) / sum(self.batch_seconds)
+
+
+def measure(
+    found: Sequence[Probe],
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    after_turn: Callable[[str], None] = lambda name: None,
+) -> dict[str, Rates]:
+    """Measures probes in turns, so that whatever else the machine does meets all of them.
+
+    Args:
+        found: what is measured.
+        rounds: how many turns each has.
+        seconds: how long a turn is, at least.
+        clock: seconds, monotonic.
+        after_turn: called after each.
+    """
+    rates = {probe.name: Rates(images=probe.images) for probe in found}
+    for _ in range(rounds):
+        for probe in found:
+            for _ in range(probe.waiting + 1):  # what was made during the turns of others
+                probe.take()
+            times: list[float] = []
+            begin = end = clock()
+            while end - begin < seconds:
+                probe.take()
+                times.append(clock() - end)
+                end += times[-1]
+            rates[probe.name].turns.append(probe.images * len(times) / (end - begin))
+            rates[probe.name].batch_seconds += times
+            after_turn(probe.name)
+    return rates
+
+
+def ratio(rates: Rates, to: Rates) -> float:
+    """Returns the median over the rounds of the ratios of two probes' rates."""
+    return statistics.median(one / other for one, other in zip(rates.turns, to.turns, strict=True))
