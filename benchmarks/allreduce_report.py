@@ -15,7 +15,8 @@ from benchmarks.keeping import keep
 from benchmarks.messages import Message, Timing
 from benchmarks.provenance import Provenance
 from results.doubts import Conditions, doubts
-from results.record import Derived, Kind, Measurement, Record, Status, derive
+from results.measurement import Derived, Measurement, derive
+from results.record import Kind, Record, Status
 from results.store import Store
 from variable_mgr.traffic import FLOAT32_BYTES
 

@@ -15,6 +15,7 @@ from benchmarks import (
     flags,
     grid,
     hardware,
+    input_job,
     main_job,
     report_job,
     sweep_job,
@@ -31,8 +32,9 @@ _VERBS = {
     "diff": "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
     "verify": "is the arithmetic of every variable manager right on these devices?",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
+    "input": "how fast is each stage of the input, and which one limits it?",
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
-    "data": "make data sets",
+    "data": "make, check and convert data sets",
 }
 _FLAGS = {
     "run": flags.RUN_FLAGS,
@@ -42,6 +44,7 @@ _FLAGS = {
     "diff": flags.DIFF_FLAGS,
     "verify": flags.VERIFY_FLAGS,
     "allreduce": flags.ALLREDUCE_FLAGS,
+    "input": flags.INPUT_FLAGS,
     "explain": flags.RUN_FLAGS,
     "data": flags.DATA_FLAGS,
 }
@@ -83,12 +86,26 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     _refuse_words(rest, parsed.words)
     if verb in ("verify", "allreduce"):
         values = device_options.default_to_all(values, _count_gpus())
-    if verb == "verify":
-        return verify_job.run(config.resolve(values, _count_gpus))
-    if verb == "allreduce":
-        return allreduce_job.run(allreduce_job.resolve(values, _count_gpus), arguments)
+    if verb in _MEASURING:
+        return _MEASURING[verb](values, arguments)
     resolved = config.resolve(values, _count_gpus)
     return _print_config(resolved) if values["print_config"] else main_job.run(resolved, arguments)
+
+
+def _allreduce(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    return allreduce_job.run(allreduce_job.resolve(values, _count_gpus), command)
+
+
+def _input(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    seconds = values.pop("seconds")
+    return input_job.run(input_job.resolve(values, seconds, _count_gpus), command)
+
+
+def _verify(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    return verify_job.run(config.resolve(values, _count_gpus))
+
+
+_MEASURING = {"allreduce": _allreduce, "input": _input, "verify": _verify}
 
 
 def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:

@@ -11,8 +11,10 @@ from typing import Protocol
 
 from benchmarks.measuring import Phase
 from results import statistics
-from results.record import Measurement, Record
+from results.measurement import Measurement
+from results.record import Record
 
+ACCURACIES = ("top_1_accuracies", "top_5_accuracies")
 _RULE = "-" * 64
 _REDRAW_SECONDS = 0.1
 
@@ -30,15 +32,20 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def step_line(step: int, step_seconds: Sequence[float], images_per_step: int, loss: float) -> str:
-    """Returns a line in tf_cnn_benchmarks' format: rate so far, its standard error and jitter, and the last loss."""
+def step_line(
+    step: int, step_seconds: Sequence[float], images_per_step: int, loss: float, accuracies: Sequence[float] = ()
+) -> str:
+    """Returns a line in tf_cnn_benchmarks' format: rate so far, its standard error and jitter, and the last loss.
+
+    Accuracies of the last step follow, if they are asked for.
+    """
     return "%i\timages/sec: %.1f +/- %.1f (jitter = %.1f)\t%.3f" % (  # noqa: UP031 - scripts parse this format
         step,
         statistics.rate(step_seconds, images_per_step),
         statistics.rate_uncertainty(step_seconds, images_per_step),
         statistics.rate_jitter(step_seconds, images_per_step),
         loss,
-    )
+    ) + "".join("\t%.3f" % accuracy for accuracy in accuracies)  # noqa: UP031 - as above
 
 
 def total_line(images_per_sec: float) -> str:
@@ -55,6 +62,19 @@ def _asynchronous_lines(measurement: Measurement) -> list[str]:
     stale = ", ".join(f"{count / steps:.0%} {staleness}" for staleness, count in enumerate(counts) if count)
     shares = ", ".join(f"{len(seconds) / steps:.0%}" for seconds in towers)
     return [f"staleness:      {stale} updates behind", f"tower steps:    {shares} per tower"]
+
+
+def _input_lines(record: Record) -> list[str]:
+    """Returns what the input cost, where images were read, and how many were classified rightly."""
+    derived, measurement, lines = record.derived, record.measurement, []
+    if derived.input_wait_share is not None:
+        lines.append(f"input:          {derived.input_wait_share:.1%} of the time was spent waiting for images")
+    if derived.synthetic_ratio is not None:
+        lines.append(f"real/synthetic: {derived.synthetic_ratio:.3f}")
+    if measurement.top_1_accuracies:
+        top_1, top_5 = measurement.top_1_accuracies[-1], measurement.top_5_accuracies[-1]
+        lines.append(f"accuracy:       {top_1:.3f} top 1, {top_5:.3f} top 5, of the last step's images")
+    return lines
 
 
 class Display(Protocol):
@@ -109,9 +129,11 @@ class TextDisplay:
         display_every: steps between lines; the first is always shown.
         images_per_step: over all devices.
         terminal: whether to show progress on stderr between the lines.
+        accuracies: whether steps have accuracies.
     """
 
-    def __init__(self, *, display_every: int, images_per_step: int, terminal: bool) -> None:
+    def __init__(self, *, display_every: int, images_per_step: int, terminal: bool, accuracies: bool = False) -> None:
+        self._accuracies = accuracies
         self._every = display_every
         self._images = images_per_step
         self._progress = TerminalProgress() if terminal else None
@@ -129,7 +151,7 @@ class TextDisplay:
         """Prints the heading of the steps when measuring begins."""
         self._prints_steps = name == "measuring"
         if self._prints_steps:
-            self._print("Step\tImg/sec\tloss")
+            self._print("Step\tImg/sec\tloss" + ("\ttop_1_accuracy\ttop_5_accuracy" if self._accuracies else ""))
         if self._progress:
             self._progress.begin(name, steps)
 
@@ -139,7 +161,8 @@ class TextDisplay:
         if self._progress:
             self._progress.show(steps, self._images / phase.step_seconds[-1])
         if self._prints_steps and (steps == 1 or steps % self._every == 0):
-            self._print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1]))
+            accuracies = [phase.observed[name][-1] for name in ACCURACIES if name in phase.observed]
+            self._print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1], accuracies))
 
     def stop(self) -> None:
         """Takes the progress off the terminal."""
@@ -158,7 +181,7 @@ class TextDisplay:
             say(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
             p50, p99 = derived.step_ms_p50, derived.step_ms_p99
             say(f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile")
-            for line in _asynchronous_lines(record.measurement):
+            for line in [*_asynchronous_lines(record.measurement), *_input_lines(record)]:
                 say(line)
             first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
             say(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks import devices as device_planning
-from benchmarks import objectives, optimizers, run_input, training
+from benchmarks import input_stages, objectives, optimizers, run_input, training
 from benchmarks.config import Config
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.devices import Devices
@@ -34,6 +34,7 @@ from benchmarks.model_traffic import model_traffic
 from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs, splitting
+from results.input_verdict import WORTH_A_WORD
 from results.record import Status
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
@@ -85,6 +86,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
                 weights_are_finite = bool(session.run(built.finite))
         except tf.errors.OpError as error:
             raise _translate(error, built.input, config.num_classes) from error
+    log.input_stages = _slow_input(config, built.input, log, display)
     if not weights_are_finite:
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
@@ -210,6 +212,15 @@ def _steps_of_epochs(config: Config, tower_input: run_input.RunInput) -> int:
     )
     assert config.num_epochs is not None, "the configuration gives either batches or epochs"
     return max(1, round(config.num_epochs * images / config.batch_global))
+
+
+def _slow_input(config: Config, tower_input: run_input.RunInput, log: RunLog, display: Display) -> Mapping[str, float]:
+    """Returns how fast the input's stages are, if the run had to wait for it; else nothing is measured."""
+    waited, seconds = sum(log.measured.observed.get("input_wait_seconds", [])), sum(log.measured.step_seconds)
+    if tower_input.source is None or waited < WORTH_A_WORD * seconds:
+        return {}
+    display.phase("measuring the input's stages", None)
+    return input_stages.measure_after_run(config, tower_input.source)
 
 
 def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog, display: Display) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.datasets import corruption
+from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
 from models import specs
@@ -212,6 +214,16 @@ ALLREDUCE_FLAGS: Groups = {
     "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format")],
 }
 
+INPUT_FLAGS: Groups = {
+    "What is measured": (
+        Flag("seconds", float, "per stage (default 5)"),
+        *(flag for flag in RUN_FLAGS["What is trained"] if flag.name in ("model", "batch_size", "num_classes")),
+        Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
+    ),
+    **{name: RUN_FLAGS[name] for name in ("Data", "How images are prepared", "How files are read", "Devices")},
+    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format", "session_id")],
+}
+
 SWEEP_FLAGS: Groups = {
     "The sweep": (
         Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
@@ -239,12 +251,23 @@ RERUN_FLAGS: Groups = {
 DIFF_FLAGS: Groups = {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()}
 
 DATA_FLAGS: Groups = {
-    "make-imagenet DIR: write a fake ImageNet": (
-        Flag("train_images", int, "training images (default 512)"),
+    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
+        Flag("train_images", int, "training images (default 512 photos, 2000 small images)"),
         Flag("validation_images", int, "validation images (default 0)"),
-        Flag("images_per_shard", int, "images in one file (default 64)"),
-        Flag("seed", int, "equal seeds write equal images (default 1)"),
-        Flag("overwrite", bool, "replace shards that are there"),
+        Flag("images_per_shard", int, "photos in one file (default 64, convert 1280)"),
+        Flag("seed", int, "equal seeds write equal files (default 1)"),
+        Flag("overwrite", bool, "replace files that are there"),
+        Flag("corrupt", str, "damage one record, or the file that holds it", corruption.KINDS),
+        Flag("python", bool, "make-cifar10: the version for Python (default: the binary one)"),
+        Flag("gzip", bool, "make-mnist: compressed files"),
+    ),
+    "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
+        Flag("resize", int, "make larger photos smaller: pixels of the shorter side"),
+    ),
+    "check DIR: walk every record and list what is wrong": (
+        Flag("data_name", str, "which data set (default imagenet)", tuple(DATA_SETS)),
+        Flag("data_split", str, "convert, check: which part (default train)", ("train", "validation")),
+        Flag("decode", bool, "decode every photo, too"),
     ),
 }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -45,6 +44,9 @@ def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] 
         config: of the run.
         source: what is read.
         tower_devices: if given, the last stage brings the batches there and normalises them.
+
+    Raises (also of what is done with the probes):
+        DataError: a record is bad.
     """
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
@@ -54,14 +56,14 @@ def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] 
             }
             fetches = {name: [iterator.get_next()] for name, iterator in iterators.items()}
         initializers = [iterator.initializer for iterator in iterators.values()]
+        built = run_input.build(config, tower_devices or [HOST])
         if tower_devices:
-            built = run_input.build(config, tower_devices)
             initializers += built.initializers
             fetches[COPY] = [[i.images, i.labels, *([i.stage] if i.stage is not None else [])] for i in built.towers]
         options = session_config(
             config.device if tower_devices else "cpu", config.num_devices, **config.session_options()
         )
-        with tf.compat.v1.Session(graph=graph, config=options) as session:
+        with _explaining(config, built), tf.compat.v1.Session(graph=graph, config=options) as session:
             for initializer in initializers:
                 session.run(initializer)
             yield [_probe(session, name, fetched, config) for name, fetched in fetches.items()]
@@ -148,6 +150,22 @@ def measure(
     return rates
 
 
-def ratio(rates: Rates, to: Rates) -> float:
-    """Returns the median over the rounds of the ratios of two probes' rates."""
-    return statistics.median(one / other for one, other in zip(rates.turns, to.turns, strict=True))
+def ratios(rates: Rates, to: Rates) -> list[float]:
+    """Returns the ratio of two probes' rates in each round."""
+    return [one / other for one, other in zip(rates.turns, to.turns, strict=True)]
+
+
+def measure_after_run(config: Config, source: reading.Source) -> dict[str, float]:
+    """Returns images per second of the input alone, by stage, measured for some seconds on the host."""
+    with probes(config, source) as found:
+        stages = [probe for probe in found if probe.name != BARE_DECODE]
+        return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}
+
+
+@contextlib.contextmanager
+def _explaining(config: Config, built: run_input.RunInput) -> Iterator[None]:
+    """Turns TensorFlow's error about a record into one that names it."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise built.explain(error, config.num_classes) or error from error

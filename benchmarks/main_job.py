@@ -17,7 +17,9 @@ from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.run_log import RunLog
 from models import specs
 from results.doubts import Conditions, doubts
-from results.record import Derived, Measurement, Record, Status, derive, trustworthy
+from results.measurement import Derived, Measurement, derive
+from results.record import Record, Status, trustworthy
+from results.synthetic import synthetic_ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,8 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     record = _record(config, log, outcome, provenance)
+    ratio = synthetic_ratio(record, store.jsonl_path)
+    record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
     display.finish(record)
     for warning in record.warnings[len(config.notices) :]:
         warn(warning)
@@ -67,7 +71,10 @@ def _display(config: Config) -> Display:
     if config.output_format == "json":
         return JsonDisplay()
     return TextDisplay(
-        display_every=config.display_every, images_per_step=config.batch_global, terminal=sys.stderr.isatty()
+        display_every=config.display_every,
+        images_per_step=config.batch_global,
+        terminal=sys.stderr.isatty(),
+        accuracies=config.print_training_accuracy,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Phase
-from results.record import Measurement
+from results.measurement import Measurement
 
 
 @dataclasses.dataclass

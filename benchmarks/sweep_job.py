@@ -22,7 +22,8 @@ from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.sweep_display import SweepDisplay, grid_lines
 from models import specs
 from results import headline
-from results.record import Derived, Measurement, Record, Status, key_of
+from results.measurement import Derived, Measurement
+from results.record import Record, Status, key_of
 from results.store import Store
 from results.summary import summarize
 

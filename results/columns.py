@@ -38,11 +38,19 @@ def _loss(which: int) -> Callable[[Record], Any]:
     return value
 
 
+def _last(field: str) -> Callable[[Record], Any]:
+    def value(record: Record) -> float | None:
+        values = getattr(record.measurement, field)
+        return values[-1] if values else None
+
+    return value
+
+
 COLUMNS = (
     Column("run_id", "names the run", lambda r: r.identity.run_id),
     Column("session_id", "equal for the runs of a sweep", lambda r: r.identity.session_id),
     Column("time_utc", "when it ended", lambda r: r.identity.time_utc),
-    Column("kind", "run, or allreduce", lambda r: r.kind),
+    Column("kind", "run, allreduce, or input", lambda r: r.kind),
     Column("status", "ok, or why the number must not be used", lambda r: r.status),
     Column("reason", "the status in words", lambda r: r.reason),
     Column("model", "what was trained", _config("model")),
@@ -70,6 +78,16 @@ COLUMNS = (
     Column("step_ms_p90", "90 % of steps were faster", _derived("step_ms_p90")),
     Column("step_ms_p99", "99 % of steps were faster", _derived("step_ms_p99")),
     Column("pipelined_input", "the next batch is brought to the device meanwhile", _config("pipelined_input")),
+    Column("input_wait_share", "of the measured time: nothing to compute on", _derived("input_wait_share")),
+    Column("synthetic_ratio", "rate over that of the same run with synthetic images", _derived("synthetic_ratio")),
+    Column("skipped_records", "bad records that were left out", lambda r: r.measurement.skipped_records),
+    Column("top_1_accuracy", "of the last step's images, before its update", _last("top_1_accuracies")),
+    Column("top_5_accuracy", "likewise, among the five likeliest", _last("top_5_accuracies")),
+    Column(
+        "bare_decode_images_per_sec",
+        "what decoding alone reaches with the same files",
+        lambda r: r.measurement.bare_decode_images_per_sec,
+    ),
     Column("message", "what was all-reduced: a size, or a model's gradients", _config("message")),
     Column("message_bytes", "its size, of one tower", lambda r: r.measurement.message_bytes),
     Column("algbw_gb_per_sec", "message over time", _derived("algorithm_bandwidth_gb_per_sec")),

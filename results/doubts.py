@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from results.record import Derived, Measurement
+from results.input_verdict import verdict
+from results.measurement import Derived, Measurement
 from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 
 _UNSTEADY_SHARE = 0.10
@@ -42,6 +43,7 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."
         )
+    found += _about_input(measurement, derived)
     share = _jitter_share(measurement, derived)
     if share > _UNSTEADY_SHARE:
         found.append(
@@ -63,6 +65,20 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             "try a smaller --init_learning_rate."
         )
     return found
+
+
+def _about_input(measurement: Measurement, derived: Derived) -> list[str]:
+    waiting = verdict(derived.input_wait_share, measurement.input_stages, _without_waiting(derived))
+    skipped = measurement.skipped_records
+    left_out = f"{skipped} bad records were left out: 'run_bench.py data check DIR' lists them." if skipped else ""
+    return [sentence for sentence in (waiting, left_out) if sentence]
+
+
+def _without_waiting(derived: Derived) -> float | None:
+    """Returns the rate that would have been reached, had no step waited for input."""
+    if derived.images_per_sec is None or derived.input_wait_share is None:
+        return None
+    return derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
 
 
 def _jitter_share(measurement: Measurement, derived: Derived) -> float:

@@ -165,15 +165,22 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
         by_model.setdefault(row.config.get("model"), []).append(row)
     for model, group in by_model.items():
         aside = set().union(*(row.records[0].config_aside for row in group))
-        names = {name for row in group for name in row.config} - aside - set(_IN_EVERY_LABEL)
-        values = {name: {repr(row.config.get(name)) for row in group if row.records[0].config_aside} for name in names}
+        names = {name for row in group for name in _flat(row.config)} - aside - set(_IN_EVERY_LABEL)
+        values = {
+            name: {repr(_flat(row.config).get(name)) for row in group if row.records[0].config_aside} for name in names
+        }
         varying[model] = {name for name, found in values.items() if len(found) > 1}
     return [_distinction(row, varying[row.config.get("model")], len(machines) > 1) for row in rows]
 
 
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with the options of its input as fields of their own."""
+    return {name: value for name, value in config.items() if name != "input"} | (config.get("input") or {})
+
+
 def _distinction(row: Row, varying: set[str], several_machines: bool) -> str:
     first = row.records[0]
-    words = [f"{name} {row.config[name]}" for name in row.config if name in varying]
+    words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in varying]
     if several_machines:
         version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
         words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")

@@ -22,7 +22,8 @@ NEEDS_NO_TENSORFLOW = (
     "results.record, results.store, results.columns, results.statistics, results.doubts, results.summary, "
     "results.report, results.plots, models.specs, variable_mgr.catalog, variable_mgr.placement, benchmarks.config, "
     "benchmarks.flags, benchmarks.command_line, benchmarks.main_job, benchmarks.data_job, benchmarks.measuring, "
-    "benchmarks.display, benchmarks.tfrecord, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job"
+    "benchmarks.display, benchmarks.datasets.tfrecord, "
+    "benchmarks.input_job, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job"
 )
 MOST_LINES_IN_A_FILE = 300
 MOST_LINES_IN_A_FUNCTION = 40
@@ -76,7 +77,7 @@ def test_nothing_is_long(path: Path) -> None:
 
 def test_every_package_is_listed() -> None:
     listed = (ROOT / "setup.cfg").read_text().split("packages =")[1].split("install_requires")[0].split()
-    assert sorted(listed) == sorted(PACKAGES)
+    assert sorted(listed) == sorted([*PACKAGES, "benchmarks.datasets"])
 
 
 def test_only_one_module_sets_environment_variables() -> None:

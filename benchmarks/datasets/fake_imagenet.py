@@ -8,7 +8,6 @@ from one canvas at random, with random contrast, encoded at the usual quality wi
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import UsageError
+from benchmarks.datasets.inception_record import InceptionRecord
+from benchmarks.datasets.splits import Split
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95
@@ -34,39 +34,6 @@ _SHARE_WITH_BOXES = 1 / 3
 
 # What `write` raises if the directory cannot be made or written.
 WRITE_ERRORS = (OSError, tf.errors.OpError)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-    """Part of a data set: its name (`train`, `validation`) and how many images in how many files."""
-
-    name: str
-    images: int
-    shards: int
-
-    def paths(self, directory: Path) -> list[Path]:
-        """Returns the files that hold it."""
-        return [directory / f"{self.name}-{i:05d}-of-{self.shards:05d}" for i in range(self.shards)]
-
-
-def split(name: str, images: int, images_per_shard: int) -> Split:
-    """Divides images evenly among as few shards as hold at most `images_per_shard` each."""
-    return Split(name=name, images=images, shards=-(-images // images_per_shard))
-
-
-def refuse_to_overwrite(directory: Path, splits: list[Split]) -> None:
-    """Checks that no shard of these splits, of any number, is in the directory.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for part in splits:
-        there = sorted(directory.glob(f"{part.name}-?????-of-?????")) if directory.is_dir() else []
-        if there:
-            raise UsageError(
-                f"{directory} already holds {len(there)} {part.name} shards ({there[0].name}, ...): name another "
-                "directory, or say --overwrite to replace them."
-            )
 
 
 def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, int], None]) -> None:
@@ -90,7 +57,7 @@ def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, 
         with tf.io.TFRecordWriter(str(partial)) as writer:
             for number in numbers:
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
-                writer.write(_example(part.name, int(number), canvases, generator).SerializeToString())
+                writer.write(_record(part.name, int(number), canvases, generator).serialize())
         os.replace(partial, path)
         return path, len(numbers)
 
@@ -119,30 +86,24 @@ def _texture(generator: np.random.Generator) -> np.ndarray:
     return np.stack(mixed, axis=-1).astype(np.float32)
 
 
-def _example(
+def _record(
     split_name: str, number: int, canvases: list[np.ndarray], generator: np.random.Generator
-) -> tf.train.Example:
+) -> InceptionRecord:
     label = 1 + int(generator.choice(_NUM_CLASSES, p=_LABEL_SHARES))
     height, width = _size(generator)
     encoded = _jpeg(canvases, height, width, generator)
     boxes = list(_boxes(generator)) if generator.random() < _SHARE_WITH_BOXES else []
     synset = f"n{label:08d}"
-    feature = {
-        "image/height": _ints([height]),
-        "image/width": _ints([width]),
-        "image/colorspace": _bytes(b"RGB"),
-        "image/channels": _ints([3]),
-        "image/class/label": _ints([label]),
-        "image/class/synset": _bytes(synset.encode()),
-        "image/class/text": _bytes(f"fake class {label}".encode()),
-        "image/object/bbox/label": _ints([label] * len(boxes)),
-        "image/format": _bytes(b"JPEG"),
-        "image/filename": _bytes(f"{split_name}_{synset}_{number}.JPEG".encode()),
-        "image/encoded": _bytes(encoded),
-    }
-    for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
-        feature[f"image/object/bbox/{corner}"] = _floats([box[index] for box in boxes])
-    return tf.train.Example(features=tf.train.Features(feature=feature))
+    return InceptionRecord(
+        encoded=encoded,
+        height=height,
+        width=width,
+        label=label,
+        synset=synset,
+        name=f"{split_name}_{synset}_{number}.JPEG",
+        text=f"fake class {label}",
+        boxes=boxes,
+    )
 
 
 def _size(generator: np.random.Generator) -> tuple[int, int]:
@@ -167,15 +128,3 @@ def _boxes(generator: np.random.Generator) -> Iterator[tuple[float, float, float
         ymin, xmin = generator.uniform(0.0, 0.6, size=2)
         ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
         yield float(ymin), float(xmin), float(ymax), float(xmax)
-
-
-def _ints(values: list[int]) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def _floats(values: list[float]) -> tf.train.Feature:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-
-
-def _bytes(value: bytes) -> tf.train.Feature:
-    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))

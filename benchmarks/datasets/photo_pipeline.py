@@ -177,7 +177,8 @@ def _epochs(reading: Reading) -> tf.data.Dataset:
 
 
 def _with(value: tf.Tensor, dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Puts a value before every element. (A map would call a function for each: 0.03 ms of a core.)"""
+    """Puts a value before every element."""
+    # A map would call a function for each: 0.03 ms of a core.
     return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(value).repeat(), dataset))
 
 

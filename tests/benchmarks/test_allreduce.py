@@ -20,7 +20,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
 from benchmarks.provenance import of_this_run
 from models import specs
-from results.record import Measurement, derive
+from results.measurement import Measurement, derive
 from results.store import Store, StoreError
 from tests.conftest import Finished
 from variable_mgr import all_reduce_spec, factory

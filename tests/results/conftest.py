@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from results import record
-from results.record import Kind, Measurement, Record, Status
+from results.measurement import Measurement
+from results.record import Kind, Record, Status
 
 MakeRun = Callable[..., Record]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from results.doubts import Conditions, doubts
-from results.record import Measurement, derive
+from results.measurement import Measurement, derive
 
 QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
 

@@ -6,7 +6,8 @@ import math
 import pytest
 
 from results import columns, record
-from results.record import Measurement, Record, Status
+from results.measurement import Measurement
+from results.record import Record, Status
 
 
 def make_record(**changes: object) -> Record:

@@ -1,0 +1,244 @@
+"""Photos in a folder of class folders, or in ImageNet's tar archives, to TFRecords in the Inception layout.
+
+Photos are shuffled once, so that every shard holds all classes. Each shard appears only when it is whole; those that
+are there are left alone, so that an interrupted conversion goes on where it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import hardware
+from benchmarks.datasets import jpeg_header, photos, tfrecord
+from benchmarks.datasets.inception_record import InceptionRecord
+from benchmarks.datasets.jpeg_header import BadJpegError
+from benchmarks.datasets.splits import Split
+from benchmarks.errors import DataError, UsageError
+
+_TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
+_JPEG_QUALITY = 95  # of photos that must be encoded anew
+_PLAN = ".conversion.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Photo:
+    """A photo before conversion.
+
+    Attributes:
+        file: the photo, or the archive that holds it.
+        member: where in the archive it starts and how long it is, bytes; None for a file of its own.
+        name: of the photo.
+        label: from 1.
+        class_name: the folder's or archive's name.
+    """
+
+    file: Path
+    member: tuple[int, int] | None
+    name: str
+    label: int
+    class_name: str
+
+    def read(self) -> bytes:
+        """Returns its bytes."""
+        if self.member is None:
+            return self.file.read_bytes()
+        with self.file.open("rb") as archive:
+            archive.seek(self.member[0])
+            return archive.read(self.member[1])
+
+
+def list_photos(source: Path) -> list[Photo]:
+    """Lists what is to be converted.
+
+    Args:
+        source: a folder of class folders, a folder of one tar archive per class, or ImageNet's archive of
+            such archives.
+
+    Raises:
+        DataError: nothing of the kind is there.
+    """
+    if source.is_file():
+        return _in_archive_of_archives(source)
+    if not source.is_dir():
+        raise DataError(f"{source} does not exist: name a folder of class folders, or ImageNet's tar archives.")
+    archives = sorted(file for file in source.iterdir() if file.name.endswith(_TAR_ENDINGS))
+    if archives:
+        if len(archives) == 1:
+            return _in_archive_of_archives(archives[0])
+        classes = [(file, file.name.split(".")[0]) for file in archives]
+        return [photo for label, one in enumerate(classes, start=1) for photo in _in_archive(*one, label)]
+    folder = photos.find(str(source), "train")
+    if not isinstance(folder, photos.PhotoFolder):
+        raise DataError(f"{source} holds {folder.describe()} already: there is nothing to convert.")
+    return [
+        Photo(file, None, file.name, label + 1, folder.classes[label])
+        for file, label in zip(folder.files, folder.labels, strict=True)
+    ]
+
+
+def _in_archive(file: Path, class_name: str, label: int) -> Iterator[Photo]:
+    """Yields the photos of a class's archive, which must not be compressed, since they are read where they lie."""
+    try:
+        with tarfile.open(file, "r:") as archive:
+            for member in archive:
+                if member.isfile():
+                    yield Photo(file, (member.offset_data, member.size), Path(member.name).name, label, class_name)
+    except tarfile.TarError as error:
+        raise DataError(f"{file} is no plain tar archive ({error}): unpack it first, or copy it again.") from error
+
+
+def _in_archive_of_archives(file: Path) -> list[Photo]:
+    """Lists the photos of an archive that holds an archive for each class, without unpacking anything."""
+    found = []
+    try:
+        with tarfile.open(file, "r:") as outer:
+            members = sorted((m for m in outer if m.isfile()), key=lambda member: member.name)
+            for label, member in enumerate(members, start=1):
+                opened = outer.extractfile(member)
+                assert opened is not None, "regular files can be opened"
+                class_name = Path(member.name).stem
+                with tarfile.open(fileobj=opened, mode="r:") as inner:
+                    found += [
+                        Photo(file, (member.offset_data + m.offset_data, m.size), Path(m.name).name, label, class_name)
+                        for m in inner
+                        if m.isfile()
+                    ]
+    except tarfile.TarError as error:
+        raise DataError(f"{file} is no tar archive of tar archives, one per class ({error}).") from error
+    return found
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of a conversion: photos written, encoded anew, and left out, each with the reason."""
+
+    written: int = 0
+    encoded_anew: int = 0
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+
+def convert(
+    found: Sequence[Photo],
+    directory: Path,
+    *,
+    split: Split,
+    shorter_side: int | None,
+    seed: int,
+    on_shard: Callable[[Path, int], None],
+) -> Outcome:
+    """Writes shards on all cores.
+
+    Args:
+        found: the photos.
+        directory: is made if needed.
+        split: name, number of photos and of shards.
+        shorter_side: larger photos are made smaller to this many pixels; None leaves them.
+        seed: of the order.
+        on_shard: told of each file and how many photos it holds, once it is there.
+
+    Raises:
+        UsageError: the directory holds the shards of another conversion.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    _check_plan(
+        directory, {"photos": len(found), "split": dataclasses.asdict(split), "side": shorter_side, "seed": seed}
+    )
+    order = np.random.default_rng(seed).permutation(len(found))
+    shares = np.array_split(order, split.shards)
+    outcome, lock = Outcome(), threading.Lock()
+
+    def write_shard(path: Path, numbers: np.ndarray) -> tuple[Path, int]:
+        if path.exists():
+            return path, tfrecord.count(path)
+        partial = path.with_name(f".{path.name}.partial")
+        written = 0
+        with partial.open("wb") as file:
+            for number in numbers:
+                payload = _payload(found[int(number)], shorter_side, outcome, lock)
+                if payload is not None:
+                    tfrecord.write(file, payload)
+                    written += 1
+        os.replace(partial, path)
+        return path, written
+
+    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
+        for path, count in pool.map(write_shard, split.paths(directory), shares):
+            outcome.written += count
+            on_shard(path, count)
+    return outcome
+
+
+def _check_plan(directory: Path, plan: dict[str, object]) -> None:
+    """Refuses to mix shards of two conversions."""
+    file = directory / _PLAN
+    if not file.exists():
+        if any(directory.glob("*-?????-of-?????")):
+            raise UsageError(f"{directory} already holds shards: name another directory.")
+        file.write_text(json.dumps(plan))
+    elif json.loads(file.read_text()) != plan:
+        raise UsageError(
+            f"{directory} holds part of another conversion ({file.read_text()}): say the same flags to go on "
+            "with it, or name another directory."
+        )
+
+
+def _payload(photo: Photo, shorter_side: int | None, outcome: Outcome, lock: threading.Lock) -> bytes | None:
+    """Returns a record; None if the photo cannot be used, and then the outcome says why."""
+    try:
+        encoded = photo.read()
+        anew = _as_rgb_jpeg(encoded, shorter_side)
+        header = jpeg_header.read(anew)
+    except (OSError, BadJpegError, ValueError) as error:
+        with lock:
+            outcome.left_out.append(f"{photo.class_name}/{photo.name}: {error}")
+        return None
+    if anew is not encoded:
+        with lock:
+            outcome.encoded_anew += 1
+    record = InceptionRecord(
+        encoded=anew,
+        height=header.height,
+        width=header.width,
+        label=photo.label,
+        synset=photo.class_name,
+        name=photo.name,
+    )
+    return record.serialize()
+
+
+def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
+    """Returns a photo as it is, if it is a JPEG of RGB or grey and not too large; else encoded anew.
+
+    Raises:
+        ValueError: it cannot be decoded.
+    """
+    try:
+        header = jpeg_header.read(encoded)
+        small_enough = shorter_side is None or min(header.height, header.width) <= shorter_side
+        if header.components in (1, 3) and small_enough:
+            return encoded
+    except BadJpegError as error:
+        if error.kind not in ("png", "not_jpeg"):
+            raise
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image: Image.Image = Image.open(io.BytesIO(encoded)).convert("RGB")
+    except (OSError, UnidentifiedImageError) as error:
+        raise ValueError(f"it cannot be decoded ({error})") from error
+    if shorter_side is not None and min(image.size) > shorter_side:
+        scale = shorter_side / min(image.size)
+        image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
+    return buffer.getvalue()

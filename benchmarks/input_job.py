@@ -1,0 +1,129 @@
+"""The verb `input`: how fast is each stage of the input, and what limits it? Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks import config, hardware, process_environment
+from benchmarks.config import Config
+from benchmarks.datasets.catalog import DATA_SETS
+from benchmarks.display import say
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.keeping import keep, open_store
+from benchmarks.provenance import Provenance, of_this_run
+from models import specs
+from results.input_verdict import advice, costs
+from results.measurement import Measurement, derive
+from results.record import Kind, Record, Status
+
+_ROUNDS = 5
+_DEFAULT_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is measured, and for how many seconds per stage."""
+
+    chosen: Config
+    seconds: float
+
+
+def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> Plan:
+    """Turns flag values (None: not given) into a plan.
+
+    Raises:
+        UsageError: nothing is to be read, or a value makes no sense.
+    """
+    chosen = config.resolve(values, count_gpus)
+    if chosen.data_name not in DATA_SETS:
+        raise UsageError("input measures how images are read: say which with --data_dir=DIR.")
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"--seconds={seconds} must be above 0.")
+    return Plan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
+
+
+def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
+    """Measures each stage, prints a table and the verdict, and keeps a record.
+
+    Raises:
+        UsageError: the devices are not there, or results cannot be kept.
+        DataError: the data set cannot be read.
+    """
+    chosen = plan.chosen
+    as_text = chosen.output_format == "text"
+    store = open_store(chosen.output_dir)
+    provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
+    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
+    process_environment.import_tensorflow()
+    from benchmarks import devices, input_stages, run_input
+
+    if chosen.device == "gpu":
+        devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
+    place = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
+    source = run_input.find(chosen)
+    assert source is not None, "what is not synthetic is read"
+    if as_text:
+        say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
+        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
+    with input_stages.probes(chosen, source, place.towers) as probes:
+        rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
+    bare = rates.pop(input_stages.BARE_DECODE, None)
+    measurement = Measurement(
+        images_per_step=chosen.batch_global,
+        step_seconds=rates[input_stages.COPY].batch_seconds,
+        input_stages={name: rate.images_per_sec for name, rate in rates.items()},
+        bare_decode_images_per_sec=bare.images_per_sec if bare else None,
+    )
+    record = _record(chosen, measurement, provenance)
+    if as_text:
+        _show(measurement, input_stages.ratios(rates["batch"], bare) if bare else [])
+    else:
+        say(record.to_json())
+    if not keep(store, record):
+        return ExitStatus.RUN_FAILED
+    if as_text:
+        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK
+
+
+def _record(chosen: Config, measurement: Measurement, provenance: Provenance) -> Record:
+    spec = specs.find(chosen.model)
+    return Record(
+        identity=provenance.identity({**chosen.key_fields(), "kind": Kind.INPUT}),
+        config=chosen.to_dict(),
+        config_aside=chosen.aside_fields(),
+        environment=provenance.environment,
+        model={"title": spec.title, "image_size": spec.image_size},
+        placement={},
+        measurement=measurement,
+        derived=derive(measurement, chosen.num_devices),
+        status=Status.OK,
+        kind=Kind.INPUT,
+    )
+
+
+def _show(measurement: Measurement, to_bare_decode: Sequence[float]) -> None:
+    """Prints the table, batches over bare decode by rounds, and what limits."""
+    for line in table(measurement, hardware.usable_cores()):
+        say(line)
+    if to_bare_decode:
+        say(
+            f"\nBatches are made at {statistics.median(to_bare_decode):.2f} of the rate of bare decode "
+            f"({min(to_bare_decode):.2f} to {max(to_bare_decode):.2f} over {len(to_bare_decode)} rounds)."
+        )
+    say(advice(measurement.input_stages))
+
+
+def table(measurement: Measurement, cores: int) -> list[str]:
+    """Returns a line per stage: images per second up to it, per core, and what it adds."""
+    lines = [f"{'pipeline up to':15} {'images/s':>9} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}"]
+    for cost in costs(measurement.input_stages):
+        lines.append(
+            f"{cost.name:15} {cost.images_per_sec:9.0f} {cost.images_per_sec / cores:9.0f} "
+            f"{1000 * cores * cost.seconds_per_image:19.2f} {cost.share:6.0%}"
+        )
+    bare = measurement.bare_decode_images_per_sec
+    return lines if bare is None else [*lines, f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}"]
