@@ -61,9 +61,9 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
-    from benchmarks.datasets import fake_imagenet
+    from benchmarks.datasets import fake_imagenet, splits
 
     directory = tmp_path_factory.mktemp("imagenet")
-    part = fake_imagenet.split("train", 40, 10)
+    part = splits.split("train", 40, 10)
     fake_imagenet.write(directory, part, seed=3, on_shard=lambda path, images: None)
     return directory

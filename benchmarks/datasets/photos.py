@@ -22,7 +22,9 @@ from benchmarks.errors import DataError
 
 IMAGENET_CLASSES = 1000
 BOX = "image/object/bbox/"
-_SHARD = re.compile(r"(?P<set>.+[-.])?(?P<split>[a-z]+)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})")
+_SHARD = re.compile(
+    r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
+)
 _PHOTO_ENDINGS = (".jpeg", ".jpg", ".png")
 _EXAMPLES_NAMED = 3
 _SAMPLED = 64

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.datasets import fake_imagenet as making
-from benchmarks.datasets import tfrecord
+from benchmarks.datasets import splits, tfrecord
 from benchmarks.errors import UsageError
 
 
@@ -25,7 +25,7 @@ def _silent(path: Path, images: int) -> None:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Enough images for statistics."""
     directory = tmp_path_factory.mktemp("many")
-    making.write(directory, making.split("train", 240, 80), seed=1, on_shard=_silent)
+    making.write(directory, splits.split("train", 240, 80), seed=1, on_shard=_silent)
     return directory
 
 
@@ -60,7 +60,7 @@ def test_fields_agree_with_each_other(many: Path) -> None:
 
 def test_equal_seeds_write_equal_bytes_and_others_do_not(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        making.write(tmp_path / name, making.split("train", 3, 2), seed=seed, on_shard=_silent)
+        making.write(tmp_path / name, splits.split("train", 3, 2), seed=seed, on_shard=_silent)
     contents = {name: [p.read_bytes() for p in sorted((tmp_path / name).iterdir())] for name in "abc"}
     assert contents["a"] == contents["b"]
     assert contents["a"] != contents["c"]
@@ -68,9 +68,9 @@ def test_equal_seeds_write_equal_bytes_and_others_do_not(tmp_path: Path) -> None
 
 def test_nothing_is_overwritten_unasked(fake_imagenet: Path) -> None:
     with pytest.raises(UsageError, match="already holds 4 train shards .*--overwrite"):
-        making.refuse_to_overwrite(fake_imagenet, [_split_of("train")])
-    making.refuse_to_overwrite(fake_imagenet, [_split_of("validation")])
+        splits.refuse_to_overwrite(fake_imagenet, [_split_of("train")])
+    splits.refuse_to_overwrite(fake_imagenet, [_split_of("validation")])
 
 
-def _split_of(name: str) -> making.Split:
-    return making.split(name, 8, 4)
+def _split_of(name: str) -> splits.Split:
+    return splits.split(name, 8, 4)

@@ -1,0 +1,155 @@
+"""Folders and archives of photos become TFRecords that say the same."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.datasets import checking, converting, corrupting, jpeg_header, photos, splits, tfrecord
+from benchmarks.datasets.photos import INCEPTION, encoded_of, features_of
+from benchmarks.errors import DataError, UsageError
+from tests.benchmarks.datasets.conftest import labels_of, take_batches, to_folder
+
+
+@pytest.fixture
+def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
+    """The photos of the fake ImageNet in class folders."""
+    to_folder(fake_imagenet, tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> converting.Outcome:
+    found = converting.list_photos(source)
+    part = splits.Split(name="train", images=len(found), shards=shards)
+    return converting.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
+
+
+def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
+    """Returns class, label and JPEG of each record by its file's name."""
+    found = {}
+    for file in sorted(directory.glob("train-*")):
+        for record in tfrecord.records(file):
+            feature = features_of(record.payload)
+            name, synset = (feature[f"image/{key}"].bytes_list.value[0] for key in ("filename", "class/synset"))
+            label = feature[INCEPTION.label].int64_list.value[0]
+            found[name.decode()] = (synset.decode(), label, encoded_of(record.payload, INCEPTION))
+    return found
+
+
+def _tar_of_class(folder: Path, target: Path) -> None:
+    with tarfile.open(target, "w:") as archive:
+        for photo in sorted(folder.iterdir()):
+            archive.add(photo, photo.name)
+
+
+def _as_folder(folder: Path, target: Path) -> Path:
+    return folder
+
+
+def _as_tars(folder: Path, target: Path) -> Path:
+    target.mkdir()
+    for name in sorted(folder.iterdir()):
+        _tar_of_class(name, target / f"{name.name}.tar")
+    return target
+
+
+def _as_tar_of_tars(folder: Path, target: Path) -> Path:
+    with tarfile.open(target.with_suffix(".tar"), "w:") as outer:
+        for file in sorted(_as_tars(folder, target).iterdir()):
+            outer.add(file, file.name)
+    return target.with_suffix(".tar")
+
+
+@pytest.mark.parametrize("form", [_as_folder, _as_tars, _as_tar_of_tars])
+def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path]) -> None:
+    outcome = _convert(form(folder, tmp_path / "source"), tmp_path / "out")
+    assert (outcome.written, outcome.encoded_anew, outcome.left_out) == (40, 0, [])
+    classes = sorted(entry.name for entry in folder.iterdir())
+    found = _photos_of(tmp_path / "out")
+    assert len(found) == 40
+    for name, (synset, label, encoded) in found.items():
+        assert encoded == (folder / synset / name).read_bytes()
+        assert label == 1 + classes.index(synset)
+    assert len(take_batches(tmp_path / "out", 10)) == 10
+
+
+def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:
+    _convert(folder, tmp_path / "out", shards=2)
+    for file in (tmp_path / "out").glob("train-*"):
+        labels = [features_of(r.payload)[INCEPTION.label].int64_list.value[0] for r in tfrecord.records(file)]
+        assert labels != sorted(labels)
+    assert len(labels_of(tmp_path / "out")) == 40
+
+
+def test_an_interrupted_conversion_goes_on(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _convert(folder, out)
+    expected = {file.name: file.read_bytes() for file in out.glob("train-*")}
+    done, lost = out / "train-00000-of-00004", out / "train-00002-of-00004"
+    stamp = done.stat().st_mtime_ns
+    lost.unlink()
+    assert _convert(folder, out).written == 40
+    assert {file.name: file.read_bytes() for file in out.glob("train-*")} == expected
+    assert done.stat().st_mtime_ns == stamp, "it was left alone"
+
+
+def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagenet: Path) -> None:
+    _convert(folder, tmp_path / "out")
+    with pytest.raises(UsageError, match="holds part of another conversion"):
+        _convert(folder, tmp_path / "out", shards=3)
+    with pytest.raises(UsageError, match="already holds shards"):
+        _convert(folder, fake_imagenet)
+
+
+def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder: Path, tmp_path: Path) -> None:
+    damage = dict(zip(("png", "cmyk", "truncated", "zero_length"), sorted(folder.rglob("*.JPEG")), strict=False))
+    for kind, photo in damage.items():
+        photo.write_bytes(corrupting.damaged_image(photo.read_bytes(), kind))
+    outcome = _convert(folder, tmp_path / "out")
+    assert outcome.encoded_anew == 2 and outcome.written == 38
+    left_out = " ".join(outcome.left_out)
+    for kind in ("truncated", "zero_length"):
+        assert f"{damage[kind].parent.name}/{damage[kind].name}: its " in left_out
+    source = photos.find(str(tmp_path / "out"), "train")
+    assert [d for *_, found in checking.defects(source, 1000, checking.header_problem) for d in found] == []
+    for kind in ("png", "cmyk"):
+        *_, encoded = _photos_of(tmp_path / "out")[damage[kind].name]
+        assert jpeg_header.read(encoded).components == 3
+
+
+def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
+    outcome = _convert(folder, tmp_path / "out", resize=300)
+    sizes = [jpeg_header.read(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
+    assert max(min(size.height, size.width) for size in sizes) == 300
+    assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
+    name, (synset, _, encoded) = next(
+        item for item in _photos_of(tmp_path / "out").items() if jpeg_header.read(item[1][2]).height == 300
+    )
+    original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
+    smaller = tf.io.decode_jpeg(encoded).numpy()
+    expected = tf.image.resize(original, smaller.shape[:2], antialias=True).numpy()
+    assert np.abs(smaller - expected).mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: None, "does not exist: name a folder of class folders"),
+        (lambda path: path.write_bytes(b"no archive" * 200), "is no tar archive of tar archives"),
+        (lambda path: path.mkdir(), "no folder of photos for each class"),
+    ],
+)
+def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
+    make(tmp_path / "source")
+    with pytest.raises(DataError, match=words):
+        converting.list_photos(tmp_path / "source")
+
+
+def test_records_are_not_converted_again(fake_imagenet: Path) -> None:
+    with pytest.raises(DataError, match="there is nothing to convert"):
+        converting.list_photos(fake_imagenet)

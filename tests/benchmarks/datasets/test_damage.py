@@ -1,0 +1,217 @@
+"""Damaged data sets: what is found by a walk, what ends a run, and what is left out and counted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.datasets import checking, corrupting, corruption, jpeg_header, photo_pipeline, photos, tfrecord
+from benchmarks.datasets.defects import Defect
+from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.skipping import Skipping
+from benchmarks.errors import DataError
+from tests.benchmarks.datasets.conftest import rewrite, spec, take, take_batches, to_folder
+
+DAMAGED = "train-00002-of-00004"
+SKIP = InputOptions(on_bad_record="skip")
+# What a walk calls it; None where it can be used all the same.
+FOUND_AS = {
+    "crc": "crc",
+    "truncated": "truncated",
+    "not_jpeg": "not_jpeg",
+    "zero_length": "zero_length",
+    "png": "png",
+    "cmyk": None,
+    "bad_label": "label",
+    "cut_file": "truncated",
+}
+
+
+def _defects(directory: Path, problem_of_jpeg: checking.JpegProblem = checking.header_problem) -> list[Defect]:
+    source = photos.find(str(directory), "train")
+    return [d for _, _, found in checking.defects(source, 1001, problem_of_jpeg) for d in found]
+
+
+def _fail(directory: Path) -> tuple[Exception, DataError]:
+    """Reads until it fails, and returns TensorFlow's error and what is said of it."""
+    source = photos.find(str(directory), "train")
+    sizes = checking.sizes_of(source)
+    with pytest.raises(tf.errors.OpError) as caught:
+        take_batches(directory, 30)
+    return caught.value, checking.explain_failure(source, 1001, caught.value, sizes)
+
+
+def test_every_kind_is_known() -> None:
+    assert set(FOUND_AS) == set(corruption.KINDS)
+
+
+@pytest.mark.parametrize("kind", corruption.KINDS)
+def test_a_damaged_record_is_found_named_and_can_be_left_out(copied: Path, kind: str) -> None:
+    file = copied / DAMAGED
+    number, offset = corrupting.corrupt(file, kind)
+    found = _defects(copied)
+    if FOUND_AS[kind] is None:
+        assert found == []
+        assert len(take_batches(copied, 10)) == 10
+        return
+    (defect,) = found
+    assert (defect.path, defect.number, defect.offset, defect.kind) == (file, number, offset, FOUND_AS[kind])
+    _, explained = _fail(copied)
+    assert str(explained).startswith(f"{file}: record {number} at byte {offset}: ")
+    lost = 5 if kind == "cut_file" else 1  # nothing behind the cut is left
+    source = photos.find(str(copied), "train")
+    skipping = Skipping(source.files)
+    what = photo_pipeline.Reading(source=source, spec=spec(batch_per_device=1), options=SKIP, skipping=skipping)
+    batches = take(lambda: photo_pipeline.batches(what), 2 * (40 - lost))
+    images = [images.tobytes() for images, _ in batches]
+    assert len(set(images)) == len(images), "two epochs, every sound record once in each"
+    assert skipping.skipped >= (2 if kind == "cut_file" else 2 * lost), "each epoch counts it again"
+
+
+def test_skipping_reads_what_plain_reading_reads(fake_imagenet: Path) -> None:
+    plain = take_batches(fake_imagenet, 10, batch_per_device=1)
+    skipping = take_batches(fake_imagenet, 10, batch_per_device=1, options=SKIP, skipping=True)
+    for (images, labels), (same_images, same_labels) in zip(plain, skipping, strict=True):
+        np.testing.assert_array_equal(images, same_images)
+        np.testing.assert_array_equal(labels, same_labels)
+
+
+def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.datasets.skipping._HOPELESS", 200)
+    for file in sorted(copied.iterdir()):
+        for number in range(10):
+            rewrite(file, number, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, b"no"))
+    source = photos.find(str(copied), "train")
+    skipping = Skipping(source.files)
+    what = photo_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take(lambda: photo_pipeline.batches(what), 1)
+    assert "in a row none could be used" in str(skipping.failure)
+
+
+def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipped(copied: Path) -> None:
+    source = photos.find(str(copied), "train")
+    skipping = Skipping(source.files)
+    what = photo_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
+    (copied / DAMAGED).unlink()
+    with pytest.raises(tf.errors.OutOfRangeError):
+        take(lambda: photo_pipeline.batches(what), 30)
+    assert f"{copied / DAMAGED} cannot be read: No such file" in str(skipping.failure)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda file: file.unlink(), "has gone while it was read"),
+        (
+            lambda file: file.write_bytes(file.read_bytes() + b"half a header"),
+            r"changed from \d+ to \d+ bytes while it was read",
+        ),
+    ],
+)
+def test_files_that_change_while_they_are_read_are_named(
+    copied: Path, change: Callable[[Path], None], words: str
+) -> None:
+    source = photos.find(str(copied), "train")
+    sizes = checking.sizes_of(source)
+    change(copied / DAMAGED)
+    what = photo_pipeline.Reading(source=source, spec=spec(), options=InputOptions())
+    with pytest.raises(tf.errors.OpError) as caught:
+        take(lambda: photo_pipeline.batches(what), 30)
+    problem = checking.explain_failure(source, 1001, caught.value, sizes)
+    with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
+        raise problem
+
+
+def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
+    file = copied / DAMAGED
+    first = next(tfrecord.records(file))
+    with file.open("ab") as opened:
+        tfrecord.write(opened, first.payload)
+    assert len(take_batches(copied, 30)) == 30
+
+
+@pytest.mark.parametrize("label", [5000, 0, -1])
+def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
+    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/class/label"].int64_list.value.__setitem__(0, label))
+    source = photos.find(str(copied), "train")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
+        take_batches(copied, 10, num_classes=1000)
+    problem = checking.explain_failure(source, 1000, ValueError("words"), checking.sizes_of(source))
+    assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
+    assert f"its label is [{label}], one number of 1 to 1000 is wanted" in str(problem)
+
+
+def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
+    def ruin(feature: dict) -> None:
+        encoded = feature["image/encoded"].bytes_list.value[0]
+        without_tables = encoded.replace(b"\xff\xdb", b"\xff\xfe")  # they become comments
+        feature["image/encoded"].bytes_list.value[0] = without_tables
+
+    rewrite(copied / DAMAGED, 6, ruin)
+    assert _defects(copied) == []
+    with checking.Decoding() as problem_of_jpeg:
+        (defect,) = _defects(copied, problem_of_jpeg)
+    assert (defect.kind, defect.number) == ("pixels", 6)
+
+
+def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    bad.write_bytes(b"")
+    (defect,) = _defects(tmp_path)
+    assert (defect.path, defect.kind) == (bad, "zero_length")
+    _, explained = _fail(tmp_path)
+    assert str(bad) in str(explained)
+    assert len(take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)) == 39
+
+
+def test_the_search_for_the_record_ends(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "_SEARCH_SECONDS", -1.0)
+    source = photos.find(str(fake_imagenet), "train")
+    problem = checking.explain_failure(source, 1001, ValueError("disk on fire"), checking.sizes_of(source))
+    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+
+
+def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
+    source = photos.find(str(fake_imagenet), "train")
+    problem = checking.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checking.sizes_of(source))
+    assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
+
+
+def _jpeg() -> bytes:
+    return bytes(tf.io.encode_jpeg(np.zeros((30, 40, 3), np.uint8)).numpy())
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda data: data[:10], "truncated"),
+        (lambda data: data[:-2], "truncated"),
+        (lambda data: b"\xff\xd8\x00\x00" + data, "not_jpeg"),
+        (lambda data: data.replace(b"\xff\xc0", b"\xff\xda"), "not_jpeg"),
+        (lambda data: b"", "zero_length"),
+        (lambda data: b"BM" + data, "not_jpeg"),
+    ],
+)
+def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
+    with pytest.raises(jpeg_header.BadJpegError) as caught:
+        jpeg_header.read(change(_jpeg()))
+    assert caught.value.kind == kind
+
+
+def test_headers_say_the_size() -> None:
+    assert jpeg_header.read(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
+    assert jpeg_header.read(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+
+
+def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
+    source = photos.find(str(copied), "train")
+    shutil.move(copied / DAMAGED, copied / "away")
+    found = [d for _, _, ds in checking.defects(source, 1001, checking.header_problem) for d in ds]
+    assert [d.kind for d in found] == ["file"]

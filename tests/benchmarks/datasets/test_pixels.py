@@ -1,0 +1,181 @@
+"""MNIST and CIFAR-10: every form in which they come, what is missing, and how their images reach a step."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.datasets import fake_pixels, pixel_pipeline, pixels
+from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.pixels import Pixels
+from benchmarks.errors import DataError, UsageError
+from tests.benchmarks.datasets.conftest import spec, take
+
+Write = Callable[[Path], list[Path]]
+
+
+def _mnist(directory: Path, **changes: Any) -> list[Path]:
+    return fake_pixels.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
+
+
+def _cifar10(directory: Path, **changes: Any) -> list[Path]:
+    return fake_pixels.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool) -> None:
+    _mnist(tmp_path, compressed=compressed)
+    found = pixels.find("mnist", str(tmp_path), "train")
+    expected, labels = fake_pixels.draw((28, 28), 50, 1, "train")
+    np.testing.assert_array_equal(found.images[..., 0], expected)
+    np.testing.assert_array_equal(found.labels, labels)
+    assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
+
+
+def test_an_idx_file_by_hand(tmp_path: Path) -> None:
+    images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
+    (tmp_path / "t10k-labels.idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 2) + b"\x07\x03")
+    found = pixels.find("mnist", str(tmp_path), "validation")
+    assert found.images[1, :, :, 0].tolist() == [[6, 7, 8], [9, 10, 11]]
+    assert found.labels.tolist() == [7, 3]
+
+
+@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize("form", ["plain", "folder", "archive"])
+def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) -> None:
+    folder = tmp_path / ("cifar-10-batches-py" if python else "cifar-10-batches-bin")
+    files = _cifar10(folder if form != "plain" else tmp_path, python=python)
+    if form == "archive":
+        with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
+            archive.add(folder, folder.name)
+        for file in files:
+            file.unlink()
+    found = pixels.find("cifar10", str(tmp_path), "train")
+    planes, labels = fake_pixels.draw((3, 32, 32), 50, 1, "train")
+    np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(found.labels, labels)
+
+
+def _without(name: str) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).unlink()
+
+
+def _with(name: str, data: bytes) -> Callable[[Path], None]:
+    return lambda directory: (directory / name).write_bytes(data) and None
+
+
+class _Calling:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (print, ("a pickle has called this",))
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+
+
+@pytest.mark.parametrize(
+    ("write", "damage", "words"),
+    [
+        (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
+        (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
+        (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
+        (_mnist, lambda d: fake_pixels.corrupt([d / IMAGES], "cut_file"), r"should hold 39200 values .* but holds"),
+        (_mnist, lambda d: fake_pixels.corrupt([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
+        (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
+        (_cifar10, lambda d: fake_pixels.corrupt([d / "data_batch_1.bin"], "cut_file"), "no whole number of records"),
+        (_cifar10, lambda d: fake_pixels.corrupt([d / "data_batch_1.bin"], "bad_label"), "label of train image 0 is"),
+        (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
+    ],
+)
+def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callable[[Path], Any], words: str) -> None:
+    write(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(DataError, match=words):
+        pixels.find(write.__name__.removeprefix("_"), str(tmp_path), "train")
+
+
+def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _cifar10(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": _Calling(), b"labels": [1]}))
+    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*it asks for builtins.print"):
+        pixels.find("cifar10", str(tmp_path), "train")
+    assert capsys.readouterr().out == ""
+
+
+def test_small_images_have_no_jpeg_to_damage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--corrupt=png is for photos; here are: cut_file, bad_label"):
+        fake_pixels.corrupt(_mnist(tmp_path), "png")
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist: .*make-mnist DIR"):
+        pixels.find("mnist", str(tmp_path / "none"), "train")
+
+
+def _source(images: int, channels: int = 3) -> Pixels:
+    draw = np.random.default_rng(0)
+    return Pixels(
+        layout="",
+        files=[],
+        directory="",
+        split="train",
+        images=draw.integers(0, 256, (images, 32, 32, channels), dtype=np.uint8),
+        labels=np.arange(images),
+    )
+
+
+def _epoch(source: Pixels, batch: int, count: int, *, crop: str = "central", worker: int = 0, workers: int = 1) -> Any:
+    options = InputOptions(crop=crop)  # type: ignore[arg-type]
+    wanted = spec(batch_per_device=batch, channels=source.images.shape[-1])
+    batches = take(lambda: pixel_pipeline.batches(source, wanted, options, worker, workers), count)
+    return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
+
+
+def test_an_epoch_holds_every_image_once_in_random_order() -> None:
+    source = _source(40)
+    images, labels = _epoch(source, 4, 20)
+    for half in (slice(0, 40), slice(40, 80)):
+        assert sorted(labels[half]) == list(range(40)) and list(labels[half]) != list(range(40))
+        np.testing.assert_array_equal(images[half], source.images[labels[half]])
+    assert list(labels[:40]) != list(labels[40:]), "another order in each epoch"
+
+
+def test_training_cuts_and_mirrors_equally_whoever_draws() -> None:
+    source = _source(60)
+    images, labels = _epoch(source, 1, 60, crop="distorted")
+    by_label = dict(zip(labels, images, strict=True))
+    for worker in (0, 1):
+        share, its_labels = _epoch(source, 3, 10, crop="distorted", worker=worker, workers=2)
+        for image, label in zip(share, its_labels, strict=True):
+            np.testing.assert_array_equal(image, by_label[label])
+    offsets = [_offset(by_label[label], source.images[label]) for label in range(60)]
+    assert None not in offsets
+    assert {mirrored for *_, mirrored in offsets} == {False, True}
+    assert len({offset[:2] for offset in offsets}) > 25, "81 places"
+
+
+def _offset(image: np.ndarray, original: np.ndarray) -> tuple[int, int, bool] | None:
+    """Returns where in the padded original an image was cut, and whether it was mirrored."""
+    padded = np.pad(original, ((4, 4), (4, 4), (0, 0)))
+    for mirrored in (False, True):
+        plain = image[:, ::-1] if mirrored else image
+        for top in range(9):
+            for left in range(9):
+                if (padded[top : top + 32, left : left + 32] == plain).all():
+                    return top, left, mirrored
+    return None
+
+
+def test_digits_are_left_as_they_are() -> None:
+    source = _source(20, channels=1)
+    images, labels = _epoch(source, 4, 5, crop="distorted")
+    np.testing.assert_array_equal(images, source.images[labels])
