@@ -22,7 +22,8 @@ _CHECKED_ELEMENTS = 2**20
 
 def of_model(name: str) -> Message:
     """Returns a model's gradients, in the order in which a manager reduces them."""
-    model = building.build(specs.find(name), data_format="NHWC", num_classes=specs.BACKGROUND_CLASSES, seed=0)
+    spec = specs.find(name)
+    model = building.build(spec, data_format="NHWC", num_classes=spec.usual_outputs, seed=0)
     return Message(name, tuple(variable.shape for variable in model.variables if variable.kind == "weight"))
 
 

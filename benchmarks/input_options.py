@@ -99,7 +99,7 @@ def _num_classes(wanted: int | None, spec: specs.ModelSpec) -> int:
     if spec.classes == specs.IMAGENET_CLASSES:
         if wanted not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
             raise UsageError(f"--num_classes={wanted}: say 1000, or 1001 with the background class.")
-        return wanted or specs.BACKGROUND_CLASSES
+        return wanted or spec.usual_outputs
     if wanted not in (None, spec.classes):
         raise UsageError(f"--num_classes={wanted}: {spec.data_name} has {spec.classes} classes; leave it out.")
     return spec.classes

@@ -55,6 +55,11 @@ class ModelSpec:
     gflop_per_image: float
     source: str
 
+    @property
+    def usual_outputs(self) -> int:
+        """Returns the number of logits by default: ImageNet's labels have a background class."""
+        return BACKGROUND_CLASSES if self.classes == IMAGENET_CLASSES else self.classes
+
 
 MODELS = (
     ModelSpec(

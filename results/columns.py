@@ -78,16 +78,6 @@ COLUMNS = (
     Column("step_ms_p90", "90 % of steps were faster", _derived("step_ms_p90")),
     Column("step_ms_p99", "99 % of steps were faster", _derived("step_ms_p99")),
     Column("pipelined_input", "the next batch is brought to the device meanwhile", _config("pipelined_input")),
-    Column("input_wait_share", "of the measured time: nothing to compute on", _derived("input_wait_share")),
-    Column("synthetic_ratio", "rate over that of the same run with synthetic images", _derived("synthetic_ratio")),
-    Column("skipped_records", "bad records that were left out", lambda r: r.measurement.skipped_records),
-    Column("top_1_accuracy", "of the last step's images, before its update", _last("top_1_accuracies")),
-    Column("top_5_accuracy", "likewise, among the five likeliest", _last("top_5_accuracies")),
-    Column(
-        "bare_decode_images_per_sec",
-        "what decoding alone reaches with the same files",
-        lambda r: r.measurement.bare_decode_images_per_sec,
-    ),
     Column("message", "what was all-reduced: a size, or a model's gradients", _config("message")),
     Column("message_bytes", "its size, of one tower", lambda r: r.measurement.message_bytes),
     Column("algbw_gb_per_sec", "message over time", _derived("algorithm_bandwidth_gb_per_sec")),
@@ -111,6 +101,16 @@ COLUMNS = (
     Column("tf_version", "TensorFlow", lambda r: r.environment.get("tensorflow_version")),
     Column("hardware_key", "equal on equal hardware", lambda r: r.identity.hardware_key),
     Column("config_key", "equal for equal configuration", lambda r: r.identity.config_key),
+    Column("input_wait_share", "of the measured time: nothing to compute on", _derived("input_wait_share")),
+    Column("synthetic_ratio", "rate over that of the same run with synthetic images", _derived("synthetic_ratio")),
+    Column("skipped_records", "bad records that were left out", lambda r: r.measurement.skipped_records),
+    Column("top_1_accuracy", "of the last step's images, before its update", _last("top_1_accuracies")),
+    Column("top_5_accuracy", "likewise, among the five likeliest", _last("top_5_accuracies")),
+    Column(
+        "bare_decode_images_per_sec",
+        "what decoding alone reaches with the same files",
+        lambda r: r.measurement.bare_decode_images_per_sec,
+    ),
 )
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
 from benchmarks import config, flags
+from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
 from variable_mgr.modifiers import Modifiers
 
@@ -83,7 +85,22 @@ def test_gpus_may_be_split() -> None:
         (["--gpu_memory_frac=1.5"], 1, "at most 1"),
         (["--num_classes=10"], 0, "1000, or 1001"),
         (["--num_batches=5", "--num_epochs=1"], 0, "give one of them"),
-        (["--distortions"], 0, "--nodistortions"),
+        (["--distortions"], 0, "--distortions is about images that are read, and these are synthetic: give --data_dir"),
+        (["--data_name=synthetic_host", "--resize_method=area"], 0, "these are synthetic_host"),
+        (["--model=mlp", "--data_dir=x", "--resize_method=area"], 0, "is about photos, and mnist has none"),
+        (["--model=mlp", "--data_dir=x", "--on_bad_record=skip"], 0, "is about photos, and mnist has none"),
+        (["--model=mlp", "--num_classes=1000"], 0, "mnist has 10 classes"),
+        (["--data_name=mnist", "--data_dir=x"], 0, r"resnet50 is for imagenet \(224x224 .* Models for mnist: mlp\."),
+        (["--data_dir=x", "--image_crop=central", "--distortions"], 0, "--distortions are for training"),
+        (["--data_dir=x", "--forward_only", "--distortions"], 0, "give --image_crop=distorted as well"),
+        (["--data_dir=x", "--nodistort_color_in_yiq"], 0, "says how --distortions are done"),
+        (["--data_dir=x", "--decode_scaling", "--nofuse_decode_and_crop"], 0, "needs --fuse_decode_and_crop"),
+        (["--data_dir=x", "--datasets_use_caching", "--datasets_repeat_cached_sample"], 0, "exclude each other"),
+        (["--data_dir=x", "--datasets_use_caching", "--on_bad_record=skip"], 0, "a cache reads once"),
+        (["--data_dir=x", "--nodatasets_use_prefetch", "--datasets_prefetch_buffer_size=4"], 0, "contradict"),
+        (["--data_dir=x", "--datasets_autotune_cpu_budget=2"], 0, "needs --datasets_parallel_calls=-1"),
+        (["--data_dir=x", "--datasets_parallel_calls=-2"], 0, "at least -1"),
+        (["--data_dir=x", "--datasets_parallel_interleave_cycle_length=0"], 0, "at least 1"),
         (["--model=vgg61"], 0, "Did you mean 'vgg16'"),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
     ],
@@ -198,3 +215,33 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resolve(*arguments, gpus=gpus)
+
+
+def test_the_models_data_set_is_read_unless_another_is_named() -> None:
+    assert resolve("--data_dir=x").data_name == "imagenet"
+    assert resolve("--data_dir=x", "--model=mlp").data_name == "mnist"
+    assert resolve("--data_dir=x", "--model=resnet20").num_classes == 10
+    assert resolve("--model=mlp").data_name == "synthetic"
+
+
+def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
+    chosen = resolve(
+        "--data_dir=x", "--data_split=validation", "--image_crop=distorted", "--nofuse_decode_and_crop",
+        "--resize_method=round_robin", "--distortions", "--nodistort_color_in_yiq",
+        "--datasets_parallel_interleave_cycle_length=3", "--datasets_shuffle_records=17",
+        "--datasets_parallel_calls=-1",
+        "--datasets_prefetch_buffer_size=5", "--datasets_num_private_threads=6", "--datasets_autotune_cpu_budget=4",
+        "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip",
+    ).input  # fmt: skip
+    usual = InputOptions()
+    unchanged = {f.name for f in dataclasses.fields(usual) if getattr(chosen, f.name) == getattr(usual, f.name)}
+    assert unchanged == {"crop", "decode_scaling", "cache"}
+    assert resolve("--data_dir=x", "--decode_scaling").input == dataclasses.replace(usual, decode_scaling=True)
+    assert resolve("--data_dir=x", "--nodatasets_use_prefetch").input == dataclasses.replace(usual, prefetch_batches=0)
+    assert resolve("--data_dir=x", "--datasets_use_caching").input == dataclasses.replace(usual, cache="records")
+    assert resolve("--data_dir=x", "--forward_only").input == dataclasses.replace(usual, crop="central")
+
+
+def test_flags_that_change_nothing_are_accepted_with_synthetic_images() -> None:
+    made = resolve("--nodistortions", "--resize_method=bilinear", "--datasets_use_prefetch", "--on_bad_record=fail")
+    assert made.input is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks import config, devices, execution, flags
+from benchmarks import config, devices, flags, run_input
 
 
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
@@ -24,7 +24,7 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     )
     plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
-        towers = execution._input(chosen, plan, 227).towers
+        towers = run_input.build(chosen, plan.towers).towers
         for tower in towers:
             assert len(_drawn_by(tower.stage)) == 1
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.free_running import FreeRunningTowers
+from benchmarks.measuring import Observed
 
 WAIT_SECONDS = 20.0
 
@@ -25,10 +26,10 @@ class Puppets:
         self._ended = [threading.Semaphore(0) for _ in ends]
         self.towers = [self._tower(number) for number in range(len(ends))]
 
-    def _tower(self, number: int) -> Callable[[], tuple[float, int]]:
-        def take() -> tuple[float, int]:
+    def _tower(self, number: int) -> Callable[[], tuple[float, int, Observed]]:
+        def take() -> tuple[float, int, Observed]:
             self._may_end[number].acquire(timeout=WAIT_SECONDS)
-            return 10.0 + number, number
+            return 10.0 + number, number, {"input_wait_seconds": 0.5 * number}
 
         return take
 
@@ -65,6 +66,7 @@ def test_the_window_is_common_and_made_of_completions() -> None:
     assert [taken.seconds for taken in (first, second, third)] == [2.0, 2.0, 2.5]
     assert [step.tower for step in second.tower_steps] == [0, 0]
     assert second.loss == 10.0 and third.loss == 10.5
+    assert second.observed == {"input_wait_seconds": 0.0} and third.observed == {"input_wait_seconds": 0.25}
     assert [(step.tower, step.seconds, step.staleness) for step in third.tower_steps] == [(1, 3.0, 1), (0, 2.5, 0)]
 
 
@@ -72,13 +74,13 @@ def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
     began = [0]
     slow_may_end = threading.Event()
 
-    def fast() -> tuple[float, int]:
+    def fast() -> tuple[float, int, Observed]:
         began[0] += 1
-        return 1.0, 0
+        return 1.0, 0, {}
 
-    def slow() -> tuple[float, int]:
+    def slow() -> tuple[float, int, Observed]:
         slow_may_end.wait(WAIT_SECONDS)
-        return 3.0, 0
+        return 3.0, 0, {}
 
     with FreeRunningTowers([fast, slow]) as towers:
         threading.Timer(0.2, slow_may_end.set).start()
@@ -88,17 +90,17 @@ def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
 
 
 def test_what_a_tower_raises_reaches_the_one_who_waits() -> None:
-    def broken() -> tuple[float, int]:
+    def broken() -> tuple[float, int, Observed]:
         raise ValueError("no more images")
 
-    with FreeRunningTowers([broken, lambda: (1.0, 0)]) as towers, pytest.raises(ValueError, match="no more images"):
+    with FreeRunningTowers([broken, lambda: (1.0, 0, {})]) as towers, pytest.raises(ValueError, match="no more images"):
         towers.take()
         towers.take()
 
 
 def test_no_thread_is_left() -> None:
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt), FreeRunningTowers([lambda: (1.0, 0)] * 3) as towers:
+    with pytest.raises(KeyboardInterrupt), FreeRunningTowers([lambda: (1.0, 0, {})] * 3) as towers:
         towers.take()
         raise KeyboardInterrupt
     assert threading.active_count() == before

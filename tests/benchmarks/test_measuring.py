@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.errors import InvalidRunError
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Phase, Taken, run_phase, timed
+from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, Phase, Taken, run_phase, timed
 
 
 class FakeClock:
@@ -18,9 +18,9 @@ class FakeClock:
         return self.now
 
     def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], Taken]:
-        def run() -> float:
+        def run() -> tuple[float, Observed]:
             self.now += seconds
-            return loss
+            return loss, {"input_wait_seconds": seconds / 2}
 
         return timed(run, self)
 
@@ -34,6 +34,7 @@ def test_only_the_step_is_timed() -> None:
     run_phase(clock.step(seconds=0.25, loss=3.0), FixedSteps(4), phase, after_step=dawdle)
     assert phase.step_seconds == [0.25] * 4
     assert phase.losses == [3.0] * 4
+    assert phase.observed == {"input_wait_seconds": [0.125] * 4}
 
 
 def test_no_steps_wanted_none_taken() -> None:

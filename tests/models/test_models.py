@@ -19,8 +19,11 @@ from variable_mgr.modifiers import Modifiers
 every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
 
 
-def _build(spec: ModelSpec, *, data_format: str = "NHWC", num_classes: int = 1001, seed: int = 1) -> building.Model:
-    return building.build(spec, data_format=data_format, num_classes=num_classes, seed=seed)
+def _build(
+    spec: ModelSpec, *, data_format: str = "NHWC", num_classes: int | None = None, seed: int = 1
+) -> building.Model:
+    classes = spec.classes + 1 if num_classes is None else num_classes
+    return building.build(spec, data_format=data_format, num_classes=classes, seed=seed)
 
 
 def _parameters(model: building.Model) -> int:
@@ -29,17 +32,17 @@ def _parameters(model: building.Model) -> int:
 
 @every_model
 def test_parameters_are_those_of_the_literature(spec: ModelSpec) -> None:
-    with_1000, with_1001 = _build(spec, num_classes=1000), _build(spec, num_classes=1001)
-    assert _parameters(with_1000) == spec.parameters
-    (kernel,) = (v for v in with_1001.variables if v.name == "logits/kernel")
-    assert _parameters(with_1001) == spec.parameters + kernel.shape[0] + 1
+    plain, with_background = _build(spec, num_classes=spec.classes), _build(spec)
+    assert _parameters(plain) == spec.parameters
+    (kernel,) = (v for v in with_background.variables if v.name == "logits/kernel")
+    assert _parameters(with_background) == spec.parameters + kernel.shape[0] + 1
 
 
 @every_model
 def test_operations_are_those_of_the_literature(spec: ModelSpec) -> None:
     """Counts 2 operations per multiply-add of convolutions and dense layers from the layers' shapes."""
     operations = 0
-    for layer in _build(spec, num_classes=1000).keras_model.layers:
+    for layer in _build(spec, num_classes=spec.classes).keras_model.layers:
         if isinstance(layer, keras.layers.Conv2D):
             operations += 2 * math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:3])
         elif isinstance(layer, keras.layers.Dense):
@@ -75,7 +78,12 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
     plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
         wanted = inputs.InputSpec(
-            batch_per_device=batch, image_size=spec.image_size, data_format="NHWC", num_classes=1001, seed=1
+            batch_per_device=batch,
+            image_size=spec.image_size,
+            channels=spec.channels,
+            data_format="NHWC",
+            num_classes=spec.classes + 1,
+            seed=1,
         )
         step = training.build_training_step(
             _build(spec),
@@ -95,7 +103,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
 @every_model
 def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
     losses = _train(spec, steps=4, batch=4)
-    assert losses[0] == pytest.approx(math.log(1001), abs=0.6)
+    assert losses[0] == pytest.approx(math.log(spec.classes + 1), abs=0.6)
     assert losses[1] < losses[0]
     assert losses[-1] < losses[0]
     assert all(map(math.isfinite, losses))
@@ -110,7 +118,9 @@ def test_a_longer_default_run_stays_finite_and_learns(spec: ModelSpec) -> None:
 
 
 def _logits(spec: ModelSpec, data_format: str, training_mode: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    images = np.random.default_rng(0).normal(size=(2, spec.image_size, spec.image_size, 3)).astype(np.float32)
+    images = (
+        np.random.default_rng(0).normal(size=(2, spec.image_size, spec.image_size, spec.channels)).astype(np.float32)
+    )
     with tf.Graph().as_default():
         model = _build(spec, data_format=data_format)
         values = [variable.initial_value() for variable in model.variables]
@@ -128,7 +138,7 @@ def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
         pytest.skip(str(error))
     nhwc, _ = _logits(spec, "NHWC", training_mode=False)
     nchw, _ = _logits(spec, "NCHW", training_mode=False)
-    assert nhwc.shape == (2, 1001)
+    assert nhwc.shape == (2, spec.classes + 1)
     np.testing.assert_allclose(nchw, nhwc, rtol=1e-5, atol=2e-4)
 
 

@@ -18,7 +18,7 @@ def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
         model = building.build(spec, data_format="NHWC", num_classes=1001, seed=1)
         split = splitting.split(model)
         values = [variable.initial_value() for variable in model.variables]
-        images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, 3), (1, 2))
+        images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (1, 2))
         by_name = {variable.name: value for variable, value in zip(model.variables, values, strict=True)}
         logits, state = model.call(values, images, training=True)
         outputs, split_state = split.compute_features(by_name, images)

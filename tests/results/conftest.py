@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from results import record
-from results.measurement import Measurement
+from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
 MakeRun = Callable[..., Record]
@@ -62,7 +62,7 @@ def fake_run(
         model={"gflop_per_image": 7.7},
         placement={"sent_per_step": {"gradient_bytes": sent, "total_bytes": sent}},
         measurement=measurement,
-        derived=record.derive(measurement, chosen["num_devices"]),
+        derived=derive(measurement, chosen["num_devices"]),
         status=status,
         reason=reason,
         warnings=warnings,
@@ -80,7 +80,7 @@ def fake_reduction(spec: str, size_bytes: int, seconds: float) -> Record:
         kind=Kind.ALL_REDUCE,
         config={"message": f"{size_bytes // 1024}K", "modifiers": {"all_reduce_spec": spec}, "num_devices": 2},
         measurement=measurement,
-        derived=record.derive(measurement, 2),
+        derived=derive(measurement, 2),
     )
 
 

@@ -50,3 +50,34 @@ def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
     assert doubts(steady, derive(steady, 2), QUIET) == []
     unsteady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.1, 0.3] * 4])
     assert "unsteady" in " ".join(doubts(unsteady, derive(unsteady, 2), QUIET))
+
+
+STAGES = {"read": 5000.0, "decode": 1000.0, "batch": 800.0}
+
+
+def _real(waits: list[float], **changes: object) -> str:
+    measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, input_wait_seconds=waits, **changes)
+    return " ".join(doubts(measurement, derive(measurement, 1), QUIET))
+
+
+def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
+    assert _real([0.001] * 10) == ""
+    said = _real([0.05] * 10, input_stages=STAGES)
+    assert "input-bound: 50% of the time" in said
+    assert "The input alone makes 800 images/sec, 160 are needed" in said
+    assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
+    assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
+
+
+def test_records_that_were_left_out_are_mentioned() -> None:
+    assert "3 bad records were left out: 'run_bench.py data check DIR' lists them." in _real([], skipped_records=3)
+    assert _real([], skipped_records=0) == ""
+
+
+def test_waiting_is_a_share_of_each_towers_own_time() -> None:
+    """Two towers of 0.2 s each, of which 0.1 s is waiting; a global step is completed every 0.1 s on average."""
+    towers = [[0.2] * 10, [0.2] * 10]
+    measurement = Measurement(
+        images_per_step=8, step_seconds=[0.2] * 10, input_wait_seconds=[0.1] * 10, tower_step_seconds=towers
+    )
+    assert derive(measurement, 2).input_wait_share == pytest.approx(0.5)

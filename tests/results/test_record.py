@@ -6,7 +6,7 @@ import math
 import pytest
 
 from results import columns, record
-from results.measurement import Measurement
+from results.measurement import Measurement, derive
 from results.record import Record, Status
 
 
@@ -29,7 +29,7 @@ def make_record(**changes: object) -> Record:
         "model": {"gflop_per_image": 0.0085},
         "placement": {},
         "measurement": measurement,
-        "derived": record.derive(measurement, 2),
+        "derived": derive(measurement, 2),
         "status": Status.OK,
     }
     return Record(**{**fields, **changes})
@@ -43,7 +43,7 @@ def test_derived_numbers_by_hand() -> None:
 
 
 def test_a_run_without_steps_derives_nothing() -> None:
-    derived = record.derive(Measurement(images_per_step=16), 2)
+    derived = derive(Measurement(images_per_step=16), 2)
     assert derived.images_per_sec is None
     assert derived.step_ms_p50 is None
 
@@ -102,7 +102,7 @@ def test_the_promised_columns_exist() -> None:
 def test_staleness_is_averaged_over_tower_steps() -> None:
     assert make_record().derived.staleness_mean is None
     asynchronous = Measurement(images_per_step=16, step_seconds=[0.1] * 6, staleness_counts=[2, 8, 2])
-    assert record.derive(asynchronous, 2).staleness_mean == 1.0
+    assert derive(asynchronous, 2).staleness_mean == 1.0
 
 
 def test_records_of_the_first_format_are_read() -> None:

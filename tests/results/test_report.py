@@ -89,7 +89,8 @@ GOLDEN_HEADER = (
     "images_per_sec_per_device,images_per_sec_jitter,step_ms_p50,step_ms_p90,step_ms_p99,pipelined_input,"
     "message,message_bytes,algbw_gb_per_sec,busbw_gb_per_sec,largest_error,staleness_mean_updates,"
     "measured_steps,first_step_s,startup_s,loss_first,loss_last,gflop_per_image,sent_bytes_per_step,"
-    "peak_host_memory_bytes,tf_version,hardware_key,config_key"
+    "peak_host_memory_bytes,tf_version,hardware_key,config_key,"
+    "input_wait_share,synthetic_ratio,skipped_records,top_1_accuracy,top_5_accuracy,bare_decode_images_per_sec"
 )
 
 

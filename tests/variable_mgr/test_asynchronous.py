@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks import devices, objectives, optimizers, oracle, training
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.inputs import TowerInput
+from benchmarks.measuring import Observed
 from models import building
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
@@ -59,13 +60,14 @@ def test_no_update_is_lost_or_torn() -> None:
         with tf.compat.v1.Session(config=devices.session_config("cpu", TOWERS)) as session:
             step.initialize(session)
 
-            def tower(number: int) -> Callable[[], list]:
+            def tower(number: int) -> Callable[[], tuple[float, int, Observed]]:
                 loop = step.loops[number]
                 run = session.make_callable([loop.loss, loop.staleness, loop.operation])
 
-                def take() -> list:
+                def take() -> tuple[float, int, Observed]:
                     taken[number] += 1
-                    return run()
+                    loss, staleness, _ = run()
+                    return loss, staleness, {}
 
                 return take
 

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from results.input_verdict import advice, costs, limiting_stage
+from results.measurement import derive
+from results.record import Record, Status
+from results.store import Store
+from results.synthetic import synthetic_ratio
+from tests.results.conftest import fake_run
+
+
+def test_a_stage_costs_what_it_adds() -> None:
+    read, decode, batch = costs({"read": 1000.0, "decode": 250.0, "batch": 200.0})
+    assert [1000 * cost.seconds_per_image for cost in (read, decode, batch)] == pytest.approx([1.0, 3.0, 1.0])
+    assert [cost.share for cost in (read, decode, batch)] == pytest.approx([0.2, 0.6, 0.2])
+
+
+def test_a_stage_that_seems_to_save_time_costs_nothing() -> None:
+    decode, augment, batch = costs({"decode": 100.0, "augment": 110.0, "batch": 80.0})
+    assert augment.seconds_per_image == 0.0
+    assert decode.share + batch.share == pytest.approx(1.0)
+    assert batch.seconds_per_image == pytest.approx(1 / 80 - 1 / 100)
+
+
+def test_nothing_measured_nothing_said() -> None:
+    assert limiting_stage({}) is None and advice({}) == ""
+
+
+@pytest.mark.parametrize("stage", ["read", "parse", "decode", "augment", "batch", "copy"])
+def test_every_stage_has_advice(stage: str) -> None:
+    assert "--" in advice({stage: 10.0}) or "smaller" in advice({stage: 10.0})
+
+
+def _rated(run: Record) -> Record:
+    return dataclasses.replace(run, derived=derive(run.measurement, 1))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Results of a synthetic run of 0.1 s steps, of others that must not count, and of a line that is no record."""
+    store = Store(tmp_path)
+    others = [
+        fake_run(step_seconds=0.1),
+        fake_run(step_seconds=0.01, model="vgg16"),
+        fake_run(step_seconds=0.01, hardware="another"),
+        fake_run(status=Status.CRASH, step_seconds=0.01),
+    ]
+    store.append(*map(_rated, others))
+    with store.jsonl_path.open("a") as file:
+        file.write('{"data_name":"synthetic"\n')
+    return store.jsonl_path
+
+
+def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Path) -> None:
+    real = fake_run(step_seconds=0.125, data_name="imagenet", pipelined_input=True, input={"crop": "distorted"})
+    assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"batch_per_device": 16}, {"data_name": "synthetic"}, {"status": Status.CRASH}], ids=str
+)
+def test_without_a_sibling_there_is_no_ratio(results: Path, changes: dict) -> None:
+    real = fake_run(**{"step_seconds": 0.125, "data_name": "imagenet"} | changes)
+    assert synthetic_ratio(_rated(real), results) is None
+
+
+def test_no_results_no_ratio(tmp_path: Path) -> None:
+    assert synthetic_ratio(_rated(fake_run(data_name="imagenet")), tmp_path / "results.jsonl") is None

@@ -1,0 +1,152 @@
+"""Data sets as a user meets them: made, checked, converted, trained on. Real processes, real files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.datasets import corruption
+from tests.conftest import Finished
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict]]
+TRIVIAL = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
+
+
+def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> None:
+    assert run_bench("data", "make-mnist", "digits", "--gzip", "--validation_images=200").status == 0
+    mnist = ("--device=cpu", "--model=mlp", "--data_name=mnist", "--data_dir=digits", "--print_training_accuracy")
+    done = run_bench(*mnist, "--num_epochs=3", "--num_gpus=2", "--variable_update=replicated")
+    assert done.status == 0, done.stderr
+    assert "MNIST: MNIST idx files, 2000 train images in digits, labels 0 to 9" in done.stdout
+    assert re.search(r"^1\timages/sec: .* \(jitter = .*\)\t[\d.]+\t[\d.]+\t[\d.]+$", done.stdout, re.MULTILINE)
+    (record,) = records()
+    assert len(record["measurement"]["step_seconds"]) == 30, "three times 2000 images by 200"
+    assert record["measurement"]["top_1_accuracies"][-1] > 0.95
+    assert record["config"]["num_classes"] == 10
+    evaluated = run_bench(*mnist, "--data_split=validation", "--forward_only", "--num_batches=2")
+    assert evaluated.status == 0 and "200 validation images" in evaluated.stdout
+
+
+def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> None:
+    assert run_bench("data", "make-cifar10", "small", "--train_images=200", "--python").status == 0
+    done = run_bench("--device=cpu", "--model=resnet20", "--data_dir=small", "--batch_size=20", "--num_batches=15")
+    assert done.status == 0, done.stderr
+    assert "CIFAR-10, " in done.stdout and "200 train images" in done.stdout
+    (record,) = records()
+    losses = record["measurement"]["losses"]
+    assert record["status"] == "ok" and sum(losses[-3:]) < 3 * record["measurement"]["warmup_losses"][0]
+
+
+def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet: Path, tmp_path: Path) -> None:
+    from tests.benchmarks.datasets.conftest import to_folder
+
+    to_folder(fake_imagenet, tmp_path / "photos")
+    next((tmp_path / "photos").rglob("*.JPEG")).write_bytes(b"no photo")
+    done = run_bench("data", "convert", "photos", "records", "--images_per_shard=20", "--resize=200")
+    assert done.status == 5, "something was left out"
+    assert "39 photos in 2 shards; 39 were encoded anew, 1 left out" in done.stdout
+    assert "cannot be decoded" in done.stderr and "Traceback" not in done.stderr
+    assert run_bench("data", "check", "records", "--decode").stdout.endswith("39 records in 2 files, all sound\n")
+    for data in ("records", "photos"):
+        trained = run_bench(*TRIVIAL, f"--data_dir={data}", "--on_bad_record=skip")
+        assert trained.status == 0, trained.stderr
+    assert "folder of class folders, 40 photos" in trained.stdout
+
+
+# What becomes of a record is tested for every kind in tests/benchmarks/datasets/test_damage.py; here, what a user sees.
+@pytest.mark.parametrize(
+    "kind", ["crc", *(pytest.param(k, marks=pytest.mark.slow) for k in corruption.KINDS if k not in ("crc", "cmyk"))]
+)
+def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
+    run_bench: RunBench, records: Records, kind: str
+) -> None:
+    making = run_bench("data", "make-imagenet", "bad", "--train_images=24", "--images_per_shard=8", f"--corrupt={kind}")
+    assert making.status == 0, making.stderr
+    where = re.search(r"bad/train-00001-of-00003: record 4 at byte \d+", making.stdout)
+    assert where
+    failed = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30")
+    assert failed.status == 5, failed.stderr
+    assert where[0] in failed.stderr and "Traceback" not in failed.stderr
+    checked = run_bench("data", "check", "bad")
+    assert checked.status == 5 and where[0] in checked.stdout and "1 with a defect" in checked.stdout
+    skipping = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30", "--on_bad_record=skip")
+    assert skipping.status == 0, skipping.stderr
+    assert "bad records were left out" in skipping.stderr
+    first, second = records()
+    assert first["status"] == "invalid" and where[0] in first["reason"]
+    assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
+
+
+def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
+    arguments = ("--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--seconds=0.5", "--num_gpus=2")
+    done = run_bench("input", *arguments)
+    assert done.status == 0, done.stderr
+    for stage in ("read", "parse", "decode", "augment", "batch", "copy", "bare decode"):
+        assert re.search(rf"^{stage} +\d+ +\d+", done.stdout, re.MULTILINE), stage
+    assert "of the pipeline's time goes into" in done.stdout
+    as_json = run_bench("input", *arguments, "--output_format=json", "--distortions", "--resize_method=bicubic")
+    assert as_json.status == 0, as_json.stderr
+    record = json.loads(as_json.stdout)
+    assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0
+    assert list(record["measurement"]["input_stages"]) == ["read", "parse", "decode", "augment", "batch", "copy"]
+    assert [stored["kind"] for stored in records()] == ["input", "input"]
+    assert run_bench("report", "out").status == 0, "a report of nothing but these is possible"
+
+
+def test_the_stages_of_small_images_are_measured(run_bench: RunBench) -> None:
+    run_bench("data", "make-mnist", "digits")
+    done = run_bench("input", "--device=cpu", "--model=mlp", "--data_dir=digits", "--seconds=0.5")
+    assert done.status == 0, done.stderr
+    assert re.search(r"^batch +\d+", done.stdout, re.MULTILINE) and "bare decode" not in done.stdout
+
+
+def test_a_run_compares_itself_with_its_synthetic_sibling(
+    run_bench: RunBench, records: Records, fake_imagenet: Path
+) -> None:
+    synthetic = run_bench(*TRIVIAL)
+    host = run_bench(*TRIVIAL, "--data_name=synthetic_host")
+    real = run_bench(*TRIVIAL, f"--data_dir={fake_imagenet}", "--datasets_parallel_calls=1", "--nopipelined_input")
+    assert (synthetic.status, host.status, real.status) == (0, 0, 0)
+    first, *others = records()
+    assert first["derived"]["synthetic_ratio"] is None
+    for other in others:
+        ratio = other["derived"]["images_per_sec"] / first["derived"]["images_per_sec"]
+        assert other["derived"]["synthetic_ratio"] == pytest.approx(ratio)
+        assert other["derived"]["input_wait_share"] >= 0
+    assert "real/synthetic: " in real.stdout and "waiting for images" in real.stdout
+    # One image at a time, and nothing is read ahead of the step: this model needs more.
+    assert "input-bound" in real.stderr
+    assert set(others[1]["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["data", "check"], 2, "name one directory to look at"),
+        (["data", "check", "nowhere"], 5, "--data_dir=nowhere does not exist"),
+        (["data", "check", "x", "--resize=3"], 2, "data check takes no --resize. It takes --data_name"),
+        (["data", "convert", "x"], 2, "data convert SRC DIR"),
+        (["data", "convert", "nowhere", "y"], 5, "nowhere does not exist"),
+        (["data", "make-mnist", "x", "--corrupt=png"], 2, "--corrupt=png is for photos; here are: cut_file, bad_label"),
+        (["data", "make-mnist", "x", "--python"], 2, "takes no --python"),
+        (["data", "make-imagenet", "x", "--corrupt=crcc"], 2, "Did you mean 'crc'"),
+        (["input", "--device=cpu"], 2, "say which with --data_dir"),
+        (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
+        (["input", "--device=cpu", "--data_dir=x", "--seconds=0"], 2, "--seconds=0.0 must be above 0"),
+        (["--device=cpu", "--model=mlp", "--data_dir=."], 5, "there is neither train-images-idx3-ubyte nor"),
+        (["--device=cpu", "--model=resnet20", "--data_dir=."], 5, "neither data_batch_1.bin nor data_batch_1"),
+        (["--device=cpu", "--model=resnet20", "--data_name=mnist"], 2, "resnet20 is for cifar10"),
+        (["--device=cpu", "--data_dir=x", "--resize_method=lanczos"], 2, "there is no 'lanczos'"),
+    ],
+)
+def test_bad_input_gets_a_sentence_and_a_status(
+    run_bench: RunBench, arguments: list[str], status: int, words: str
+) -> None:
+    done = run_bench(*arguments)
+    assert done.status == status, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr
