@@ -153,6 +153,7 @@ def _make_pixels(
 
     directory = _directory(command, arguments)
     counts = _counts(command, given, 2000)
+    fake_pixels.check_kind(given["corrupt"])
     if directory.is_dir() and any(directory.iterdir()) and not given["overwrite"]:
         raise UsageError(
             f"{directory} is not empty: name another directory, or say --overwrite to replace files there."
@@ -180,12 +181,13 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     _import_tensorflow()
     from benchmarks.datasets import converting, splits
 
-    found = converting.list_photos(source)
+    split = given["data_split"] or "train"
+    found = converting.list_photos(source, split)
     if not found:
         raise DataError(f"{source} holds no photos.")
     classes = len({photo.label for photo in found})
     say(f"{len(found)} photos of {classes} classes in {source}")
-    part = splits.split(given["data_split"] or "train", len(found), given["images_per_shard"] or 1280)
+    part = splits.split(split, len(found), given["images_per_shard"] or 1280)
     with _writing("convert", directory):
         outcome = converting.convert(
             found, directory, split=part, shorter_side=given["resize"], seed=_seed(given), on_shard=_say_written

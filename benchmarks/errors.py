@@ -40,6 +40,12 @@ class DataError(BenchError):
     record_status = Status.INVALID
 
 
+class OutOfMemoryError(BenchError):
+    """A device or the host could not give the memory that the run asked for."""
+
+    record_status = Status.OUT_OF_MEMORY
+
+
 class InvalidRunError(BenchError):
     """The run ended, but its numbers must not be used."""
 

@@ -17,7 +17,7 @@ from benchmarks.config import Config
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.devices import Devices
 from benchmarks.display import Display
-from benchmarks.errors import BenchError, InvalidRunError, UsageError, headline
+from benchmarks.errors import InvalidRunError, OutOfMemoryError, UsageError, headline
 from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
 from benchmarks.measuring import (
     TRY_SMALLER_STEPS,
@@ -35,15 +35,8 @@ from benchmarks.placement_table import placement_table
 from benchmarks.run_log import RunLog, process_age_seconds
 from models import building, specs, splitting
 from results.input_verdict import WORTH_A_WORD
-from results.record import Status
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-
-
-class OutOfMemoryError(BenchError):
-    """A device or the host could not give the memory that the run asked for."""
-
-    record_status = Status.OUT_OF_MEMORY
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +65,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
     with tf.Graph().as_default() as graph:
         built = _build(config, spec, devices)
         log.placement = built.placement
+        log.data_set = built.input.source.identify() if built.input.source else None
         display.start(_facts(config, spec, built.input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, built.input)
         try:
@@ -80,13 +74,12 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
                 with _stepping(session, built.step) as take:
                     _measure(config, steps, take, log, display)
                 if built.input.skipping:
-                    log.skipped_records = built.input.skipping.skipped
+                    log.skipped_records = built.input.skipping.close()
                 if built.drift is not None:
                     log.replica_drift = float(session.run(built.drift))
                 weights_are_finite = bool(session.run(built.finite))
         except tf.errors.OpError as error:
             raise _translate(error, built.input, config.num_classes) from error
-    log.input_stages = _slow_input(config, built.input, log, display)
     if not weights_are_finite:
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
@@ -94,6 +87,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
             f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
             "equal: this is a fault of the suite or of TensorFlow; please report it."
         )
+    log.input_stages = _slow_input(config, built.input, log, display)
 
 
 def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:

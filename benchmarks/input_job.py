@@ -77,7 +77,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    record = _record(chosen, measurement, provenance)
+    record = _record({**chosen.to_dict(), "data_set": source.identify()}, chosen, measurement, provenance)
     if as_text:
         _show(measurement, input_stages.ratios(rates["batch"], bare) if bare else [])
     else:
@@ -89,11 +89,12 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _record(chosen: Config, measurement: Measurement, provenance: Provenance) -> Record:
+def _record(recorded: Mapping[str, Any], chosen: Config, measurement: Measurement, provenance: Provenance) -> Record:
+    in_key = {name: value for name, value in recorded.items() if name not in chosen.aside_fields()}
     spec = specs.find(chosen.model)
     return Record(
-        identity=provenance.identity({**chosen.key_fields(), "kind": Kind.INPUT}),
-        config=chosen.to_dict(),
+        identity=provenance.identity({**in_key, "kind": Kind.INPUT}),
+        config=recorded,
         config_aside=chosen.aside_fields(),
         environment=provenance.environment,
         model={"title": spec.title, "image_size": spec.image_size},

@@ -50,7 +50,6 @@ _FOR_HOST_BATCHES = (
     "datasets_prefetch_buffer_size",
     "datasets_use_prefetch",
     "datasets_num_private_threads",
-    "datasets_autotune_cpu_budget",
 )
 FLAGS = (*_OPTION_OF_FLAG, *_CACHE_FLAGS, "datasets_use_prefetch")
 
@@ -74,10 +73,9 @@ def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, 
         "data_dir": given["data_dir"],
         "num_classes": _num_classes(given["num_classes"], spec),
         "pipelined_input": _pipelining(given["pipelined_input"], name),
-        "input": None if name == SYNTHETIC else _options(given, name),
     }
     _refuse_without_effect(given, name)
-    return fields, notices
+    return {**fields, "input": None if name == SYNTHETIC else _options(given, name)}, notices
 
 
 def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tuple[str, ...]]:
@@ -116,7 +114,7 @@ def _pipelining(wanted: bool | None, data_name: str) -> bool:
 
 def _options(given: Mapping[str, Any], name: str) -> InputOptions:
     chosen = {option: given[flag] for flag, option in _OPTION_OF_FLAG.items() if given[flag] is not None}
-    if given["forward_only"]:
+    if given["forward_only"] and name != "mnist":
         chosen.setdefault("crop", "central")
     caches = [cache for flag, cache in _CACHE_FLAGS.items() if given[flag]]
     if len(caches) > 1:
@@ -126,23 +124,33 @@ def _options(given: Mapping[str, Any], name: str) -> InputOptions:
             raise UsageError("--nodatasets_use_prefetch and --datasets_prefetch_buffer_size contradict each other.")
         chosen["prefetch_batches"] = 0
     options = InputOptions(**chosen, cache=caches[0] if caches else "none")
+    if given["distort_color_in_yiq"] is not None and not options.distortions:
+        raise UsageError("--distort_color_in_yiq says how --distortions are done: give these, or leave it out.")
+    _check(options)
+    return options
+
+
+def _check(options: InputOptions) -> None:
+    """Refuses options that contradict each other."""
     if options.distortions and options.crop == "central":
         raise UsageError("--distortions are for training: give --image_crop=distorted as well, or leave them out.")
     if options.decode_scaling and not options.fuse_decode_and_crop:
         raise UsageError("--decode_scaling needs --fuse_decode_and_crop: drop one of them.")
     if options.autotune_cpu_budget and options.parallel_calls != AUTOTUNE:
         raise UsageError("--datasets_autotune_cpu_budget needs --datasets_parallel_calls=-1: give both, or neither.")
-    if given["distort_color_in_yiq"] is not None and not options.distortions:
-        raise UsageError("--distort_color_in_yiq says how --distortions are done: give these, or leave it out.")
+    if options.sloppy and options.on_bad_record == "skip":
+        raise UsageError(
+            "--on_bad_record=skip counts by the order of reading: drop --datasets_sloppy_parallel_interleave."
+        )
     if options.cache != "none" and options.on_bad_record == "skip":
         raise UsageError("--on_bad_record=skip counts what is read, and a cache reads once: drop one of them.")
-    return options
 
 
 def _refuse_without_effect(given: Mapping[str, Any], name: str) -> None:
     """Refuses flags about reading where nothing is read, and flags about photos where there are none."""
     kept = {SYNTHETIC: (), SYNTHETIC_HOST: _FOR_HOST_BATCHES, "imagenet": FLAGS}
-    effective = kept.get(name, tuple(flag for flag in FLAGS if flag not in _FOR_PHOTOS))
+    small = [flag for flag in FLAGS if flag not in _FOR_PHOTOS and not (flag == "image_crop" and name == "mnist")]
+    effective = kept.get(name, small)
     defaults = dataclasses.asdict(InputOptions()) | {"datasets_use_prefetch": True}
     for flag in FLAGS:
         usual = defaults.get(_OPTION_OF_FLAG.get(flag, flag), False)

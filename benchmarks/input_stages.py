@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +14,10 @@ from benchmarks import hardware, run_input
 from benchmarks.config import Config
 from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
 from benchmarks.datasets.pixels import Pixels
+from benchmarks.datasets.skipping import Skipping
 from benchmarks.devices import HOST, session_config
+from benchmarks.display import warn
+from benchmarks.errors import BenchError, OutOfMemoryError, headline
 from benchmarks.measuring import Clock
 
 BARE_DECODE, COPY = "bare decode", "copy"
@@ -54,27 +58,33 @@ def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] 
                 name: tf.compat.v1.data.make_initializable_iterator(dataset)
                 for name, dataset in _datasets(config, source).items()
             }
-            fetches = {name: [iterator.get_next()] for name, iterator in iterators.items()}
+            # Only labels or sizes leave the session; of the images nothing is computed after they are there.
+            fetches: dict[str, Any] = {name: _last(iterator.get_next()) for name, iterator in iterators.items()}
         initializers = [iterator.initializer for iterator in iterators.values()]
         built = run_input.build(config, tower_devices or [HOST])
         if tower_devices:
             initializers += built.initializers
-            fetches[COPY] = [[i.images, i.labels, *([i.stage] if i.stage is not None else [])] for i in built.towers]
-        options = session_config(
-            config.device if tower_devices else "cpu", config.num_devices, **config.session_options()
-        )
+            # Something that depends on all of a batch, small, and asked for: what nobody asks for is not computed.
+            fetches[COPY] = [[tf.reduce_sum(i.images), i.labels, i.stage] for i in built.towers]
+        kind = config.device if tower_devices else "cpu"
+        options = session_config(kind, config.num_devices, **config.session_options())
+        if kind == "cpu":
+            options.device_count["GPU"] = 0
         with _explaining(config, built), tf.compat.v1.Session(graph=graph, config=options) as session:
             for initializer in initializers:
                 session.run(initializer)
             yield [_probe(session, name, fetched, config) for name, fetched in fetches.items()]
 
 
+def _last(drawn: Any) -> Any:
+    return tf.nest.flatten(drawn)[-1]
+
+
 def _probe(session: tf.compat.v1.Session, name: str, fetched: object, config: Config) -> Probe:
-    with tf.control_dependencies(tf.nest.flatten(fetched)):
-        done = tf.no_op()
     images = config.batch_global if name == COPY else config.batch_per_device
     ahead = config.input.prefetch_batches if config.input else 0
-    return Probe(name, session.make_callable(done), images, ahead * (1 if name == COPY else config.num_devices))
+    take = session.make_callable([part for part in tf.nest.flatten(fetched) if part is not None])
+    return Probe(name, take, images, ahead * (1 if name == COPY else config.num_devices))
 
 
 def _datasets(config: Config, source: reading.Source) -> dict[str, tf.data.Dataset]:
@@ -83,13 +93,16 @@ def _datasets(config: Config, source: reading.Source) -> dict[str, tf.data.Datas
     if isinstance(source, Pixels):
         stages = {name: pixel_pipeline.stage(source, spec, options, name) for name in pixel_pipeline.STAGES}
     else:
-        what = photo_pipeline.Reading(source=source, spec=spec, options=options)
-        stages = {name: photo_pipeline.stage(what, name) for name in photo_pipeline.STAGES}
-        stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device)
+        stages = {}
+        for name in photo_pipeline.STAGES:
+            skipping = Skipping(source.files) if options.on_bad_record == "skip" else None
+            what = photo_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
+            stages[name] = photo_pipeline.stage(what, name)
+        stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device, options.on_bad_record == "skip")
     return {name: reading.configured(dataset, options, config.num_devices) for name, dataset in stages.items()}
 
 
-def _bare_decode(source: photo_pipeline.Photos, batch: int) -> tf.data.Dataset:
+def _bare_decode(source: photo_pipeline.Photos, batch: int, source_may_be_bad: bool) -> tf.data.Dataset:
     """Returns a pipeline that decodes whole photos, as libjpeg-turbo does, one after the other on every core."""
     names = [str(file) for file in source.files]
     records = tf.data.Dataset.from_tensor_slices(names).repeat()
@@ -99,6 +112,8 @@ def _bare_decode(source: photo_pipeline.Photos, batch: int) -> tf.data.Dataset:
         num_parallel_calls=hardware.usable_cores(),
         deterministic=False,
     )
+    if source_may_be_bad:
+        shapes = shapes.ignore_errors()
     return shapes.batch(batch, drop_remainder=True)
 
 
@@ -156,7 +171,18 @@ def ratios(rates: Rates, to: Rates) -> list[float]:
 
 
 def measure_after_run(config: Config, source: reading.Source) -> dict[str, float]:
-    """Returns images per second of the input alone, by stage, measured for some seconds on the host."""
+    """Returns images per second of the input alone, by stage, measured for some seconds on the host.
+
+    Nothing that goes wrong here may spoil the run that was: then nothing is known of the stages.
+    """
+    try:
+        return _measure_briefly(config, source)
+    except (BenchError, tf.errors.OpError) as error:
+        warn(f"The stages of the input could not be measured: {headline(error)}")
+        return {}
+
+
+def _measure_briefly(config: Config, source: reading.Source) -> dict[str, float]:
     with probes(config, source) as found:
         stages = [probe for probe in found if probe.name != BARE_DECODE]
         return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}
@@ -167,5 +193,7 @@ def _explaining(config: Config, built: run_input.RunInput) -> Iterator[None]:
     """Turns TensorFlow's error about a record into one that names it."""
     try:
         yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.") from error
     except tf.errors.OpError as error:
         raise built.explain(error, config.num_classes) or error from error

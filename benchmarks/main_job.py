@@ -108,9 +108,10 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     measurement = log.measurement()
     derived = derive(measurement, config.num_devices) if trustworthy(outcome.status) else Derived()
     spec = specs.find(config.model)
+    read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
-        identity=provenance.identity(config.key_fields()),
-        config=config.to_dict(),
+        identity=provenance.identity({**config.key_fields(), **read}),
+        config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
         environment=provenance.environment,
         model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},

@@ -26,6 +26,7 @@ class RunLog:
     warmup: Phase = dataclasses.field(default_factory=Phase)
     measured: Phase = dataclasses.field(default_factory=Phase)
     replica_drift: float | None = None
+    data_set: str | None = None
     skipped_records: int | None = None
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -29,7 +29,8 @@ from results.summary import summarize
 
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
-_ONLY_SHOWN = ("output_dir", "output_format", "display_every", "session_id", "notices")
+# What says nothing of what is run; which data set lay in the directory is only known afterwards.
+_NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ class _Sweep:
 
 def _what_is_run(config: Mapping[str, Any]) -> str:
     """Returns what is equal for records of the same run: all but where the result goes and how it is shown."""
-    return key_of({name: value for name, value in config.items() if name not in _ONLY_SHOWN})
+    return key_of({name: value for name, value in config.items() if name not in _NOT_CHOSEN})
 
 
 def _given(cell: Cell) -> dict[str, Any]:

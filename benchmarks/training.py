@@ -162,8 +162,8 @@ def _loop(end: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], s
         observed = {name: mean([score.accuracy[name] for score in scores]) for name in scores[0].accuracy}
     arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]
     if arrived:
-        began = _finished(end, scores) if stages else tf.reduce_min(tf.stack([i.asked for i in inputs]))
         with tf.device(HOST):
+            began = _finished(end, scores) if stages else tf.reduce_min(tf.stack([i.asked for i in inputs]))
             observed["input_wait_seconds"] = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
     return Loop(operation, loss, end.staleness, observed)
 
@@ -172,11 +172,13 @@ def _finished(end: Applied, scores: Sequence[Score]) -> tf.Tensor:
     """Returns when towers have computed: from then on they do nothing but wait for the next batch, if it is not there.
 
     A device's queue may hold what the host believes to be done. So something is computed on each device behind the
-    update, and its value is fetched.
+    update, and its value is used: what nobody uses, TensorFlow would turn into an order of launches.
     """
     last = []
     for score in scores:
         with tf.device(score.loss.device), tf.control_dependencies([end.operation]):
             last.append(tf.square(score.loss))
-    with tf.device(HOST), tf.control_dependencies([tf.add_n(last)]):
-        return tf.timestamp()
+    total = tf.add_n(last)
+    with tf.control_dependencies([total]):
+        now = tf.timestamp()
+    return tf.where(total >= 0.0, now, tf.zeros_like(now))  # a sum of squares: always, unless the loss is not a number

@@ -66,6 +66,10 @@ def verdict(wait_share: float | None, stages: Mapping[str, float], needed_images
     sentence = f"The run is input-bound: {wait_share:.0%} of the time it only waited for images."
     if stages and needed_images_per_sec:
         alone = list(stages.values())[-1]
-        sentence += f" The input alone makes {alone:.0f} images/sec, {needed_images_per_sec:.0f} are needed;"
-        return f"{sentence} {advice(stages)}"
+        sentence += f" The input alone makes {alone:.0f} images/sec"
+        if alone < needed_images_per_sec:
+            sentence += f", {needed_images_per_sec:.0f} are needed"
+        else:
+            sentence += ", but shares its cores with the steps, or its files are now in memory and were not before"
+        return f"{sentence}; {advice(stages)}"
     return f"{sentence} 'run_bench.py input' with the same flags says what takes the time."

@@ -7,7 +7,7 @@ from typing import Any
 
 from results.summary import MANAGER, Row, likeness
 
-DATA = ("data_name", "pipelined_input", "input")
+DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
 
 

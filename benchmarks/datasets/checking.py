@@ -143,10 +143,11 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
     give_up_at = time.monotonic() + _SEARCH_SECONDS
     sound = 0
     with Decoding() as problem_of_jpeg:
-        for start in range(0, len(source.files), _CHUNK):
+        at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
+        for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
                 return _unexplained(source, f"the first {sound} of {len(source.files)} files are sound", error)
-            some = source.files[start : start + _CHUNK]
+            some = source.files[start : start + at_a_time]
             for _, _, found in defects(source, num_classes, problem_of_jpeg, some):
                 if found:
                     return found[0].error()

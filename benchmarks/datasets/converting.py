@@ -7,14 +7,15 @@ are there are left alone, so that an interrupted conversion goes on where it was
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import os
 import tarfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from benchmarks.errors import DataError, UsageError
 
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _JPEG_QUALITY = 95  # of photos that must be encoded anew
-_PLAN = ".conversion.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +57,13 @@ class Photo:
             return archive.read(self.member[1])
 
 
-def list_photos(source: Path) -> list[Photo]:
+def list_photos(source: Path, split: str) -> list[Photo]:
     """Lists what is to be converted.
 
     Args:
         source: a folder of class folders, a folder of one tar archive per class, or ImageNet's archive of
             such archives.
+        split: of a folder that holds several, the one that is wanted.
 
     Raises:
         DataError: nothing of the kind is there.
@@ -77,9 +78,10 @@ def list_photos(source: Path) -> list[Photo]:
             return _in_archive_of_archives(archives[0])
         classes = [(file, file.name.split(".")[0]) for file in archives]
         return [photo for label, one in enumerate(classes, start=1) for photo in _in_archive(*one, label)]
-    folder = photos.find(str(source), "train")
-    if not isinstance(folder, photos.PhotoFolder):
-        raise DataError(f"{source} holds {folder.describe()} already: there is nothing to convert.")
+    below = next((source / name for name in photos.FOLDERS_OF[split] if (source / name).is_dir()), source)
+    folder = photos.photos_in_folders(below, split)
+    if folder is None:
+        raise DataError(f"{below} holds neither folders of photos nor tar archives: there is nothing to convert.")
     return [
         Photo(file, None, file.name, label + 1, folder.classes[label])
         for file, label in zip(folder.files, folder.labels, strict=True)
@@ -93,7 +95,7 @@ def _in_archive(file: Path, class_name: str, label: int) -> Iterator[Photo]:
             for member in archive:
                 if member.isfile():
                     yield Photo(file, (member.offset_data, member.size), Path(member.name).name, label, class_name)
-    except tarfile.TarError as error:
+    except (OSError, tarfile.TarError) as error:
         raise DataError(f"{file} is no plain tar archive ({error}): unpack it first, or copy it again.") from error
 
 
@@ -113,7 +115,7 @@ def _in_archive_of_archives(file: Path) -> list[Photo]:
                         for m in inner
                         if m.isfile()
                     ]
-    except tarfile.TarError as error:
+    except (OSError, tarfile.TarError) as error:
         raise DataError(f"{file} is no tar archive of tar archives, one per class ({error}).") from error
     return found
 
@@ -125,6 +127,12 @@ class Outcome:
     written: int = 0
     encoded_anew: int = 0
     left_out: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        """Adds what came of another part."""
+        self.written += other.written
+        self.encoded_anew += other.encoded_anew
+        self.left_out += other.left_out
 
 
 def convert(
@@ -148,72 +156,94 @@ def convert(
 
     Raises:
         UsageError: the directory holds the shards of another conversion.
+        DataError: no photo of a shard can be used.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    _check_plan(
-        directory, {"photos": len(found), "split": dataclasses.asdict(split), "side": shorter_side, "seed": seed}
-    )
+    plan = {"photos": _digest(found), "count": len(found), "shorter_side": shorter_side, "seed": seed}
+    _check_plan(directory, split, {**plan, "shards": split.shards})
     order = np.random.default_rng(seed).permutation(len(found))
     shares = np.array_split(order, split.shards)
-    outcome, lock = Outcome(), threading.Lock()
 
-    def write_shard(path: Path, numbers: np.ndarray) -> tuple[Path, int]:
-        if path.exists():
-            return path, tfrecord.count(path)
-        partial = path.with_name(f".{path.name}.partial")
-        written = 0
-        with partial.open("wb") as file:
-            for number in numbers:
-                payload = _payload(found[int(number)], shorter_side, outcome, lock)
-                if payload is not None:
-                    tfrecord.write(file, payload)
-                    written += 1
-        os.replace(partial, path)
-        return path, written
-
+    whole = Outcome()
     with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-        for path, count in pool.map(write_shard, split.paths(directory), shares):
-            outcome.written += count
-            on_shard(path, count)
-    return outcome
+        for path, outcome in pool.map(
+            lambda path, numbers: _write_shard(path, [found[int(number)] for number in numbers], shorter_side),
+            split.paths(directory),
+            shares,
+        ):
+            if not outcome.written:
+                raise DataError(
+                    f"{path} would be empty, since no photo of it can be used: give more --images_per_shard."
+                )
+            whole.add(outcome)
+            on_shard(path, outcome.written)
+    return whole
 
 
-def _check_plan(directory: Path, plan: dict[str, object]) -> None:
+def _write_shard(path: Path, photos_of_shard: Sequence[Photo], shorter_side: int | None) -> tuple[Path, Outcome]:
+    """Writes a shard and notes on what came of it beside it, unless both are there."""
+    notes = path.with_name(f".{path.name}.json")
+    if path.exists() and notes.exists():
+        return path, Outcome(**json.loads(notes.read_text(encoding="utf-8")))
+    outcome = Outcome()
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        for photo in photos_of_shard:
+            payload = _payload(photo, shorter_side, outcome)
+            if payload is not None:
+                tfrecord.write(file, payload)
+                outcome.written += 1
+    _write_whole(notes, json.dumps(dataclasses.asdict(outcome)))
+    os.replace(partial, path)
+    return path, outcome
+
+
+def _digest(found: Sequence[Photo]) -> str:
+    """Returns a hash of what is to be converted: names, classes, and where it lies."""
+    lines = (f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found)
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:16]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Writes a file that appears only when it is whole."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
     """Refuses to mix shards of two conversions."""
-    file = directory / _PLAN
+    file = directory / f".{split.name}-conversion.json"
     if not file.exists():
-        if any(directory.glob("*-?????-of-?????")):
-            raise UsageError(f"{directory} already holds shards: name another directory.")
-        file.write_text(json.dumps(plan))
-    elif json.loads(file.read_text()) != plan:
+        if any(directory.glob(f"{split.name}-?????-of-?????")):
+            raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
+        _write_whole(file, json.dumps(plan))
+    elif json.loads(file.read_text(encoding="utf-8")) != plan:
         raise UsageError(
-            f"{directory} holds part of another conversion ({file.read_text()}): say the same flags to go on "
-            "with it, or name another directory."
+            f"{directory} holds part of another conversion, of other photos or with other flags: go on with that as it "
+            "was begun, or name another directory."
         )
 
 
-def _payload(photo: Photo, shorter_side: int | None, outcome: Outcome, lock: threading.Lock) -> bytes | None:
+def _payload(photo: Photo, shorter_side: int | None, outcome: Outcome) -> bytes | None:
     """Returns a record; None if the photo cannot be used, and then the outcome says why."""
     try:
         encoded = photo.read()
         anew = _as_rgb_jpeg(encoded, shorter_side)
         header = jpeg_header.read(anew)
-    except (OSError, BadJpegError, ValueError) as error:
-        with lock:
-            outcome.left_out.append(f"{photo.class_name}/{photo.name}: {error}")
+        record = InceptionRecord(
+            encoded=anew,
+            height=header.height,
+            width=header.width,
+            label=photo.label,
+            synset=photo.class_name,
+            name=photo.name,
+        ).serialize()
+    except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
+        outcome.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
         return None
-    if anew is not encoded:
-        with lock:
-            outcome.encoded_anew += 1
-    record = InceptionRecord(
-        encoded=anew,
-        height=header.height,
-        width=header.width,
-        label=photo.label,
-        synset=photo.class_name,
-        name=photo.name,
-    )
-    return record.serialize()
+    outcome.encoded_anew += anew is not encoded
+    return record
 
 
 def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
@@ -230,15 +260,24 @@ def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
     except BadJpegError as error:
         if error.kind not in ("png", "not_jpeg"):
             raise
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
-        image: Image.Image = Image.open(io.BytesIO(encoded)).convert("RGB")
-    except (OSError, UnidentifiedImageError) as error:
-        raise ValueError(f"it cannot be decoded ({error})") from error
+        image = _as_rgb(Image.open(io.BytesIO(encoded)))
+    except Exception as error:  # a decoder may fail in any way, also since the picture is suspiciously large
+        raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error
     if shorter_side is not None and min(image.size) > shorter_side:
         scale = shorter_side / min(image.size)
         image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
     image.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
     return buffer.getvalue()
+
+
+def _as_rgb(image: Any) -> Any:
+    """Returns a picture in RGB; one of 16 bits is scaled, which Pillow would clip."""
+    if image.mode.startswith("I"):
+        from PIL import Image
+
+        image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
+    return image.convert("RGB")

@@ -49,7 +49,7 @@ def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python
     names = [f"data_batch_{n}" for n in range(1, _CIFAR_BATCHES + 1)] if split == "train" else ["test_batch"]
     contents = {}
     for name, share in zip(names, np.array_split(np.arange(images), len(names)), strict=True):
-        flat, its_labels = pixels[share].reshape(len(share), -1), labels[share]
+        flat, its_labels = pixels[share].reshape(len(share), 3 * 32 * 32), labels[share]
         if python:
             contents[name] = pickle.dumps({b"data": flat, b"labels": its_labels.tolist()}, protocol=2)
         else:
@@ -58,8 +58,12 @@ def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python
 
 
 def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
-    """Writes files, each of which appears only when it is whole."""
+    """Writes files, each of which appears only when it is whole; the same in another form would be read first."""
     directory.mkdir(parents=True, exist_ok=True)
+    for name in contents:
+        stem = name.split(".")[0]
+        for old in (directory / stem, directory / f"{stem}.bin", directory / f"{stem}.gz"):
+            old.unlink(missing_ok=True)
     for name, data in contents.items():
         partial = directory / f".{name}.partial"
         partial.write_bytes(data)
@@ -67,17 +71,21 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     return [directory / name for name in contents]
 
 
-def corrupt(files: list[Path], kind: str) -> Path:
-    """Damages the first file, or for a bad label the one that holds labels, and returns it.
+def check_kind(kind: str | None) -> None:
+    """Refuses damage that is for photos.
 
     Raises:
         UsageError: such files cannot be damaged so.
     """
-    if kind not in KINDS_FOR_PIXELS:
+    if kind not in (None, *KINDS_FOR_PIXELS):
         raise UsageError(f"--corrupt={kind} is for photos; here are: {', '.join(KINDS_FOR_PIXELS)}.")
+
+
+def corrupt(files: list[Path], kind: str) -> Path:
+    """Damages the first file, or for a bad label the one that holds labels, and returns it."""
     if kind == "cut_file":
         with files[0].open("r+b") as opened:
-            opened.truncate(files[0].stat().st_size * 2 // 3)
+            opened.truncate(files[0].stat().st_size - 100)
         return files[0]
     file = next((file for file in files if "labels" in file.name), files[0])
     data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())

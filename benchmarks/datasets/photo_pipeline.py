@@ -82,6 +82,8 @@ def stage(reading: Reading, name: str) -> tf.data.Dataset:
     """Returns what comes out of the pipeline if it ends after a stage, in batches; before the last, only sizes."""
     options = reading.options
     numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _epochs(reading)))
+    if reading.skipping:
+        numbered = numbered.take_while(lambda *_: tf.numpy_function(reading.skipping.goes_on, [], tf.bool))
     if options.cache == "one_record":
         numbered = numbered.take(1).cache().repeat()
 
@@ -163,8 +165,6 @@ def _parse(photo: _Photo, source: Photos) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
 def _epochs(reading: Reading) -> tf.data.Dataset:
     """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once."""
     epochs = tf.data.Dataset.counter()
-    if reading.skipping:
-        epochs = epochs.take_while(lambda _: tf.numpy_function(reading.skipping.goes_on, [], tf.bool))
     kept = _one_pass(reading, None).cache() if reading.options.cache == "records" else None
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:

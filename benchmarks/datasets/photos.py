@@ -7,10 +7,11 @@ its protocol buffers alone.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -25,11 +26,12 @@ BOX = "image/object/bbox/"
 _SHARD = re.compile(
     r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
 )
-_PHOTO_ENDINGS = (".jpeg", ".jpg", ".png")
+_JPEG_ENDINGS = (".jpeg", ".jpg")
+_PHOTO_ENDINGS = (*_JPEG_ENDINGS, ".png")
 _EXAMPLES_NAMED = 3
 _SAMPLED = 64
 # Names that people give to the folders of a split.
-_FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
+FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,14 +76,23 @@ class PhotoRecords:
         """Returns the number of photos, read off the records' lengths alone."""
         return sum(tfrecord.count(file) for file in self.files)
 
+    def identify(self) -> str:
+        """Returns what tells this data set from another: layout, and names and sizes of its files."""
+        sizes = [file.stat().st_size for file in self.files]
+        files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
+        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {_digest(files)}"
+
     def describe(self) -> str:
         """Returns in one line what was found: layout, shards, and labels of some records of the first."""
-        features = [features_of(r.payload) for r in itertools.islice(tfrecord.records(self.files[0]), _SAMPLED)]
-        labels = [label for feature in features for label in feature[self.layout.label].int64_list.value]
-        return (
-            f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}, "
-            f"labels {min(labels)} to {max(labels)} in the first {len(features)} records"
-        )
+        sound = [
+            record.payload
+            for record in itertools.islice(tfrecord.walk(self.files[0]), _SAMPLED)
+            if isinstance(record, tfrecord.FramedRecord)
+            and problem_of_example(record.payload, self.layout, lowest_label=0) is None
+        ]
+        labels = [features_of(payload)[self.layout.label].int64_list.value[0] for payload in sound]
+        seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
+        return f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}{seen}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,15 +110,25 @@ class PhotoFolder:
         """Returns the number of photos."""
         return len(self.files)
 
+    def identify(self) -> str:
+        """Returns what tells this data set from another: how many photos, and their names."""
+        files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
+        return f"folder of class folders, {len(files)} photos, {_digest(files)}"
+
     def describe(self) -> str:
         """Returns in one line what was found."""
+        empty = len(self.classes) - len(set(self.labels))
         return (
-            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes "
-            f"({self.classes[0]} ...) in {self.directory}"
+            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes ({self.classes[0]} ...)"
+            f"{f', of which {empty} have none,' if empty else ''} in {self.directory}"
         )
 
 
 Photos = PhotoRecords | PhotoFolder
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
 
 
 def lowest_label(first_label: int, num_classes: int) -> int:
@@ -128,21 +149,27 @@ def find(directory: str, split: str) -> Photos:
             f"--data_dir={directory} {what}: name the directory with train-00000-of-... in it, or make one with "
             "'run_bench.py data make-imagenet DIR'."
         )
-    names = sorted(os.listdir(path))
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
     if shards:
         return _records(directory, split, shards)
-    folder = next((path / name for name in _FOLDERS_OF[split] if (path / name).is_dir()), path)
-    photos = _folder(folder, split)
-    if photos is None:
+    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), None)
+    if folder is None and split == "train":
+        folder = path
+    found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
+    if found is None:
         holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
         raise DataError(
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
-            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class; {holds}. "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of JPEGs for each class"
+            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; {holds}. "
             "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or leave --data_dir out for synthetic "
             "images."
         )
-    return photos
+    return found
 
 
 def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) -> PhotoRecords:
@@ -153,13 +180,7 @@ def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) ->
             raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
         if file.stat().st_size == 0:
             raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    first = next(tfrecord.records(files[0]))
-    layout = _layout_of(files[0], first)
-    found = PhotoRecords(directory=directory, split=split, files=files, layout=layout)
-    problem = problem_of_example(first.payload, layout, lowest_label=0)
-    if problem:
-        raise Defect(files[0], first.number, first.offset, *problem).error()
-    return found
+    return PhotoRecords(directory=directory, split=split, files=files, layout=_layout_of(files))
 
 
 def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None:
@@ -179,21 +200,29 @@ def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None
         )
 
 
-def _layout_of(file: Path, first: tfrecord.FramedRecord) -> Layout:
-    try:
-        keys = features_of(first.payload)
-    except DecodeError:
-        reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
-        raise Defect(file, first.number, first.offset, "keys", reason).error() from None
-    for layout in LAYOUTS:
-        if layout.encoded in keys and layout.label in keys:
-            return layout
-    wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
-    reason = (
-        f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
-        "'run_bench.py data convert' (docs/data.md)"
-    )
-    raise Defect(file, first.number, first.offset, "keys", reason).error()
+def _layout_of(files: Sequence[Path]) -> Layout:
+    """Returns the layout of the first record that is sound; the others are a matter for who reads them."""
+    problem = None
+    for record in itertools.chain.from_iterable(tfrecord.walk(file) for file in files):
+        if isinstance(record, Defect):
+            problem = problem or record
+            continue
+        try:
+            keys = features_of(record.payload)
+        except DecodeError:
+            reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
+            raise Defect(files[0], record.number, record.offset, "keys", reason).error() from None
+        for layout in LAYOUTS:
+            if layout.encoded in keys and layout.label in keys:
+                return layout
+        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+        reason = (
+            f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
+            "'run_bench.py data convert' (docs/data.md)"
+        )
+        raise Defect(files[0], record.number, record.offset, "keys", reason).error()
+    assert problem is not None, "files that are not empty hold a record or a defect"
+    raise problem.error()
 
 
 def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
@@ -227,25 +256,29 @@ def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tup
     return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images, one is wanted; make it again")
 
 
-def _folder(directory: Path, split: str) -> PhotoFolder | None:
-    """Returns what a folder of class folders holds, None if it is none."""
-    classes: list[str] = []
+def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _PHOTO_ENDINGS) -> PhotoFolder | None:
+    """Returns what a folder of class folders holds, None if it is none.
+
+    Raises:
+        DataError: a folder cannot be read, or there are more classes than ImageNet has.
+    """
     files: list[Path] = []
     labels: list[int] = []
-    for folder in sorted(entry.path for entry in os.scandir(directory) if entry.is_dir()):
-        photos = list(_photos(folder))
-        if photos:
-            labels += [len(classes)] * len(photos)
+    try:
+        # Empty ones as well: a class that one split lacks must not move the labels of the others.
+        classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
+        for label, name in enumerate(classes):
+            photos = [
+                directory / name / photo
+                for photo in sorted(os.listdir(directory / name))
+                if photo.lower().endswith(endings) and photo[0] != "."
+            ]
             files += photos
-            classes.append(Path(folder).name)
+            labels += [label] * len(photos)
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
     if not files:
         return None
     if len(classes) > IMAGENET_CLASSES:
-        raise DataError(f"--data_dir={directory} holds {len(classes)} class folders, at most {IMAGENET_CLASSES} fit.")
+        raise DataError(f"{directory} holds {len(classes)} class folders, at most {IMAGENET_CLASSES} fit.")
     return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)
-
-
-def _photos(folder: str) -> Iterator[Path]:
-    for name in sorted(os.listdir(folder)):
-        if name.lower().endswith(_PHOTO_ENDINGS):
-            yield Path(folder) / name

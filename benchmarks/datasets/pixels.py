@@ -13,6 +13,7 @@ import pickle
 import re
 import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ class Pixels:
     def count(self) -> int:
         """Returns the number of images."""
         return len(self.images)
+
+    def identify(self) -> str:
+        """Returns what tells this data set from another: layout, number of images, and their labels."""
+        return f"{self.layout}, {len(self.images)} images, {zlib.crc32(self.labels.tobytes()):08x}"
 
     def describe(self) -> str:
         """Returns in one line what was found."""
@@ -144,7 +149,7 @@ def _bytes_of(file: Path) -> bytes:
     try:
         data = file.read_bytes()
         return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} cannot be read: {error}. Copy it again.") from error
 
 
@@ -186,7 +191,7 @@ def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
                 inside = {Path(member.name).name: member for member in tar.getmembers() if member.isfile()}
                 read: Callable[[str], Any] = lambda name: tar.extractfile(inside[name])  # noqa: E731, B023
                 there = {name: read(name).read() for name in names if name in inside}
-        except (OSError, EOFError, tarfile.TarError) as error:
+        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
             raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
         if there:
             return there
@@ -204,8 +209,11 @@ def _cifar_binary(file: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
 def _cifar_python(file: Path, data: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
         batch: Mapping[Any, Any] = _OnlyArrays(io.BytesIO(data), encoding="bytes").load()
-        pixels, labels = np.asarray(batch[b"data"], np.uint8), np.asarray(batch[b"labels"])
-        return pixels.reshape(-1, _CIFAR_PIXELS), labels
+        pixels = np.asarray(batch[b"data"], np.uint8).reshape(-1, _CIFAR_PIXELS)
+        labels = np.asarray(batch[b"labels"], np.int64).reshape(-1)
+        if len(pixels) != len(labels):
+            raise ValueError(f"{len(pixels)} images and {len(labels)} labels")
+        return pixels, labels
     except Exception as error:  # a pickle can fail in any way
         raise DataError(f"{file} is no batch of CIFAR-10 ({type(error).__name__}: {error}): copy it again.") from error
 
@@ -217,6 +225,6 @@ class _OnlyArrays(pickle.Unpickler):
         """Returns one of the few functions that an array needs."""
         if re.fullmatch(r"numpy(\._?core\.multiarray)?", module) and name in ("_reconstruct", "ndarray", "dtype"):
             return super().find_class(module, name)
-        if (module, name) == ("_codecs", "encode"):
+        if (module, name) in (("_codecs", "encode"), ("__builtin__", "bytes"), ("builtins", "bytes")):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")

@@ -48,10 +48,6 @@ def configured(dataset: tf.data.Dataset, options: InputOptions, towers: int) -> 
     """Returns a data set with the threads, the planning and the prefetching that were chosen."""
     chosen = tf.data.Options()
     chosen.threading.max_intra_op_parallelism = 1
-    import os
-
-    if os.environ.get("FUSE"):
-        chosen.experimental_optimization.map_and_batch_fusion = True
     chosen.deterministic = not options.sloppy
     if options.private_threads:
         chosen.threading.private_threadpool_size = options.private_threads

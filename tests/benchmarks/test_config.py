@@ -97,6 +97,9 @@ def test_gpus_may_be_split() -> None:
         (["--data_dir=x", "--decode_scaling", "--nofuse_decode_and_crop"], 0, "needs --fuse_decode_and_crop"),
         (["--data_dir=x", "--datasets_use_caching", "--datasets_repeat_cached_sample"], 0, "exclude each other"),
         (["--data_dir=x", "--datasets_use_caching", "--on_bad_record=skip"], 0, "a cache reads once"),
+        (["--data_dir=x", "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip"], 0, "counts by the order"),
+        (["--data_name=synthetic_host", "--datasets_autotune_cpu_budget=2"], 0, "these are synthetic_host"),
+        (["--model=mlp", "--data_dir=x", "--image_crop=central"], 0, "mnist has none"),
         (["--data_dir=x", "--nodatasets_use_prefetch", "--datasets_prefetch_buffer_size=4"], 0, "contradict"),
         (["--data_dir=x", "--datasets_autotune_cpu_budget=2"], 0, "needs --datasets_parallel_calls=-1"),
         (["--data_dir=x", "--datasets_parallel_calls=-2"], 0, "at least -1"),
@@ -231,11 +234,11 @@ def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
         "--datasets_parallel_interleave_cycle_length=3", "--datasets_shuffle_records=17",
         "--datasets_parallel_calls=-1",
         "--datasets_prefetch_buffer_size=5", "--datasets_num_private_threads=6", "--datasets_autotune_cpu_budget=4",
-        "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip",
+        "--datasets_sloppy_parallel_interleave",
     ).input  # fmt: skip
     usual = InputOptions()
     unchanged = {f.name for f in dataclasses.fields(usual) if getattr(chosen, f.name) == getattr(usual, f.name)}
-    assert unchanged == {"crop", "decode_scaling", "cache"}
+    assert unchanged == {"crop", "decode_scaling", "cache", "on_bad_record"}
     assert resolve("--data_dir=x", "--decode_scaling").input == dataclasses.replace(usual, decode_scaling=True)
     assert resolve("--data_dir=x", "--nodatasets_use_prefetch").input == dataclasses.replace(usual, prefetch_batches=0)
     assert resolve("--data_dir=x", "--datasets_use_caching").input == dataclasses.replace(usual, cache="records")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import config, devices, flags, input_stages, objectives, run_input, training
+from benchmarks.datasets import corrupting
 from benchmarks.devices import HOST
+from benchmarks.errors import DataError
 from benchmarks.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.inputs import TowerInput
 from models import building, specs
@@ -60,6 +63,20 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     assert set(input_stages.measure_after_run(chosen, source)) == {"read", "parse", "decode", "augment", "batch"}
 
 
+def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(fake_imagenet: Path, tmp_path: Path) -> None:
+    bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
+    corrupting.corrupt(bad / "train-00001-of-00004", "crc")
+    chosen = _config(f"--data_dir={bad}", "--on_bad_record=skip")
+    source = run_input.find(chosen)
+    assert source is not None
+    with input_stages.probes(chosen, source) as probes:
+        assert len(measure(probes, rounds=1, seconds=0.1)) == 6
+    failing = _config(f"--data_dir={bad}")
+    with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(failing, source) as probes:
+        measure(probes, rounds=1, seconds=1.0)
+    assert input_stages.measure_after_run(failing, source) == {}, "the run before it was valid"
+
+
 ARRIVES_LATE_SECONDS = 0.3
 
 
@@ -90,7 +107,13 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, late: bool) -> None:
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             step.initialize(session)
             loop = step.together
-            waits = [session.run([loop.observed["input_wait_seconds"], loop.operation])[0] for _ in range(4)]
+            fetches = [loop.observed["input_wait_seconds"], loop.operation]
+            waits = [session.run(fetches)[0] for _ in range(4)]
+            everything = tf.compat.v1.RunMetadata()
+            with_graphs = tf.compat.v1.RunOptions(output_partition_graphs=True)
+            session.run(fetches, options=with_graphs, run_metadata=everything)
+    ran = {node.op for partition in everything.partition_graphs for node in partition.node}
+    assert not pipelined or "Square" in ran, "what the end of computing is waited for by must not be optimised away"
     if late:
         assert min(waits[1:]) > 0.6 * ARRIVES_LATE_SECONDS and max(waits) < 3 * ARRIVES_LATE_SECONDS
     else:

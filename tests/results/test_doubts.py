@@ -64,7 +64,9 @@ def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     assert _real([0.001] * 10) == ""
     said = _real([0.05] * 10, input_stages=STAGES)
     assert "input-bound: 50% of the time" in said
-    assert "The input alone makes 800 images/sec, 160 are needed" in said
+    assert "The input alone makes 800 images/sec, but shares its cores with the steps" in said
+    slow = {name: rate / 10 for name, rate in STAGES.items()}
+    assert "The input alone makes 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
     assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
 

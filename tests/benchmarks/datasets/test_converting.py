@@ -24,7 +24,7 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
 
 
 def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> converting.Outcome:
-    found = converting.list_photos(source)
+    found = converting.list_photos(source, "train")
     part = splits.Split(name="train", images=len(found), shards=shards)
     return converting.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
 
@@ -102,7 +102,7 @@ def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagen
     _convert(folder, tmp_path / "out")
     with pytest.raises(UsageError, match="holds part of another conversion"):
         _convert(folder, tmp_path / "out", shards=3)
-    with pytest.raises(UsageError, match="already holds shards"):
+    with pytest.raises(UsageError, match="already holds train shards"):
         _convert(folder, fake_imagenet)
 
 
@@ -141,15 +141,64 @@ def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     [
         (lambda path: None, "does not exist: name a folder of class folders"),
         (lambda path: path.write_bytes(b"no archive" * 200), "is no tar archive of tar archives"),
-        (lambda path: path.mkdir(), "no folder of photos for each class"),
+        (lambda path: path.mkdir(), "neither folders of photos nor tar archives"),
     ],
 )
 def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
     make(tmp_path / "source")
     with pytest.raises(DataError, match=words):
-        converting.list_photos(tmp_path / "source")
+        converting.list_photos(tmp_path / "source", "train")
 
 
 def test_records_are_not_converted_again(fake_imagenet: Path) -> None:
     with pytest.raises(DataError, match="there is nothing to convert"):
-        converting.list_photos(fake_imagenet)
+        converting.list_photos(fake_imagenet, "train")
+
+
+def test_other_photos_of_equal_number_are_another_conversion(folder: Path, tmp_path: Path) -> None:
+    _convert(folder, tmp_path / "out")
+    some = next(folder.rglob("*.JPEG"))
+    some.rename(some.with_name("another.JPEG"))
+    with pytest.raises(UsageError, match="holds part of another conversion"):
+        _convert(folder, tmp_path / "out")
+
+
+def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
+    next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
+    first = _convert(folder, tmp_path / "out")
+    assert len(first.left_out) == 1 and _convert(folder, tmp_path / "out") == first
+
+
+def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) -> None:
+    next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
+    with pytest.raises(DataError, match="give more --images_per_shard"):
+        _convert(folder, tmp_path / "out", shards=40)
+
+
+def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    folder.rename(tmp_path / "both" / "train")
+    one = tmp_path / "both" / "val" / "n00000001"
+    one.mkdir(parents=True)
+    next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
+    assert [photo.name for photo in converting.list_photos(tmp_path / "both", "validation")] == ["only.JPEG"]
+    assert len(converting.list_photos(tmp_path / "both", "train")) == 39
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
+    from PIL import Image
+
+    values = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    (tmp_path / "source" / "grey").mkdir(parents=True)
+    Image.fromarray(values).save(tmp_path / "source" / "grey" / "deep.png")
+    outcome = _convert(tmp_path / "source", tmp_path / "out", shards=1)
+    assert outcome.written == outcome.encoded_anew == 1
+    ((_, _, encoded),) = _photos_of(tmp_path / "out").values()
+    assert tf.io.decode_jpeg(encoded).numpy().mean() == pytest.approx(127.5, abs=2)
+
+
+def test_names_that_are_not_utf8_are_left_out_by_name(tmp_path: Path, folder: Path) -> None:
+    photo = next(folder.rglob("*.JPEG"))
+    photo.rename(photo.with_name("caf\udce9.JPEG"))
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert "caf\\udce9.JPEG" in left_out

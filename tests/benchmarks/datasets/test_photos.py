@@ -203,3 +203,34 @@ def test_another_epoch_brings_the_same_photos_in_other_crops(fake_imagenet: Path
     assert not {i.tobytes() for images, _ in first for i in images} & {
         i.tobytes() for images, _ in second for i in images
     }
+
+
+def test_an_empty_class_folder_moves_no_label(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    before = photos.find(str(tmp_path), "train")
+    first = tmp_path / before.classes[0]
+    shutil.rmtree(first)
+    first.mkdir()
+    (tmp_path / ".thumbnails").mkdir()
+    (tmp_path / ".thumbnails" / "x.jpg").write_bytes(b"x")
+    after = photos.find(str(tmp_path), "train")
+    labels = dict(zip(before.files, before.labels, strict=True))
+    assert list(after.labels) == [labels[file] for file in after.files]
+    assert "of which 1 have none" in after.describe()
+
+
+def test_training_photos_are_not_taken_for_validation(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    with pytest.raises(DataError, match="in a folder named validation or val"):
+        photos.find(str(tmp_path), "validation")
+
+
+def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path / "folder")
+    to_tfds(fake_imagenet, tmp_path / "tfds")
+    shutil.copytree(fake_imagenet, tmp_path / "same")
+    there = [fake_imagenet, tmp_path / "folder", tmp_path / "tfds", tmp_path / "same"]
+    first, *others, same = [photos.find(str(directory), "train").identify() for directory in there]
+    assert first == same and len({first, *others}) == 3
+    next((tmp_path / "folder").rglob("*.JPEG")).unlink()
+    assert photos.find(str(tmp_path / "folder"), "train").identify() != others[0]

@@ -111,9 +111,33 @@ def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-def test_small_images_have_no_jpeg_to_damage(tmp_path: Path) -> None:
+def test_small_images_have_no_jpeg_to_damage() -> None:
     with pytest.raises(UsageError, match="--corrupt=png is for photos; here are: cut_file, bad_label"):
-        fake_pixels.corrupt(_mnist(tmp_path), "png")
+        fake_pixels.check_kind("png")
+
+
+def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
+    _cifar10(tmp_path, python=True)
+    batch = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 2, 3]}
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
+    with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*4 images and 3 labels"):
+        pixels.find("cifar10", str(tmp_path), "train")
+
+
+def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
+    file = _mnist(tmp_path, compressed=True)[0]
+    data = bytearray(file.read_bytes())
+    data[200:400] = bytes(200)
+    file.write_bytes(data)
+    with pytest.raises(DataError, match="train-images-idx3-ubyte.gz cannot be read"):
+        pixels.find("mnist", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("images", [3, 50])
+def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
+    fake_pixels.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
+    fake_pixels.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
+    assert pixels.find("cifar10", str(tmp_path), "train").count() == images
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
