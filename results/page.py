@@ -14,7 +14,8 @@ import markupsafe
 
 from results.glossary import GLOSSARY
 from results.headline import COLUMNS
-from results.record import Kind, Record, Status
+from results.record import Record, Status
+from results.side_tables import SideTable
 from results.summary import Row
 from results.version import SUITE_VERSION
 
@@ -22,7 +23,6 @@ _TITLE = "CNN training benchmark"
 # More rows than that are drawn when they are asked for; a page with all of 10,000 would take seconds to open.
 _STATIC_ROWS = 150
 _MOST_NOTES = 30
-_MOST_REDUCTIONS = 500
 _MOST_ENVIRONMENTS = 6
 
 
@@ -45,8 +45,7 @@ class Page:
     notes: Sequence[str]
     drawings: Sequence[Drawing]
     sources: Sequence[str]
-    beside: Sequence[Sequence[str]]
-    beside_source: str
+    tables: Sequence[SideTable]
     summary: str
 
     def html(self) -> str:
@@ -68,9 +67,7 @@ class Page:
             notes=self.notes[:_MOST_NOTES],
             more_notes=max(0, len(self.notes) - _MOST_NOTES),
             figures=drawings,
-            published=self.beside,
-            published_source=self.beside_source,
-            reductions=reduction_lines(self.records)[:_MOST_REDUCTIONS],
+            tables=self.tables,
             environments=list(_environments(self.records)),
             glossary=GLOSSARY,
             version=SUITE_VERSION,
@@ -82,27 +79,6 @@ class Page:
 def command(row: Row) -> list[str]:
     """Returns the words that run a row's first record again."""
     return ["run_bench.py", *map(shlex.quote, row.records[0].identity.command)]
-
-
-def reduction_lines(records: Sequence[Record]) -> list[list[str]]:
-    """Returns what `allreduce` has measured, as cells."""
-    lines = []
-    for record in records:
-        if record.kind is not Kind.ALL_REDUCE:
-            continue
-        seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
-        lines.append(
-            [
-                str(record.config.get("message", "")),
-                str(record.measurement.message_bytes or ""),
-                str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
-                str(record.config.get("num_devices", "")),
-                f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
-                "" if bandwidth is None else f"{bandwidth:.2f}",
-                f"{record.status}{': ' + record.reason if record.reason else ''}",
-            ]
-        )
-    return lines
 
 
 def _failed(row: Row) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from results import headline, published
+from results import headline
 from results.anomalies import anomalies, title, warnings_of
 from results.cause_plots import against, reductions
 from results.figures import as_svg, drawn, save
-from results.page import Drawing, Page, reduction_lines
+from results.page import Drawing, Page
 from results.plots import PLOTS
 from results.record import Record, Status
+from results.side_tables import SideTable, side_tables
 from results.store import as_csv, replace
 from results.summary import Row, summarize
 
@@ -40,19 +41,18 @@ def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, ag
     for plot, figure in drawn([*PLOTS, *more], rows):
         save(figure, plots / plot.name)
         drawings.append(Drawing(plot.name, plot.title, plot.reading, as_svg(figure)))
-    beside = published_lines(rows, against_table) if against_table else []
+    tables = side_tables(records, rows, against_table)
     page = Page(
         records=records,
         rows=rows,
         notes=notes,
         drawings=drawings,
         sources=sources,
-        beside=beside,
-        beside_source=published.SOURCES.get(against_table or "", ""),
+        tables=tables,
         summary=summary(records, rows),
     )
     replace(output / "report.html", page.html())
-    replace(output / "report.md", "\n".join(_markdown(records, rows, notes, drawings, beside)) + "\n")
+    replace(output / "report.md", "\n".join(_markdown(records, rows, notes, drawings, tables)) + "\n")
     replace(output / "results.csv", as_csv(records))
     return notes
 
@@ -69,38 +69,18 @@ def summary(records: Sequence[Record], rows: Sequence[Row]) -> str:
     return text if best is None else f"{text} Fastest: {title(best)} with {best.rate:.2f} images/s."
 
 
-def published_lines(rows: Sequence[Row], table: str) -> list[list[str]]:
-    """Returns the user's rows beside published figures, as cells."""
-    return [
-        [
-            title(row),
-            f"{row.rate:.2f}",
-            figure.where,
-            f"{figure.setting}, batch {figure.batch_per_device or 'unknown'}, {figure.devices} devices",
-            f"{figure.images_per_sec:g}",
-            f"{row.rate / figure.images_per_sec:.3f}",
-        ]
-        for row, figure in published.comparison(rows, table)
-    ]
-
-
 def _markdown(
     records: Sequence[Record],
     rows: Sequence[Row],
     notes: Sequence[str],
     drawings: Sequence[Drawing],
-    beside: Sequence[Sequence[str]],
+    tables: Sequence[SideTable],
 ) -> list[str]:
     lines = ["# CNN training benchmark", "", summary(records, rows), "", "## Results", "", *headline.markdown(rows), ""]
     if notes:
         lines += ["## Worth a look", "", *(f"- {headline.markdown_text(note)}" for note in notes), ""]
     for drawing in drawings:
         lines += [f"## {drawing.title}", "", f"![{drawing.title}](plots/{drawing.name}.svg)", "", drawing.reading, ""]
-    if beside:
-        lines += ["## The same, published", "", "| yours | images/s | published for | setting | images/s | ratio |"]
-        lines += ["|---|---:|---|---|---:|---:|", *map(headline.markdown_line, beside), ""]
-    reduced = reduction_lines(records)
-    if reduced:
-        lines += ["## Reductions", "", "| message | bytes | reduction | devices | ms | busbw GB/s | status |"]
-        lines += ["|---|---:|---|---:|---:|---:|---|", *map(headline.markdown_line, reduced), ""]
+    for table in tables:
+        lines += table.markdown()
     return lines

@@ -84,6 +84,18 @@ def fake_reduction(spec: str, size_bytes: int, seconds: float) -> Record:
     )
 
 
+def fake_input() -> Record:
+    """The stages of the input of a made-up data set."""
+    run = fake_run(data_name="imagenet", data_set="TFDS <records>, 4 files")
+    measurement = Measurement(
+        images_per_step=32,
+        step_seconds=[0.04] * 20,
+        input_stages={"read": 5000.0, "decode": 1000.0, "copy": 800.0},
+        bare_decode_images_per_sec=1000.0,
+    )
+    return dataclasses.replace(run, kind=Kind.INPUT, measurement=measurement, derived=derive(measurement, 1))
+
+
 @pytest.fixture(scope="session")
 def everything() -> list[Record]:
     """Records with something for every view: scaling, batches, managers, real data, failures, reductions."""
@@ -114,4 +126,5 @@ def everything() -> list[Record]:
         for spec, speed in (("psgpu", 5e9), ("xring", 3e9))
         for n in range(10, 24)
     ]
+    records.append(fake_input())
     return records

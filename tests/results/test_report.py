@@ -36,6 +36,21 @@ def test_every_plot_is_drawn_as_a_picture(written: Path) -> None:
         assert "currentColor" not in (written / "plots" / f"{name}.svg").read_text()
 
 
+def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
+    page, markdown = ((written / name).read_text() for name in ("report.html", "report.md"))
+    for name, heading in (("published", "The same, published"), ("reductions", "Reductions"), ("input", "Stages of")):
+        assert f'<section id="{name}">' in page and f'<a href="#{name}">' in page
+        assert f"## {heading}" in markdown
+    assert "| TFDS &lt;records>, 4 files | input | decode | 1000 | 800 | 64 | 1.00 |" in markdown
+    assert 'data-label="adds us" class="n">800</td>' in page and "TFDS &lt;records&gt;" in page
+
+
+def test_a_table_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
+    report.write([fake_run()], ["fake.jsonl"], tmp_path, against_table=None)
+    assert '<section id="input">' not in (tmp_path / "report.html").read_text()
+    assert "## Reductions" not in (tmp_path / "report.md").read_text()
+
+
 def test_unlike_runs_are_not_on_one_line() -> None:
     rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
     assert len({model_and_batch(row) for row in rows}) == 4
