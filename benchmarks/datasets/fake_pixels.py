@@ -22,7 +22,11 @@ _BAD_LABEL = 200
 
 def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images [images, *shape], uint8, and labels, uint8. The classes are the same for every split of a seed."""
-    patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=(CLASSES, *shape))
+    # Colour images are cut and mirrored in training, so their patterns are broad stripes, each of a colour.
+    stripes = (CLASSES, 3, 4, 1) if len(shape) == 3 else (CLASSES, *shape)
+    patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=stripes)
+    if len(shape) == 3:
+        patterns = np.broadcast_to(patterns.repeat(shape[1] // 4, axis=2), (CLASSES, *shape))
     generator = np.random.default_rng((seed, len(split)))
     labels = generator.integers(0, CLASSES, images).astype(np.uint8)
     noise = generator.normal(size=(images, *shape))

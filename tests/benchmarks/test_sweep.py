@@ -28,7 +28,8 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from benchmarks import config, flags, provenance
-from results.record import Derived, Measurement, Record, Status, derive
+from results.measurement import Derived, Measurement, derive
+from results.record import Record, Status
 from results.store import Store
 
 def main():
