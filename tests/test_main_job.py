@@ -19,10 +19,20 @@ ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batch
 @pytest.mark.parametrize("manager", MANAGERS)
 @pytest.mark.parametrize("model", specs.names())
 def test_every_model_trains_under_every_manager(
-    run_bench: RunBench, fake_imagenet: Path, records: Callable[[], list[dict]], model: str, manager: str
+    run_bench: RunBench,
+    fake_imagenet: Path,
+    tmp_path: Path,
+    records: Callable[[], list[dict]],
+    model: str,
+    manager: str,
 ) -> None:
+    directory = fake_imagenet
+    data_name = specs.find(model).data_name
+    if data_name != "imagenet":
+        directory = tmp_path / data_name
+        assert run_bench("data", f"make-{data_name}", str(directory)).status == 0
     done = run_bench(
-        *ON_CPU, f"--model={model}", f"--variable_update={manager}", f"--data_dir={fake_imagenet}", "--batch_size=2"
+        *ON_CPU, f"--model={model}", f"--variable_update={manager}", f"--data_dir={directory}", "--batch_size=2"
     )
     assert done.status == 0, done.stderr
     assert "total images/sec: " in done.stdout
