@@ -189,7 +189,7 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "agg_small_grads_max_group": (1, "gradients in a group"),
     "datasets_parallel_interleave_cycle_length": (1, "files"),
     "datasets_shuffle_records": (0, "records; 0 or 1 leaves them in order"),
-    "datasets_parallel_calls": (-1, "images at a time; 0 is one per core, -1 leaves it to tf.data"),
+    "datasets_parallel_calls": (-1, "images at a time; 0 is cores + 1, -1 leaves it to tf.data"),
     "datasets_prefetch_buffer_size": (0, "batches per device; 0 makes each when it is asked for"),
     "datasets_num_private_threads": (0, "threads; 0 shares the session's"),
     "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),

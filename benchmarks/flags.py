@@ -140,9 +140,7 @@ RUN_FLAGS: Groups = {
     "How files are read": (
         Flag("datasets_parallel_interleave_cycle_length", int, "files read at a time (default 10)"),
         Flag("datasets_shuffle_records", int, "records that wait to be drawn from (default 256)"),
-        Flag(
-            "datasets_parallel_calls", int, "images prepared at a time (default 0: one per core; -1: tf.data chooses)"
-        ),
+        Flag("datasets_parallel_calls", int, "images prepared at a time (default 0: cores + 1; -1: tf.data chooses)"),
         Flag("datasets_use_prefetch", bool, "batches are made before they are asked for (default)"),
         Flag("datasets_prefetch_buffer_size", int, "batches per device that wait to be fetched (default 2)"),
         Flag("datasets_num_private_threads", int, "threads of the pipeline alone (default 0: the session's)"),

@@ -24,7 +24,8 @@ class InputOptions:
         distort_color_in_yiq: saturation and hue are turned in YIQ, by one matrix; otherwise in HSV.
         cycle_length: files that are read at a time.
         shuffle_records: records that wait to be drawn from; at 110 KB each for photos.
-        parallel_calls: images that are prepared at a time; 0 is one per core; AUTOTUNE leaves it to tf.data.
+        parallel_calls: images that are prepared at a time; 0 is one more than cores; AUTOTUNE leaves it to
+            tf.data.
         prefetch_batches: batches per tower that wait to be fetched; 0 makes each when it is asked for.
         private_threads: of the pipeline alone; 0 shares the session's.
         autotune_cpu_budget: how many cores tf.data may plan with, where it does; 0 is all.

@@ -99,8 +99,8 @@ def stage(reading: Reading, name: str) -> tf.data.Dataset:
 
 
 def parallel_calls(options: InputOptions) -> int:
-    """Returns how many images are prepared at a time."""
-    return options.parallel_calls or hardware.usable_cores()
+    """Returns how many images are prepared at a time: by default one more than cores, for when one is handed over."""
+    return options.parallel_calls or hardware.usable_cores() + 1
 
 
 def encoded_photos(names: tf.data.Dataset, source: Photos) -> tf.data.Dataset:
