@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,36 +118,19 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
 
 
 def _make_cifar10(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    from benchmarks.datasets import fake_pixels
+    from benchmarks.datasets.fake_pixels import write_cifar10
 
-    return _make_pixels(
-        "make-cifar10",
-        arguments,
-        given,
-        lambda directory, images, split: fake_pixels.write_cifar10(
-            directory, images, split=split, seed=_seed(given), python=bool(given["python"])
-        ),
-    )
+    return _make_pixels("make-cifar10", arguments, given, partial(write_cifar10, python=bool(given["python"])))
 
 
 def _make_mnist(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    from benchmarks.datasets import fake_pixels
+    from benchmarks.datasets.fake_pixels import write_mnist
 
-    return _make_pixels(
-        "make-mnist",
-        arguments,
-        given,
-        lambda directory, images, split: fake_pixels.write_mnist(
-            directory, images, split=split, seed=_seed(given), compressed=bool(given["gzip"])
-        ),
-    )
+    return _make_pixels("make-mnist", arguments, given, partial(write_mnist, compressed=bool(given["gzip"])))
 
 
 def _make_pixels(
-    command: str,
-    arguments: Sequence[str],
-    given: Mapping[str, Any],
-    write: Callable[[Path, int, str], list[Path]],
+    command: str, arguments: Sequence[str], given: Mapping[str, Any], write: Callable[..., list[Path]]
 ) -> ExitStatus:
     """Makes a data set of small images, with what writes a split to a directory."""
     from benchmarks.datasets import fake_pixels
@@ -160,7 +144,7 @@ def _make_pixels(
         )
     with _writing(command, directory):
         for split, images in counts.items():
-            files = write(directory, images, split)
+            files = write(directory, images, split=split, seed=_seed(given))
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
             if given["corrupt"] and split == next(iter(counts)):
                 say(f"{fake_pixels.corrupt(files, given['corrupt'])}: damaged ({given['corrupt']})")

@@ -17,7 +17,7 @@ from benchmarks.config import Config
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.devices import Devices
 from benchmarks.display import Display
-from benchmarks.errors import InvalidRunError, OutOfMemoryError, UsageError, headline
+from benchmarks.errors import InvalidRunError, UsageError
 from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
 from benchmarks.measuring import (
     TRY_SMALLER_STEPS,
@@ -79,7 +79,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
                     log.replica_drift = float(session.run(built.drift))
                 weights_are_finite = bool(session.run(built.finite))
         except tf.errors.OpError as error:
-            raise _translate(error, built.input, config.num_classes) from error
+            raise built.input.translate(error, config.num_classes) from error
     if not weights_are_finite:
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
     if log.replica_drift:
@@ -93,7 +93,7 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
 def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
     """Builds everything that the session runs, in the default graph."""
     model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
-    tower_input = run_input.build(config, devices.towers)
+    tower_input = run_input.build(config, devices.towers, run_input.find(config))
     trained = _trained(model, config)
     manager = factory.make(
         config.variable_update,
@@ -232,13 +232,6 @@ def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog,
     for name, count, phase in plan:
         display.phase(name, count)
         run_phase(take, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
-
-
-def _translate(error: tf.errors.OpError, tower_input: run_input.RunInput, num_classes: int) -> Exception:
-    """Turns TensorFlow's error into one that says what to do, where that is known."""
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
-    return tower_input.explain(error, num_classes) or error
 
 
 def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:

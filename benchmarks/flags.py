@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.datasets import corruption
-from benchmarks.datasets.catalog import DATA_SETS
+from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
 from models import specs
@@ -104,7 +104,7 @@ RUN_FLAGS: Groups = {
             str,
             "which data set (default: the model's with --data_dir, else synthetic); synthetic images are made once on "
             "the devices, synthetic_host ones on the host, so that the way to the device is in the measurement",
-            ("imagenet", "cifar10", "mnist", "synthetic", "synthetic_host"),
+            (*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
         ),
         Flag("data_split", str, "which part of the data set (default train)", ("train", "validation")),
         Flag(

@@ -14,10 +14,9 @@ from benchmarks import hardware, run_input
 from benchmarks.config import Config
 from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
 from benchmarks.datasets.pixels import Pixels
-from benchmarks.datasets.skipping import Skipping
 from benchmarks.devices import HOST, session_config
 from benchmarks.display import warn
-from benchmarks.errors import BenchError, OutOfMemoryError, headline
+from benchmarks.errors import BenchError, headline
 from benchmarks.measuring import Clock
 
 BARE_DECODE, COPY = "bare decode", "copy"
@@ -61,8 +60,9 @@ def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] 
             # Only labels or sizes leave the session; of the images nothing is computed after they are there.
             fetches: dict[str, Any] = {name: _last(iterator.get_next()) for name, iterator in iterators.items()}
         initializers = [iterator.initializer for iterator in iterators.values()]
-        built = run_input.build(config, tower_devices or [HOST])
+        built = run_input.of_source(source)
         if tower_devices:
+            built = run_input.build(config, tower_devices, source)
             initializers += built.initializers
             # Something that depends on all of a batch, small, and asked for: what nobody asks for is not computed.
             fetches[COPY] = [[tf.reduce_sum(i.images), i.labels, i.stage] for i in built.towers]
@@ -95,7 +95,7 @@ def _datasets(config: Config, source: reading.Source) -> dict[str, tf.data.Datas
     else:
         stages = {}
         for name in photo_pipeline.STAGES:
-            skipping = Skipping(source.files) if options.on_bad_record == "skip" else None
+            skipping = run_input.skipping(config, source)
             what = photo_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
             stages[name] = photo_pipeline.stage(what, name)
         stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device, options.on_bad_record == "skip")
@@ -193,7 +193,5 @@ def _explaining(config: Config, built: run_input.RunInput) -> Iterator[None]:
     """Turns TensorFlow's error about a record into one that names it."""
     try:
         yield
-    except tf.errors.ResourceExhaustedError as error:
-        raise OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.") from error
     except tf.errors.OpError as error:
-        raise built.explain(error, config.num_classes) or error from error
+        raise built.translate(error, config.num_classes) from error

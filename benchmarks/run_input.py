@@ -10,10 +10,10 @@ import tensorflow as tf
 from benchmarks import inputs
 from benchmarks.config import Config
 from benchmarks.datasets import checking, finding, reading
-from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.datasets.skipping import Skipping
-from benchmarks.errors import DataError
+from benchmarks.errors import OutOfMemoryError, headline
 from models import specs
 
 
@@ -37,14 +37,16 @@ class RunInput:
     skipping: Skipping | None = None
     file_sizes: Sequence[int] = ()
 
-    def explain(self, error: tf.errors.OpError, num_classes: int) -> DataError | None:
-        """Returns what is behind an error of the session if that is the input, else None."""
+    def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
+        """Turns an error of a session that uses the input into one that says what to do, where that is known."""
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
         # A callable's errors carry no operation, so the message has to say where it came from.
         from_input = isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)
         if self.source is None or isinstance(self.source, Pixels) or not from_input:
-            return None
+            return error
         return checking.explain_failure(self.source, num_classes, error, self.file_sizes)
 
 
@@ -72,27 +74,40 @@ def find(config: Config) -> reading.Source | None:
     return finding.find(config.data_name, config.data_dir, config.input.split)
 
 
-def build(config: Config, tower_devices: Sequence[str]) -> RunInput:
+def skipping(config: Config, source: reading.Source) -> Skipping | None:
+    """Returns what leaves out bad records and counts them; None where none may be left out."""
+    wanted = config.input is not None and config.input.on_bad_record == "skip"
+    return Skipping(source.files) if wanted and not isinstance(source, Pixels) else None
+
+
+def of_source(source: reading.Source) -> RunInput:
+    """Returns an input of which nothing has been built."""
+    sizes = () if isinstance(source, Pixels) else checking.sizes_of(source)
+    return RunInput(towers=[], initializers=[], description="", source=source, file_sizes=sizes)
+
+
+def build(config: Config, tower_devices: Sequence[str], source: reading.Source | None) -> RunInput:
     """Builds the towers' input in the default graph.
 
-    Raises:
-        DataError: the data set is not there, or not whole.
+    Args:
+        config: of the run.
+        tower_devices: one per tower.
+        source: what `find` has found.
     """
     spec = spec_of(config)
     size = f"{spec.image_size}x{spec.image_size} pixels"
-    if config.data_name == SYNTHETIC or config.input is None:
+    if config.input is None:
         towers = inputs.synthetic(tower_devices, spec)
         return RunInput(towers=towers, initializers=[], description=f"synthetic, {size}, made once on each device")
-    source = find(config)
-    skipping = None
     if source is None:
         batches = reading.synthetic_batches(spec, spec.channels)
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
+        built = RunInput(towers=[], initializers=[], description=description)
     else:
-        if config.input.on_bad_record == "skip" and not isinstance(source, Pixels):
-            skipping = Skipping(source.files)
-        batches = reading.batches(source, spec, config.input, skipping)
+        left_out = skipping(config, source)
+        batches = reading.batches(source, spec, config.input, left_out)
         description = f"{DATA_SETS[config.data_name].title}: {source.describe()}, {size}"
+        built = dataclasses.replace(of_source(source), description=description, skipping=left_out)
     towers, initializers = reading.deal(
         reading.configured(batches, config.input, len(tower_devices)),
         tower_devices,
@@ -101,11 +116,4 @@ def build(config: Config, tower_devices: Sequence[str]) -> RunInput:
         in_turn=not config.modifiers.asynchronous,
         pipelined=config.pipelined_input,
     )
-    return RunInput(
-        towers=towers,
-        initializers=initializers,
-        description=description,
-        source=source,
-        skipping=skipping,
-        file_sizes=() if source is None or isinstance(source, Pixels) else checking.sizes_of(source),
-    )
+    return dataclasses.replace(built, towers=towers, initializers=initializers)

@@ -7,7 +7,6 @@ are there are left alone, so that an interrupted conversion goes on where it was
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
 import os
@@ -159,7 +158,8 @@ def convert(
         DataError: no photo of a shard can be used.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    plan = {"photos": _digest(found), "count": len(found), "shorter_side": shorter_side, "seed": seed}
+    names = [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found]
+    plan = {"photos": photos.digest(names), "count": len(found), "shorter_side": shorter_side, "seed": seed}
     _check_plan(directory, split, {**plan, "shards": split.shards})
     order = np.random.default_rng(seed).permutation(len(found))
     shares = np.array_split(order, split.shards)
@@ -196,12 +196,6 @@ def _write_shard(path: Path, photos_of_shard: Sequence[Photo], shorter_side: int
     _write_whole(notes, json.dumps(dataclasses.asdict(outcome)))
     os.replace(partial, path)
     return path, outcome
-
-
-def _digest(found: Sequence[Photo]) -> str:
-    """Returns a hash of what is to be converted: names, classes, and where it lies."""
-    lines = (f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found)
-    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:16]
 
 
 def _write_whole(path: Path, text: str) -> None:

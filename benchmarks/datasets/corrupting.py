@@ -75,7 +75,7 @@ def damaged_image(encoded: bytes, kind: str) -> bytes:
     if kind == "png":
         return bytes(tf.io.encode_png(pixels).numpy())
     if kind == "cmyk":
-        from PIL import Image  # matplotlib needs it anyway; TensorFlow writes no CMYK
+        from PIL import Image  # TensorFlow writes no CMYK
 
         buffer = io.BytesIO()
         Image.fromarray(np.asarray(pixels)).convert("CMYK").save(buffer, format="JPEG")

@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 from benchmarks.datasets import tfrecord
 from benchmarks.datasets.defects import Defect
 from benchmarks.errors import DataError
+from models.specs import IMAGENET_CLASSES
 
-IMAGENET_CLASSES = 1000
 BOX = "image/object/bbox/"
 _SHARD = re.compile(
     r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
@@ -80,7 +80,7 @@ class PhotoRecords:
         """Returns what tells this data set from another: layout, and names and sizes of its files."""
         sizes = [file.stat().st_size for file in self.files]
         files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
-        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {_digest(files)}"
+        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
 
     def describe(self) -> str:
         """Returns in one line what was found: layout, shards, and labels of some records of the first."""
@@ -113,7 +113,7 @@ class PhotoFolder:
     def identify(self) -> str:
         """Returns what tells this data set from another: how many photos, and their names."""
         files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
-        return f"folder of class folders, {len(files)} photos, {_digest(files)}"
+        return f"folder of class folders, {len(files)} photos, {digest(files)}"
 
     def describe(self) -> str:
         """Returns in one line what was found."""
@@ -127,7 +127,8 @@ class PhotoFolder:
 Photos = PhotoRecords | PhotoFolder
 
 
-def _digest(lines: Sequence[str]) -> str:
+def digest(lines: Sequence[str]) -> str:
+    """Returns a short hash of lines, which may hold names that are not UTF-8."""
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
 
 
@@ -203,7 +204,7 @@ def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None
 def _layout_of(files: Sequence[Path]) -> Layout:
     """Returns the layout of the first record that is sound; the others are a matter for who reads them."""
     problem = None
-    for record in itertools.chain.from_iterable(tfrecord.walk(file) for file in files):
+    for file, record in ((path, record) for path in files for record in tfrecord.walk(path)):
         if isinstance(record, Defect):
             problem = problem or record
             continue
@@ -211,7 +212,7 @@ def _layout_of(files: Sequence[Path]) -> Layout:
             keys = features_of(record.payload)
         except DecodeError:
             reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
-            raise Defect(files[0], record.number, record.offset, "keys", reason).error() from None
+            raise Defect(file, record.number, record.offset, "keys", reason).error() from None
         for layout in LAYOUTS:
             if layout.encoded in keys and layout.label in keys:
                 return layout
@@ -220,7 +221,7 @@ def _layout_of(files: Sequence[Path]) -> Layout:
             f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
             "'run_bench.py data convert' (docs/data.md)"
         )
-        raise Defect(files[0], record.number, record.offset, "keys", reason).error()
+        raise Defect(file, record.number, record.offset, "keys", reason).error()
     assert problem is not None, "files that are not empty hold a record or a defect"
     raise problem.error()
 

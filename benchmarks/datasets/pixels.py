@@ -14,12 +14,13 @@ import re
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.errors import DataError
 
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
@@ -28,7 +29,6 @@ _CIFAR_PIXELS = _CIFAR_SIDE * _CIFAR_SIDE * _CIFAR_CHANNELS
 _CIFAR_FILES = {"train": [f"data_batch_{number}" for number in range(1, 6)], "validation": ["test_batch"]}
 _MNIST_FILES = {"train": "train", "validation": "t10k"}
 _IDX_UINT8 = 0x08
-_CLASSES = 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,12 @@ def find(name: str, directory: str, split: str) -> Pixels:
     found = (_mnist if name == "mnist" else _cifar10)(path, directory, split)
     if not len(found.images):
         raise DataError(f"{found.files[0]} holds no images: copy or make it again.")
-    bad = np.flatnonzero((found.labels < 0) | (found.labels >= _CLASSES))
+    classes = DATA_SETS[name].classes
+    bad = np.flatnonzero((found.labels < 0) | (found.labels >= classes))
     if len(bad):
         raise DataError(
             f"{found.files[0].parent}: the label of {split} image {bad[0]} is {found.labels[bad[0]]}, one of 0 to "
-            f"{_CLASSES - 1} is wanted ({len(bad)} such labels): copy or make the data set again."
+            f"{classes - 1} is wanted ({len(bad)} such labels): copy or make the data set again."
         )
     return found
 
@@ -189,8 +190,8 @@ def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
         try:
             with tarfile.open(archive) as tar:
                 inside = {Path(member.name).name: member for member in tar.getmembers() if member.isfile()}
-                read: Callable[[str], Any] = lambda name: tar.extractfile(inside[name])  # noqa: E731, B023
-                there = {name: read(name).read() for name in names if name in inside}
+                found = {name: tar.extractfile(inside[name]) for name in names if name in inside}
+                there = {name: opened.read() for name, opened in found.items() if opened is not None}
         except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
             raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
         if there:

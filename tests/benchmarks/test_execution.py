@@ -24,7 +24,7 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     )
     plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
-        towers = run_input.build(chosen, plan.towers).towers
+        towers = run_input.build(chosen, plan.towers, run_input.find(chosen)).towers
         for tower in towers:
             assert len(_drawn_by(tower.stage)) == 1
 

@@ -234,3 +234,12 @@ def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
     assert first == same and len({first, *others}) == 3
     next((tmp_path / "folder").rglob("*.JPEG")).unlink()
     assert photos.find(str(tmp_path / "folder"), "train").identify() != others[0]
+
+
+def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(copied: Path) -> None:
+    first, second = (copied / f"train-0000{number}-of-00004" for number in (0, 1))
+    _no_example(copied)
+    (copied / "train-00000-of-00004").rename(second)
+    first.write_bytes(b"nothing that could be read")
+    with pytest.raises(DataError, match=f"{second}: record 0 at byte 0: it is no tf.train.Example"):
+        photos.find(str(copied), "train")
