@@ -21,7 +21,7 @@ def main() -> int:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep asks a run that takes too long where it stands
     from benchmarks.command_line import dispatch
-    from benchmarks.errors import BenchError, ExitStatus
+    from benchmarks.errors import BenchError, ExitStatus, Terminated
 
     try:
         return dispatch(sys.argv[1:])
@@ -30,6 +30,8 @@ def main() -> int:
         return error.exit_status
     except KeyboardInterrupt:
         return ExitStatus.INTERRUPTED
+    except Terminated:
+        return ExitStatus.TERMINATED
     except BrokenPipeError:  # the reader of stdout went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitStatus.RUN_FAILED

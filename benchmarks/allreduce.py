@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.errors import headline
+from benchmarks.expectations import relative_error
 from benchmarks.messages import Message, Patience, Timing
-from benchmarks.oracle import relative_error
 from models import building, specs
 from variable_mgr.algorithms import Place
 from variable_mgr.reduction import Reduction

@@ -58,7 +58,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
     asked = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
-    chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus)
+    chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus, environ={})
     if chosen.num_devices < 2:
         raise UsageError("allreduce compares what several devices exchange: say --num_gpus=2 or more.")
     place = Place(tuple(f"/{chosen.device}:{i}" for i in range(chosen.num_devices)), "", chosen.virtual_gpus > 1)

@@ -64,7 +64,7 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=die_with_parent,
     )
     timed_out = False
     try:
@@ -78,7 +78,7 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
     except Terminated:
         _end(process, signal.SIGTERM, _GRACE_SECONDS)
         raise
-    _kill_group(process)  # whatever it has started and left behind
+    kill_group(process)  # whatever it has started and left behind
     returncode = -signal.SIGKILL if process.returncode is None else process.returncode
     return Ended(returncode, timed_out, _out_of_memory_kills() > kills, time.monotonic() - begin)
 
@@ -93,7 +93,7 @@ def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_
         pass
     except KeyboardInterrupt:
         interrupted = True
-    _kill_group(process)
+    kill_group(process)
     try:
         process.wait(_GRACE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -102,14 +102,16 @@ def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_
         raise KeyboardInterrupt
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process that was started in a session of its own, and all that it has started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """Is called in a new process, so that it does not outlive this one."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

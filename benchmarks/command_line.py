@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks import (
     allreduce_job,
+    cluster_options,
     config,
     data_job,
     device_options,
+    doctor_job,
     explain_job,
     flags,
     grid,
     hardware,
     input_job,
+    launch,
     main_job,
     report_job,
+    server_job,
+    started_cluster,
     sweep_job,
     verify_job,
 )
@@ -31,6 +37,8 @@ _VERBS = {
     "rerun": "the exact command of a record again: rerun RUN_ID [FILE ...]",
     "diff": "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
     "verify": "is the arithmetic of every variable manager right on these devices?",
+    "doctor": "does every task of a cluster answer, and how fast is the network between each two?",
+    "server": "a bare TensorFlow server, one task of a cluster, for any client's session",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "input": "how fast is each stage of the input, and which one limits it?",
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
@@ -43,6 +51,8 @@ _FLAGS = {
     "rerun": flags.RERUN_FLAGS,
     "diff": flags.DIFF_FLAGS,
     "verify": flags.VERIFY_FLAGS,
+    "doctor": flags.DOCTOR_FLAGS,
+    "server": flags.SERVER_FLAGS,
     "allreduce": flags.ALLREDUCE_FLAGS,
     "input": flags.INPUT_FLAGS,
     "explain": flags.RUN_FLAGS,
@@ -84,12 +94,9 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
         return _print_config(chosen) if values["print_config"] else explain_job.run(chosen)
     _refuse_words(rest, parsed.words)
-    if verb in ("verify", "allreduce"):
+    if verb == "allreduce":
         values = device_options.default_to_all(values, _count_gpus())
-    if verb in _MEASURING:
-        return _MEASURING[verb](values, arguments)
-    resolved = config.resolve(values, _count_gpus)
-    return _print_config(resolved) if values["print_config"] else main_job.run(resolved, arguments)
+    return _MEASURING[verb](values, arguments)
 
 
 def _allreduce(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -101,11 +108,52 @@ def _input(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
     return input_job.run(input_job.resolve(values, seconds, _count_gpus), command)
 
 
+def _run(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    resolved = config.resolve(values, _count_gpus)
+    if values["print_config"]:
+        return _print_config(resolved)
+    if started_cluster.is_asked_for(values):
+        return launch.run(resolved, values, command, _count_gpus, keeps_record=True)
+    return main_job.run(resolved, launch.command_of_user(command, values))
+
+
 def _verify(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
-    return verify_job.run(config.resolve(values, _count_gpus))
+    cluster, _ = cluster_options.resolve(values, os.environ)
+    if cluster:
+        values["variable_update"] = cluster_options.manager_for(cluster)
+    else:
+        values = device_options.default_to_all(values, _count_gpus())
+    return _start_or(verify_job.run, config.resolve(values, _count_gpus), values, command)
 
 
-_MEASURING = {"allreduce": _allreduce, "input": _input, "verify": _verify}
+def _doctor(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    return _start_or(doctor_job.run, doctor_job.resolve(values, _count_gpus), values, command)
+
+
+def _server(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    return server_job.run(server_job.resolve(values, _count_gpus))
+
+
+def _start_or(
+    work: Callable[[config.Config], ExitStatus],
+    resolved: config.Config,
+    values: dict[str, Any],
+    command: Sequence[str],
+) -> ExitStatus:
+    """Starts the cluster that the flags ask for, each task of which then works."""
+    if started_cluster.is_asked_for(values):
+        return launch.run(resolved, values, command, _count_gpus, keeps_record=False)
+    return work(resolved)
+
+
+_MEASURING = {
+    "run": _run,
+    "server": _server,
+    "allreduce": _allreduce,
+    "input": _input,
+    "verify": _verify,
+    "doctor": _doctor,
+}
 
 
 def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
@@ -132,7 +180,10 @@ def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[st
         raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
-    return {**values, "variable_update": words[0]} if words else values
+    chosen = {**values, "variable_update": words[0]} if words else values
+    smallest = catalog.NEED_A_CLUSTER.get(chosen["variable_update"])
+    hosts = ("local_cluster", "worker_hosts", "cluster_spec")
+    return {**chosen, "local_cluster": smallest} if smallest and not any(chosen[name] for name in hosts) else chosen
 
 
 def _count_gpus() -> int:

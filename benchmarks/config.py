@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks import device_options, input_options, variable_options
+from benchmarks import cluster_options, device_options, input_options, variable_options
+from benchmarks.cluster import Cluster
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
 from models import specs
@@ -35,6 +37,8 @@ class Config:
         visible_gpus: indices of the GPUs that may be used; None leaves all.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, of whichever kind.
+        num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
+        cluster: its tasks and their addresses; None for a single process.
         input: how images are read; None where they are made on the devices.
         notices: sentences for the user on how something was understood.
     """
@@ -56,6 +60,13 @@ class Config:
     num_intra_threads: int
     num_inter_threads: int
     log_device_placement: bool = _aside()
+
+    num_workers: int = 1
+    num_ps: int = 0
+    num_hosts: int = 1
+    cluster: Cluster | None = _aside(default=None)
+    start_timeout_seconds: float = _aside(default=300.0)
+    step_timeout_seconds: float = _aside(default=600.0)
 
     variable_update: str
     shared_on: Literal["cpu", "gpu"]
@@ -86,7 +97,12 @@ class Config:
     @property
     def batch_global(self) -> int:
         """Images per step over all devices."""
-        return self.batch_per_device * self.num_devices
+        return self.batch_per_device * self.towers_in_total
+
+    @property
+    def towers_in_total(self) -> int:
+        """Devices that train together, over all workers."""
+        return self.num_devices * self.num_workers
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, as JSON can hold them."""
@@ -95,6 +111,8 @@ class Config:
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can move the number."""
         aside = self.aside_fields()
+        if self.cluster is None:  # what a single process runs keeps the key it has always had
+            aside += ["num_workers", "num_ps", "num_hosts"]
         return {name: value for name, value in self.to_dict().items() if name not in aside}
 
     def session_options(self) -> dict[str, Any]:
@@ -116,12 +134,15 @@ DEFAULT_NUM_BATCHES = 100
 _LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
 
 
-def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
+def resolve(
+    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str] | None = None
+) -> Config:
     """Turns flag values (None: not given) into a configuration.
 
     Args:
         given: by flag name, as `flags.parse` returns them.
         count_gpus: asks how many GPUs there are; called only if that matters.
+        environ: where a cluster may be named, too; None for the environment variables.
 
     Raises:
         UsageError: a value out of range, or values that do not go together.
@@ -131,11 +152,11 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         spec = specs.find(given["model"] or "resnet50")
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
-    devices = device_options.resolve(given, count_gpus)
+    cluster, cluster_notices = cluster_options.resolve(given, os.environ if environ is None else environ)
+    devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: 10**6)
     on_gpu = devices["device"] == "gpu"
-    optimizer = given["optimizer"] or "sgd"
     data, data_notices = input_options.resolve(given, spec)
-    variables, variable_notices = variable_options.resolve(given, devices)
+    variables, variable_notices = variable_options.resolve(given, devices, cluster)
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
@@ -148,12 +169,10 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         num_intra_threads=_either(given["num_intra_threads"], 0),
         num_inter_threads=_either(given["num_inter_threads"], 0),
         log_device_placement=bool(given["log_device_placement"]),
+        **_of_cluster(cluster, given),
         **variables,
         **data,
-        optimizer=optimizer,
-        learning_rate=_either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]),
-        momentum=_either(given["momentum"], 0.9),
-        weight_decay=_either(given["weight_decay"], 4e-5),
+        **_optimizer(given, spec),
         seed=_either(given["tf_random_seed"], 1234),
         num_batches=_either(given["num_batches"], None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
         num_epochs=given["num_epochs"],
@@ -163,8 +182,32 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
         output_format=given["output_format"] or "text",
         display_every=_either(given["display_every"], 10),
         session_id=given["session_id"] or "",
-        notices=data_notices + variable_notices,
+        notices=data_notices + cluster_notices + variable_notices,
     )
+
+
+def _optimizer(given: Mapping[str, Any], spec: specs.ModelSpec) -> dict[str, Any]:
+    name = given["optimizer"] or "sgd"
+    return {
+        "optimizer": name,
+        "learning_rate": _either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[name]),
+        "momentum": _either(given["momentum"], 0.9),
+        "weight_decay": _either(given["weight_decay"], 4e-5),
+    }
+
+
+def _has_towers(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
+    """Returns whether the GPUs that are asked for must be here, and not with the workers."""
+    demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
+    return cluster is None or cluster.own.job == "worker" or not demanded
+
+
+def _of_cluster(cluster: Cluster | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    patience = {name: given[name] for name in ("start_timeout_seconds", "step_timeout_seconds") if given[name]}
+    if cluster is None:
+        return patience
+    sizes = {"num_workers": cluster.num_workers, "num_ps": cluster.num_ps, "num_hosts": cluster.num_hosts}
+    return {**patience, **sizes, "cluster": cluster}
 
 
 def _either(value: Any, default: Any) -> Any:
@@ -196,7 +239,14 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
 }
 # A share of the memory; the largest seed that NumPy takes.
 _AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
-_ABOVE_ZERO = ("num_epochs", "time_limit_seconds", "init_learning_rate", "gpu_memory_frac")
+_ABOVE_ZERO = (
+    "start_timeout_seconds",
+    "step_timeout_seconds",
+    "num_epochs",
+    "time_limit_seconds",
+    "init_learning_rate",
+    "gpu_memory_frac",
+)
 
 
 def _check(given: Mapping[str, Any]) -> None:

@@ -6,38 +6,47 @@ import dataclasses
 
 import tensorflow as tf
 
+from benchmarks import places
+from benchmarks.cluster import Cluster
 from benchmarks.errors import UsageError
 from benchmarks.hardware import gpu_inventory, usable_cores
+from benchmarks.places import HOST
 from variable_mgr.algorithms import Place
 
-HOST = "/cpu:0"
 # What is left of a GPU that is split: the CUDA context and libraries need some memory of their own.
 _DEFAULT_SPLIT_FRACTION = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Devices:
-    """The devices of one process.
+    """The devices that one process drives.
 
     Attributes:
-        towers: one name per tower.
+        place: the towers' devices, and what is around them.
         shared: where shared variables live and copied gradients are averaged, in turn.
-        virtual: whether several of them share a physical GPU.
         description: the same in words.
     """
 
-    towers: tuple[str, ...]
+    place: Place
     shared: tuple[str, ...]
     description: str
-    virtual: bool = False
 
     @property
-    def place(self) -> Place:
-        """Where gradients are reduced."""
-        return Place(self.towers, HOST, self.virtual)
+    def towers(self) -> tuple[str, ...]:
+        """Returns one name per tower."""
+        return self.place.towers
 
 
-def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices:
+def plan(
+    kind: str,
+    count: int,
+    *,
+    virtual_gpus: int,
+    shared_on: str,
+    cluster: Cluster | None = None,
+    manager: str = "",
+    group: int = 1,
+) -> Devices:
     """Names the devices of `count` towers.
 
     Args:
@@ -45,8 +54,11 @@ def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices
         count: how many.
         virtual_gpus: logical GPUs per physical GPU.
         shared_on: `cpu` for the host, `gpu` for the towers' own devices.
+        cluster: the tasks; None for a single process.
+        manager: the variable manager.
+        group: see `variable_mgr.algorithms.Place`.
     """
-    towers = tuple(f"/{kind}:{index}" for index in range(count))
+    place = places.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
     plural = "s" * (count > 1)
     if kind == "cpu":
         cores = usable_cores()
@@ -55,8 +67,10 @@ def plan(kind: str, count: int, *, virtual_gpus: int, shared_on: str) -> Devices
         description = f"{count} virtual GPU{plural}, {virtual_gpus} on each physical one"
     else:
         description = f"{count} GPU{plural}"
-    shared = (HOST,) if shared_on == "cpu" else towers
-    return Devices(towers=towers, shared=shared, description=description, virtual=virtual_gpus > 1)
+    if cluster:
+        description = f"{cluster.num_workers} workers, each with {description}"
+    shared = (place.host,) if shared_on == "cpu" else place.towers
+    return Devices(place=place, shared=shared, description=description)
 
 
 def require_gpus(count: int, *, virtual_gpus: int) -> None:

@@ -59,9 +59,34 @@ def _asynchronous_lines(measurement: Measurement) -> list[str]:
     if not counts:
         return []
     steps = sum(counts)
+    who = "worker" if measurement.worker_step_seconds else "tower"
     stale = ", ".join(f"{count / steps:.0%} {staleness}" for staleness, count in enumerate(counts) if count)
     shares = ", ".join(f"{len(seconds) / steps:.0%}" for seconds in towers)
-    return [f"staleness:      {stale} updates behind", f"tower steps:    {shares} per tower"]
+    return [f"staleness:      {stale} updates behind", f"{who} steps:   {' ' * (who == 'tower')}{shares} per {who}"]
+
+
+def _cluster_lines(record: Record) -> list[str]:
+    """Returns each worker's own rate, the slowest, and what went over the network, of a run of several processes."""
+    lines, derived = [], record.derived
+    steps = record.measurement.worker_step_seconds
+    if len(steps) > 1:
+        images = (record.measurement.images_per_step or 0) // len(steps)
+        rates = ", ".join(f"{statistics.rate(seconds, images):.2f}" for seconds in steps if seconds)
+        lines.append(f"workers:        {rates} images/sec")
+    if derived.straggler_ratio is not None:
+        what = "a step" if record.measurement.tower_step_seconds else "its gradients"
+        lines.append(
+            f"slowest:        worker {derived.slowest_worker} takes {derived.straggler_ratio:.2f} x as long to {what} "
+            "as the others"
+        )
+    sent = record.placement.get("sent_per_step") or {}
+    if record.config.get("cluster") and sent.get("total_bytes"):
+        words = f"network:        {sent['total_bytes'] / 1e6:.1f} MB between processes per step"
+        if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
+            mean_seconds = sum(record.measurement.step_seconds) / len(record.measurement.step_seconds)
+            words += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
+        lines.append(words)
+    return lines
 
 
 def _input_lines(record: Record) -> list[str]:
@@ -95,6 +120,9 @@ class Display(Protocol):
     def finish(self, record: Record) -> None:
         """The run has ended: here is what came of it."""
 
+    def part(self, measurement: Measurement, task: str, leader: str) -> None:
+        """The run has ended, and this process was one of many: here is what it measured; the leader has the rest."""
+
     def stored(self, where: str) -> None:
         """The record is on disk."""
 
@@ -117,6 +145,9 @@ class JsonDisplay:
     def finish(self, record: Record) -> None:
         """Prints the record."""
         say(record.to_json())
+
+    def part(self, measurement: Measurement, task: str, leader: str) -> None:
+        """Prints nothing."""
 
     def stored(self, where: str) -> None:
         """Prints nothing."""
@@ -181,12 +212,23 @@ class TextDisplay:
             say(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
             p50, p99 = derived.step_ms_p50, derived.step_ms_p99
             say(f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile")
-            for line in [*_asynchronous_lines(record.measurement), *_input_lines(record)]:
+            for line in [
+                *_cluster_lines(record),
+                *_asynchronous_lines(record.measurement),
+                *_input_lines(record),
+            ]:
                 say(line)
             first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
             say(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
         if self._started:
             say(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
+
+    def part(self, measurement: Measurement, task: str, leader: str) -> None:
+        """Prints this process' own rate."""
+        seconds = measurement.step_seconds
+        own = statistics.rate(seconds, measurement.images_per_step or 0)
+        say(_RULE)
+        say(f"{task}: {own:.2f} images/sec in {len(seconds)} steps; {leader} has the total and keeps the record")
 
     def stored(self, where: str) -> None:
         """Prints where the record is."""

@@ -16,6 +16,8 @@ class ExitStatus(enum.IntEnum):
     USAGE = 2
     RUN_FAILED = 4
     DATA = 5
+    CLUSTER = 6
+    TIMEOUT = 124
     INTERRUPTED = 130
     TERMINATED = 143
 
@@ -44,6 +46,19 @@ class OutOfMemoryError(BenchError):
     """A device or the host could not give the memory that the run asked for."""
 
     record_status = Status.OUT_OF_MEMORY
+
+
+class ClusterError(BenchError):
+    """Another process of the cluster is missing, has gone, or is not what it should be."""
+
+    exit_status = ExitStatus.CLUSTER
+
+
+class OverdueError(BenchError):
+    """Something took longer than it may."""
+
+    exit_status = ExitStatus.TIMEOUT
+    record_status = Status.TIMEOUT
 
 
 class InvalidRunError(BenchError):

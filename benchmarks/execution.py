@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -18,21 +16,12 @@ from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.errors import InvalidRunError, UsageError
-from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
-from benchmarks.measuring import (
-    TRY_SMALLER_STEPS,
-    AnyOf,
-    Deadline,
-    FixedSteps,
-    Observed,
-    StoppingRule,
-    Taken,
-    run_phase,
-    timed,
-)
-from benchmarks.model_traffic import model_traffic
+from benchmarks.measuring import TRY_SMALLER_STEPS
+from benchmarks.model_traffic import sent_per_step
 from benchmarks.placement_table import placement_table
-from benchmarks.run_log import RunLog, process_age_seconds
+from benchmarks.run_log import RunLog
+from benchmarks.stepping import FIRST_STEPS, measure, stepping
+from benchmarks.team import Team
 from models import building, specs, splitting
 from results.input_verdict import WORTH_A_WORD
 from variable_mgr import factory
@@ -50,7 +39,7 @@ class _Built:
     placement: Mapping[str, Any]
 
 
-def execute(config: Config, log: RunLog, display: Display) -> None:
+def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Runs `config` and fills `log` as it goes.
 
     Raises:
@@ -62,32 +51,81 @@ def execute(config: Config, log: RunLog, display: Display) -> None:
     spec = specs.find(config.model)
     devices = _devices(config)
     tf.config.experimental.enable_tensor_float_32_execution(False)  # fp32 means fp32; TensorFlow's default is TF32
-    with tf.Graph().as_default() as graph:
+    team.expect("Building the graph", FIRST_STEPS * config.step_timeout_seconds)
+    with tf.Graph().as_default() as graph, tf.device(team.device or None):
         built = _build(config, spec, devices)
         log.placement = built.placement
         log.data_set = built.input.source.identify() if built.input.source else None
         display.start(_facts(config, spec, built.input.description, log.placement))
         steps = config.num_batches or _steps_of_epochs(config, built.input)
         try:
-            with tf.compat.v1.Session(graph=graph, config=_session_config(config)) as session:
-                built.step.initialize(session, built.input.initializers)
-                with _stepping(session, built.step) as take:
-                    _measure(config, steps, take, log, display)
-                if built.input.skipping:
-                    log.skipped_records = built.input.skipping.close()
-                if built.drift is not None:
-                    log.replica_drift = float(session.run(built.drift))
-                weights_are_finite = bool(session.run(built.finite))
+            options = session_config(config)
+            team.configure(options)
+            with tf.compat.v1.Session(team.target, graph=graph, config=options) as session:
+                log.weights_are_finite = _run(config, built, session, steps, log, display, team)
         except tf.errors.OpError as error:
-            raise built.input.translate(error, config.num_classes) from error
-    if not weights_are_finite:
-        raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
-    if log.replica_drift:
-        raise InvalidRunError(
-            f"After the run the copies of the variables differ by up to {log.replica_drift:g}, and they must be "
-            "equal: this is a fault of the suite or of TensorFlow; please report it."
-        )
+            raise team.explain(error) or built.input.translate(error, config.num_classes) from error
+    team.expect_nothing()
     log.input_stages = _slow_input(config, built.input, log, display)
+    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
+    _require_valid(log)
+
+
+def _require_valid(log: RunLog) -> None:
+    """Checks what all workers have reported, so that all come to the same end.
+
+    Raises:
+        InvalidRunError: the numbers must not be used.
+    """
+    if not log.measurement().step_seconds:
+        raise InvalidRunError(
+            "While all workers measured, they did not complete as many steps as there are workers, so there is no "
+            "common rate: give more --num_batches."
+        )
+    if not all(report["weights_are_finite"] for report in log.reports):
+        raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
+    drift = log.measurement().replica_drift
+    if drift:
+        raise InvalidRunError(
+            f"After the run the copies of the variables differ by up to {drift:g}, and they must be equal: this is a "
+            "fault of the suite or of TensorFlow; please report it."
+        )
+
+
+def _run(
+    config: Config,
+    built: _Built,
+    session: tf.compat.v1.Session,
+    steps: int,
+    log: RunLog,
+    display: Display,
+    team: Team,
+) -> bool:
+    """Does all that needs the session; returns whether the weights are finite in the end."""
+    # For what meets the others' collectives, and nothing else: each such run counts, and all must count alike.
+    options = tf.compat.v1.RunOptions()
+    options.experimental.collective_graph_key = team.collective_key
+    built.step.initialize(
+        session,
+        built.input.initializers,
+        alone=team.is_leader,
+        shared_is_there=lambda: _all_have(team, "initialised their variables", config),
+        options=options,
+    )
+    with stepping(session, built.step, options) as stepper:
+        measure(config, steps, stepper, log, display, team)
+    team.meet("measured", patient=True)
+    team.expect("Looking at the variables after the run", FIRST_STEPS * config.step_timeout_seconds)
+    if built.input.skipping:
+        log.skipped_records = built.input.skipping.close()
+    if built.drift is not None:
+        log.replica_drift = float(session.run(built.drift, options=options))
+    return bool(session.run(built.finite))
+
+
+def _all_have(team: Team, done: str, config: Config) -> None:
+    team.meet(done)
+    team.expect("Preparing the first step", FIRST_STEPS * config.step_timeout_seconds)
 
 
 def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
@@ -103,10 +141,9 @@ def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
         divided=trained.divided,
     )
     step = _build_step(config, trained, tower_input, devices, manager)
-    sent: dict[str, int | None] = {}
+    sent: dict[str, Any] = {}
     if not config.forward_only:
-        by_formula = model_traffic(config, model)
-        sent = {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+        sent = sent_per_step(config, model, devices.place, manager)
     return _Built(
         input=tower_input,
         step=step,
@@ -114,35 +151,6 @@ def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
         finite=_all_finite(manager),
         placement={**placement_table(manager, devices, training=not config.forward_only), "sent_per_step": sent},
     )
-
-
-@contextlib.contextmanager
-def _stepping(session: tf.compat.v1.Session, step: training.Step) -> Iterator[Callable[[], Taken]]:
-    """Yields what takes a global step, as long as it is needed."""
-    takes = [_take(session, loop) for loop in step.loops]
-    if step.loops[0].staleness is None:
-        (take,) = takes
-
-        def together() -> tuple[float, Observed]:
-            loss, _, observed = take()
-            return loss, observed
-
-        yield timed(together)
-        return
-    with FreeRunningTowers(takes) as towers:
-        yield towers.take
-
-
-def _take(session: tf.compat.v1.Session, loop: training.Loop) -> TakeTowerStep:
-    """Returns what runs a loop once, and returns its loss, its staleness (0 if it has none), and what was observed."""
-    staleness = [] if loop.staleness is None else [loop.staleness]
-    run = session.make_callable([loop.loss, *loop.observed.values(), *staleness, loop.operation])
-
-    def take() -> tuple[float, int, Observed]:
-        loss, *values = run()
-        return loss, values[-2] if staleness else 0, dict(zip(loop.observed, values, strict=False))
-
-    return take
 
 
 def _all_finite(manager: VariableManager) -> tf.Tensor:
@@ -156,16 +164,22 @@ def _all_finite(manager: VariableManager) -> tf.Tensor:
 
 
 def _devices(config: Config) -> Devices:
-    if config.device == "gpu":
+    if config.device == "gpu" and (config.cluster is None or config.cluster.own.job == "worker"):
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     elif config.data_format == "NCHW":
         device_planning.require_nchw_on_cpu()
     return device_planning.plan(
-        config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on
+        config.device,
+        config.num_devices,
+        virtual_gpus=config.virtual_gpus,
+        shared_on=config.shared_on,
+        cluster=config.cluster,
+        manager=config.variable_update,
     )
 
 
-def _session_config(config: Config) -> tf.compat.v1.ConfigProto:
+def session_config(config: Config) -> tf.compat.v1.ConfigProto:
+    """Returns what the configuration says of a session, or of a task's server."""
     return device_planning.session_config(config.device, config.num_devices, **config.session_options())
 
 
@@ -215,23 +229,6 @@ def _slow_input(config: Config, tower_input: run_input.RunInput, log: RunLog, di
         return {}
     display.phase("measuring the input's stages", None)
     return input_stages.measure_after_run(config, tower_input.source)
-
-
-def _measure(config: Config, steps: int, take: Callable[[], Taken], log: RunLog, display: Display) -> None:
-    """Takes the first step, the warm-up and the measured steps."""
-    deadline: list[StoppingRule] = []
-    age = process_age_seconds()
-    log.startup_seconds = age
-    if config.time_limit_seconds is not None:
-        deadline = [Deadline(time.perf_counter() + config.time_limit_seconds - age)]
-    plan = (
-        ("first step", 1, log.first),
-        ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
-        ("measuring", steps, log.measured),
-    )
-    for name, count, phase in plan:
-        display.phase(name, count)
-        run_phase(take, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
 
 
 def _facts(config: Config, spec: specs.ModelSpec, data: str, placement: Mapping[str, Any]) -> dict[str, str]:

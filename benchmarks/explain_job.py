@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks import process_environment
+from benchmarks import explain_cluster, process_environment
 from benchmarks.config import Config
 from benchmarks.display import say
 from benchmarks.errors import ExitStatus, UsageError
@@ -13,7 +15,7 @@ from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
 from variable_mgr.modifiers import why_not
-from variable_mgr.traffic import Traffic
+from variable_mgr.traffic import FLOAT32_BYTES, Traffic
 
 if TYPE_CHECKING:
     from models.building import Model
@@ -58,6 +60,10 @@ def run(config: Config) -> ExitStatus:
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
+    if config.cluster:
+        sizes = [(v.kind, FLOAT32_BYTES * math.prod(v.shape)) for v in model.variables]
+        _say_facts(explain_cluster.facts(config, config.cluster, sizes), explain_cluster.diagram(config))
+        return ExitStatus.OK
     dense = dense_share(model, config.batch_per_device)
     if config.modifiers.fc_model_parallel and (
         problem := splitting.why_not(splitting.split(model), config.num_devices)
@@ -76,11 +82,15 @@ def run(config: Config) -> ExitStatus:
         f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%} of the operations of {config.model}",
         **_dividing(config, model),
     }
+    _say_facts(facts, _diagram(config))
+    return ExitStatus.OK
+
+
+def _say_facts(facts: Mapping[str, str], diagram: str) -> None:
     width = max(map(len, facts)) + 1
     for name, value in facts.items():
         say(f"{name + ':':{width}} {value}")
-    say("\n" + _diagram(config))
-    return ExitStatus.OK
+    say("\n" + diagram)
 
 
 def _dividing(config: Config, model: Model) -> dict[str, str]:

@@ -12,6 +12,7 @@ from absl import flags as absl_flags
 
 from benchmarks.errors import UsageError, did_you_mean
 
+_LONGEST_CHOICES = 90
 _TRUE_OR_FALSE = ("true", "false")
 _PRESETS = Path(__file__).resolve().parent / "presets"
 
@@ -70,9 +71,12 @@ def describe(groups: Groups) -> str:
     for title, group in groups.items():
         lines.append(f"\n{title}:")
         for flag in group:
-            value = "" if flag.kind is bool else "=" + ("|".join(flag.choices) or flag.kind.__name__.upper())
+            choices, text = "|".join(flag.choices), flag.help
+            if len(choices) > _LONGEST_CHOICES:
+                choices, text = "", f"{text}; one of {', '.join(flag.choices)}"
+            value = "" if flag.kind is bool else "=" + (choices or flag.kind.__name__.upper())
             lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
-            lines += textwrap.wrap(flag.help, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines += textwrap.wrap(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 

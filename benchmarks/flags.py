@@ -43,16 +43,34 @@ RUN_FLAGS: Groups = {
         ),
         Flag("num_gpus", int, "devices, one tower each; with --device=cpu, logical CPU devices (default 1)"),
         Flag("gpus", str, "which GPUs may be used, such as 0,2 (default: all that are visible)"),
-        Flag(
-            "virtual_gpus",
-            str,
-            "split each GPU into this many (default 1; auto: as many as --num_gpus needs)",
-        ),
+        Flag("virtual_gpus", str, "split each GPU into this many (default 1; auto: as many as --num_gpus needs)"),
         Flag("gpu_memory_frac", float, "share of a GPU's memory that may be taken, 0 to 1"),
         Flag("allow_growth", bool, "take a GPU's memory as it is needed, not all at the start"),
         Flag("num_intra_threads", int, "threads within one operation; 0: TensorFlow's default"),
         Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default"),
         Flag("log_device_placement", bool, "print where each operation runs"),
+    ),
+    "Several processes": (
+        Flag("local_cluster", str, "start them all on this host, such as ps:1,worker:2 (ps=1,worker=2 will do)"),
+        Flag(
+            "private_network",
+            bool,
+            "with --local_cluster: in a network that nothing else can reach (default, where the kernel permits it)",
+        ),
+        Flag("hosts", str, "with --ssh: start a worker on each, and where wanted a parameter server"),
+        Flag("ssh", bool, "with --hosts: same directory and Python there as here, and no password asked for"),
+        Flag("job_name", str, "what this process is", ("ps", "worker", "controller")),
+        Flag("task_index", int, "which of its job's tasks this process is, from 0"),
+        Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
+        Flag("worker_hosts", str, "addresses of the workers, likewise"),
+        Flag("controller_host", str, "distributed_all_reduce: the address of the client, if it is no worker"),
+        Flag("cluster_spec", str, "all addresses in one, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
+        Flag("cluster", str, "slurm: addresses and role come from srun (default: from TF_CONFIG, if set)", ("slurm",)),
+        Flag("num_ps", int, "with --cluster=slurm: how many of the tasks are parameter servers (default 0)"),
+        Flag("server_port", int, "with --cluster=slurm or --hosts: of the first task of each (default 50000)"),
+        Flag("server_protocol", str, "between processes; TensorFlow has one left (default grpc)", ("grpc",)),
+        Flag("start_timeout_seconds", float, "wait so long for all processes to be there (default 300)"),
+        Flag("step_timeout_seconds", float, "a step may take so long (default 600)"),
     ),
     "Variables and gradients": (
         Flag(
@@ -80,7 +98,8 @@ RUN_FLAGS: Groups = {
         Flag(
             "all_reduce_spec",
             str,
-            f"how replicated reduces gradients: {', '.join(ALGORITHMS)}; ALG#K in K shards; ALG:SIZE:ALG by size in "
+            f"how replicated (distributed_all_reduce) reduces gradients: {', '.join(ALGORITHMS)}; ALG#K in K shards; "
+            "ALG/ALG within a worker and across workers; ALG:SIZE:ALG by size in "
             "elements, such as pscpu:32K:xring#2 (default: pscpu or psgpu, by --local_parameter_device)",
         ),
         Flag("hierarchical_copy", bool, "the same as --all_reduce_spec=hierarchical"),
@@ -191,7 +210,12 @@ VERIFY_FLAGS: Groups = {
         _ALL_DEVICES if flag.name == "num_gpus" else flag
         for flag in RUN_FLAGS["Devices"]
         if flag.name not in _NOT_FOR_VERIFY
-    ]
+    ],
+    "Several processes": RUN_FLAGS["Several processes"],
+}
+SERVER_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")}
+DOCTOR_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Devices", "Several processes")} | {
+    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"]
 }
 
 _CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group")

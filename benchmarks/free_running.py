@@ -83,7 +83,19 @@ class FreeRunningTowers:
         self._all_have_begun.set()
         loss = statistics.fmean(step.loss for step in steps)
         observed = {name: statistics.fmean(step.observed[name] for step in steps) for name in steps[0].observed}
-        return Taken(self._window_end - begin, loss, steps, observed)
+        return Taken(self._window_end - begin, loss, steps, observed, self._window_end)
+
+    def forget(self) -> None:
+        """Forgets what has been completed and not been taken: the next global step begins now.
+
+        Raises:
+            Exception: what a tower's step raised.
+        """
+        self._window_end = self._clock()
+        while not self._completed.empty():
+            completed = self._completed.get()
+            if isinstance(completed, BaseException):
+                raise completed
 
     def _run(self, number: int, take: TakeTowerStep) -> None:
         try:

@@ -13,8 +13,9 @@ from benchmarks import config, flags
 from benchmarks.config import Config
 from benchmarks.errors import UsageError
 
-# Their values have commas of their own.
-_NO_LISTS = ("gpus",)
+# Their values have commas of their own; of some, several are told apart by semicolons.
+_NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec")
+_SEMICOLONS = ("local_cluster",)
 # What is decided for all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
 
@@ -73,7 +74,13 @@ def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     for name, text in given.items():
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-    return {name: [text] if name in _NO_LISTS else text.split(",") for name, text in given.items()}
+    return {name: _values(name, text) for name, text in given.items()}
+
+
+def _values(name: str, text: str) -> list[str]:
+    if name in _NO_LISTS:
+        return [text]
+    return text.split(";" if name in _SEMICOLONS else ",")
 
 
 def of_suite(path: Path) -> list[dict[str, list[str]]]:

@@ -37,7 +37,7 @@ def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callab
     Raises:
         UsageError: nothing is to be read, or a value makes no sense.
     """
-    chosen = config.resolve(values, count_gpus)
+    chosen = config.resolve(values, count_gpus, environ={})
     if chosen.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: say which with --data_dir=DIR.")
     if seconds is not None and seconds <= 0:

@@ -43,6 +43,7 @@ class InputSpec:
         data_format: layout of the images.
         num_classes: labels are below it.
         seed: equal seeds give equal inputs.
+        worker, workers: which of how many processes this is; each has images of its own.
     """
 
     batch_per_device: int
@@ -51,6 +52,8 @@ class InputSpec:
     num_classes: int
     seed: int
     channels: int = NUM_CHANNELS
+    worker: int = 0
+    workers: int = 1
 
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:
@@ -63,7 +66,7 @@ def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]
     inputs = []
     for tower, device in enumerate(tower_devices):
         with tf.device(device), tf.name_scope(f"synthetic_{tower}"):
-            draw = (spec.seed, tower)
+            draw = (spec.seed, spec.worker * len(tower_devices) + tower)
             images = tf.random.stateless_normal((spec.batch_per_device, *shape), draw)
             labels = tf.random.stateless_uniform((spec.batch_per_device,), draw, 0, spec.num_classes, tf.int64)
             inputs.append(TowerInput(*(_resident(value) for value in (images, labels))))

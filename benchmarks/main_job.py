@@ -8,17 +8,20 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import hardware, process_environment
+from benchmarks import hardware, places, process_environment
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
+from benchmarks.guard import Guard
 from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run
 from benchmarks.run_log import RunLog
+from benchmarks.team import Alone
 from models import specs
 from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
 from results.record import Record, Status, trustworthy
+from results.store import Store
 from results.synthetic import synthetic_ratio
 
 
@@ -34,6 +37,8 @@ class Outcome:
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, says what came of it, and keeps a record of it.
 
+    In a cluster this is one of its tasks, and the leader keeps the record of all.
+
     Args:
         config: what to run.
         command: the words of the command line, for the record.
@@ -45,14 +50,38 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     for notice in config.notices:
         warn(notice)
     process_environment.prepare(
-        device=config.device, visible_gpus=config.visible_gpus, log_placement=config.log_device_placement
+        device=config.device if config.cluster is None or config.cluster.own.job == "worker" else "cpu",
+        visible_gpus=config.visible_gpus,
+        log_placement=config.log_device_placement,
+        peers=list(config.cluster.tasks.values()) if config.cluster else (),
     )
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    log = RunLog(images_per_step=config.batch_global, towers=config.num_devices)
+    images = config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices
+    log = RunLog(images_per_step=images, towers=config.num_devices)
     display = _display(config)
-    outcome = _attempt(config, log, display)
+
+    def finish(outcome: Outcome) -> ExitStatus:
+        return _finish(config, log, display, provenance, store, outcome)
+
+    guard = Guard(lambda error: finish(_outcome_of(error)))
+    guard.start()
+    outcome = _attempt(config, log, display, guard)
+    guard.stop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return finish(outcome)
+
+
+def _finish(
+    config: Config, log: RunLog, display: Display, provenance: Provenance, store: Store, outcome: Outcome
+) -> ExitStatus:
+    """Says what came of the run, and keeps the record of it if that is this process' task."""
+    if config.cluster and config.cluster.own != config.cluster.leader:
+        if outcome.reason:
+            warn(outcome.reason)
+        elif log.reports:
+            display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
+        return outcome.exit_status
     record = _record(config, log, outcome, provenance)
     ratio = synthetic_ratio(record, store.jsonl_path)
     record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
@@ -72,23 +101,32 @@ def _display(config: Config) -> Display:
         return JsonDisplay()
     return TextDisplay(
         display_every=config.display_every,
-        images_per_step=config.batch_global,
+        images_per_step=_images_per_line(config),
         terminal=sys.stderr.isatty(),
         accuracies=config.print_training_accuracy,
     )
 
 
-def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
+def _images_per_line(config: Config) -> int:
+    """Returns how many images a step is of that this process sees: its own, where workers go their own way."""
+    alone = config.cluster is not None and config.modifiers.asynchronous
+    return config.batch_per_device * config.num_devices if alone else config.batch_global
+
+
+def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
     signal.signal(signal.SIGTERM, raise_terminated)
     try:
         process_environment.import_tensorflow()
-        from benchmarks import execution
+        from benchmarks import cluster_job, execution
 
-        execution.execute(config, log, display)
+        if config.cluster:
+            cluster_job.train(config, config.cluster, log, display, guard)
+        else:
+            execution.execute(config, log, display, Alone(guard))
     except UsageError:
         raise
     except BenchError as error:
-        return Outcome(error.record_status, str(error), error.exit_status)
+        return _outcome_of(error)
     except KeyboardInterrupt:
         return Outcome(Status.INTERRUPTED, "Interrupted by Ctrl-C.", ExitStatus.INTERRUPTED)
     except Terminated:
@@ -104,9 +142,14 @@ def _attempt(config: Config, log: RunLog, display: Display) -> Outcome:
     return Outcome()
 
 
+def _outcome_of(error: BenchError) -> Outcome:
+    return Outcome(error.record_status, str(error), error.exit_status)
+
+
 def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement = log.measurement()
-    derived = derive(measurement, config.num_devices) if trustworthy(outcome.status) else Derived()
+    stated = trustworthy(outcome.status) and _is_of_all(config, log)
+    derived = derive(measurement, config.towers_in_total) if stated else Derived()
     spec = specs.find(config.model)
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
@@ -124,10 +167,19 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     )
 
 
+def _is_of_all(config: Config, log: RunLog) -> bool:
+    """Returns whether what is known is of all that trained: a worker that was interrupted knows only its own part."""
+    return _drives_all(config) or len(log.reports) == config.num_workers
+
+
+def _drives_all(config: Config) -> bool:
+    return config.cluster is None or config.variable_update in places.IN_GRAPH
+
+
 def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
     conditions = Conditions(
         load_per_core=load_per_core,
-        cpu_devices=config.num_devices if config.device == "cpu" else 0,
+        cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,
     )

@@ -80,13 +80,15 @@ class TowerStep:
 class Taken:
     """One global step that was taken: its time, its mean loss, and its parts where towers go their own way.
 
-    `observed` are more numbers of it, by the name of their field in `results.record.Measurement`.
+    `observed` are more numbers of it, by the name of their field in `results.record.Measurement`; `ended_at` is what
+    the clock read at its end.
     """
 
     seconds: float
     loss: float
     tower_steps: Sequence[TowerStep] = ()
     observed: Observed = dataclasses.field(default_factory=dict)
+    ended_at: float = 0.0
 
 
 @dataclasses.dataclass
@@ -97,6 +99,7 @@ class Phase:
     losses: list[float] = dataclasses.field(default_factory=list)
     tower_steps: list[TowerStep] = dataclasses.field(default_factory=list)
     observed: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    ended_at: list[float] = dataclasses.field(default_factory=list)
 
 
 def timed(step: Callable[[], tuple[float, Observed]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
@@ -110,7 +113,8 @@ def timed(step: Callable[[], tuple[float, Observed]], clock: Clock = time.perf_c
     def take() -> Taken:
         begin = clock()
         loss, observed = step()
-        return Taken(clock() - begin, float(loss), observed=observed)
+        end = clock()
+        return Taken(end - begin, float(loss), observed=observed, ended_at=end)
 
     return take
 
@@ -137,6 +141,7 @@ def run_phase(
         taken = take()
         phase.step_seconds.append(taken.seconds)
         phase.losses.append(taken.loss)
+        phase.ended_at.append(taken.ended_at)
         phase.tower_steps += taken.tower_steps
         for name, value in taken.observed.items():
             phase.observed.setdefault(name, []).append(float(value))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from benchmarks.config import Config
 from models import splitting
 from models.building import Model
+from variable_mgr import network_traffic
+from variable_mgr.algorithms import Place
+from variable_mgr.manager import VariableManager
 from variable_mgr.traffic import DividedLayers, Traffic, traffic
 
 
@@ -57,6 +61,19 @@ def model_traffic(config: Config, model: Model) -> Traffic:
         shared_on_host=config.shared_on == "cpu",
         divided=divided,
     )
+
+
+def sent_per_step(config: Config, model: Model, place: Place, manager: VariableManager) -> dict[str, Any]:
+    """Returns for the record what is sent in a step: in a process between devices, in a cluster between processes."""
+    if config.cluster is None:
+        by_formula = model_traffic(config, model)
+        return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+    sent = network_traffic.links(config.variable_update, config.modifiers, place, manager.placed())
+    return {
+        "links": dict(sent),
+        "total_bytes": sum(sent.values()) if sent else None,
+        "busiest_ps_bytes": network_traffic.busiest_server(sent),
+    }
 
 
 def _layers(split: splitting.SplitModel, batch_per_device: int) -> DividedLayers:

@@ -8,8 +8,7 @@ and on one device with the N-fold batch.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -17,125 +16,107 @@ import tensorflow as tf
 
 from benchmarks import objectives, optimizers, training
 from benchmarks.devices import HOST, Devices
+from benchmarks.expectations import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
 from benchmarks.inputs import TowerInput
+from benchmarks.team import Alone, Team
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.manager import VariableManager
 
-STEPS = 5
-_RATE = _DECAY = 2.0**-4
-_MOMENTUM = 0.9
-_X = np.arange(-1.0, 15.0)
-_PER_TOWER = 2
+_STEP_SECONDS = 120.0
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 
 MakeManager = Callable[..., VariableManager]
 
 
-@dataclasses.dataclass
-class Trajectory:
-    """The scalars a and b of every copy, and the mean loss, after each step."""
-
-    a: list[list[float]] = dataclasses.field(default_factory=list)
-    b: list[list[float]] = dataclasses.field(default_factory=list)
-    loss: list[float] = dataclasses.field(default_factory=list)
-
-    def error(self, other: Trajectory) -> float:
-        """Returns the largest relative difference, absolute below 1; infinite if steps or copies are missing."""
-        pairs = ((self.a, other.a), (self.b, other.b), (self.loss, other.loss))
-        return max(relative_error(np.asarray(mine), np.asarray(theirs)) for mine, theirs in pairs)
-
-
-def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
-    """Returns the largest relative difference, absolute below 1; infinite for other shapes or what is not finite."""
-    if got.shape != wanted.shape or not np.isfinite(got).all():
-        return float("inf")
-    return float(np.max(np.abs(got - wanted) / np.maximum(1.0, np.abs(wanted))))
-
-
-def expected(
-    towers: int, optimizer: str, *, exchanged: bool, mode: str = "plain", copies: int = 0, average_every: int = 0
+def trained(
+    make_manager: MakeManager,
+    devices: Devices,
+    optimizer: str,
+    config: tf.compat.v1.ConfigProto,
+    team: Team | None = None,
+    *,
+    in_turn: bool = False,
 ) -> Trajectory:
-    """Computes what must come out, one model per tower, in float64.
+    """Trains the scalars under a manager and returns what came out, as this process sees it.
 
     Args:
-        towers: how many.
+        make_manager: makes the manager under test.
+        devices: of this process' towers.
         optimizer: `sgd` or `momentum`.
-        exchanged: whether the gradients are averaged over the towers.
-        mode: `plain`; `relaxed` applies the gradients of the step before, zeros first; `staged` computes with the
-            weights of two updates ago and applies the gradients of the step before, the first of which are of batch 0,
-            which filled the stages.
-        copies: how many copies of the weights to report; 0: one per tower.
-        average_every: steps after which the weights of all towers are set to their mean; 0: never.
+        config: of the session.
+        team: the processes that train together.
+        in_turn: the workers' steps follow each other.
     """
-    weights = np.tile([[1.0], [2.0]], (1, towers))  # [a or b, tower]
-    momentum, velocity = (_MOMENTUM if optimizer == "momentum" else 0.0), np.zeros_like(weights)
-    history, earlier, trajectory = [weights, weights], np.zeros_like(weights), Trajectory()
-    for step in range(-1 if mode == "staged" else 0, STEPS):
-        batch = step + 1 if mode == "staged" else step
-        used = history[-2] if mode == "staged" else weights
-        numbers = np.take(_X, np.arange(_PER_TOWER * towers * batch, _PER_TOWER * towers * (batch + 1)), mode="wrap")
-        mean_x = numbers.reshape(towers, _PER_TOWER).mean(axis=1)
-        gradients = mean_x * used[::-1] + _DECAY * used
-        if exchanged:
-            gradients = np.tile(gradients.mean(axis=1, keepdims=True), (1, towers))
-        applied, earlier = (gradients if mode == "plain" else earlier), gradients
-        if step < 0:
-            continue
-        velocity = momentum * velocity + applied
-        weights = weights - _RATE * velocity
-        if average_every and (step + 1) % average_every == 0:
-            weights = np.tile(weights.mean(axis=1, keepdims=True), (1, towers))
-        history.append(weights)
-        trajectory.loss.append(float(np.mean(mean_x * used[0] * used[1])))
-        trajectory.a.append([float(value) for value in weights[0][: copies or towers]])
-        trajectory.b.append([float(value) for value in weights[1][: copies or towers]])
-    return trajectory
-
-
-def expected_in_turn(towers: int, optimizer: str) -> Trajectory:
-    """Computes what must come out if the towers of a parameter server apply their own gradients, one after the other.
-
-    Every tower's step draws the numbers of all towers and uses its own part, see `_numbers`.
-    """
-    weights, momentum, trajectory = np.array([1.0, 2.0]), (_MOMENTUM if optimizer == "momentum" else 0.0), Trajectory()
-    velocity = np.zeros_like(weights)
-    for step in range(STEPS):
-        losses = []
-        for tower in range(towers):
-            begin = _PER_TOWER * (towers * (step * towers + tower) + tower)
-            mean_x = np.take(_X, np.arange(begin, begin + _PER_TOWER), mode="wrap").mean()
-            losses.append(mean_x * weights[0] * weights[1])
-            velocity = momentum * velocity + mean_x * weights[::-1] + _DECAY * weights
-            weights = weights - _RATE * velocity
-        trajectory.loss.append(float(np.mean(losses)))
-        trajectory.a.append([float(weights[0])])
-        trajectory.b.append([float(weights[1])])
-    return trajectory
-
-
-def trained(
-    make_manager: MakeManager, devices: Devices, optimizer: str, config: tf.compat.v1.ConfigProto
-) -> Trajectory:
-    """Trains the scalars under a manager and returns what came out."""
-    with tf.Graph().as_default() as graph:
+    team = team or Alone()
+    options = tf.compat.v1.RunOptions()
+    options.experimental.collective_graph_key = team.collective_key
+    with tf.Graph().as_default() as graph, tf.device(team.device or None), graph.container(_container(devices)):
         step = training.build_training_step(
             _product_model(),
-            _numbers(devices.towers),
+            _numbers(devices),
             devices,
             manager=make_manager(),
-            optimizer=optimizers.make(optimizer, learning_rate=_RATE, momentum=_MOMENTUM),
-            objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=_DECAY),
+            optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
+            objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
         )
         a, b = _copies("a"), _copies("b")
         trajectory = Trajectory()
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            step.initialize(session)
-            for _ in range(STEPS):
-                trajectory.loss.append(step.run(session))
+        with tf.compat.v1.Session(team.target, graph=graph, config=_configured(config, team)) as session:
+            _initialize(step, session, team, devices, options)
+            for number in range(STEPS):
+                if in_turn:
+                    trajectory.loss.append(_in_turn(step, session, team, devices, number))
+                else:
+                    trajectory.loss.append(_bounded(step, session, team, options))
                 trajectory.a.append([float(value) for value in session.run(a)])
                 trajectory.b.append([float(value) for value in session.run(b)])
     return trajectory
+
+
+def _container(devices: Devices) -> str:
+    """Names what keeps the shared state of one graph apart from that of the next one in the same cluster."""
+    return f"oracle{devices.place.group}"
+
+
+def _configured(config: tf.compat.v1.ConfigProto, team: Team) -> tf.compat.v1.ConfigProto:
+    team.configure(config)
+    return config
+
+
+def _initialize(
+    step: training.Step,
+    session: tf.compat.v1.Session,
+    team: Team,
+    devices: Devices,
+    options: tf.compat.v1.RunOptions,
+) -> None:
+    name = f"{_container(devices)} is initialised"
+    step.initialize(session, alone=team.is_leader, shared_is_there=lambda: team.meet(name), options=options)
+
+
+def _bounded(
+    step: training.Step,
+    session: tf.compat.v1.Session,
+    team: Team,
+    options: tf.compat.v1.RunOptions | None = None,
+) -> float:
+    """Runs one step, for which others may never do their part: a fault of a manager must not make us wait for ever."""
+    team.expect("A step of the comparison", _STEP_SECONDS)
+    loss = step.run(session, options)
+    team.expect_nothing()
+    return loss
+
+
+def _in_turn(step: training.Step, session: tf.compat.v1.Session, team: Team, devices: Devices, number: int) -> float:
+    """Runs this worker's step when those before it have run theirs; all go on together."""
+    loss = 0.0
+    team.meet(f"{_container(devices)} step {number}")  # or one would step before the others have read the last one
+    for worker in range(devices.place.workers):
+        if worker == devices.place.worker:
+            loss = _bounded(step, session, team)
+        team.meet(f"{_container(devices)} step {number} of worker {worker}")
+    return loss
 
 
 def convolutional_weights(
@@ -143,6 +124,7 @@ def convolutional_weights(
     devices: Devices,
     towers_in_total: int,
     config: tf.compat.v1.ConfigProto,
+    team: Team | None = None,
     *,
     divided: bool = False,
 ) -> dict[str, np.ndarray]:
@@ -153,13 +135,19 @@ def convolutional_weights(
         devices: one device per tower, or one alone.
         towers_in_total: decides on the data, so that one device alone trains on the same images as many towers.
         config: of the session.
+        team: the processes that train together, each on its part of the images.
         divided: whether each tower holds some columns of the dense layers.
     """
+    team = team or Alone()
+    options = tf.compat.v1.RunOptions()
+    options.experimental.collective_graph_key = team.collective_key
     generator = np.random.default_rng(1)
     count, here = _IMAGES_PER_TOWER * towers_in_total, len(devices.towers)
+    workers, worker = devices.place.workers, devices.place.worker
     images = generator.normal(size=(count, _IMAGE_SIZE, _IMAGE_SIZE, 3)).astype(np.float32)
     labels = generator.integers(0, _CLASSES, count)
-    with tf.Graph().as_default() as graph:
+    images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
+    with tf.Graph().as_default() as graph, tf.device(team.device or None), graph.container(_container(devices)):
         inputs = []
         for device, i, j in zip(devices.towers, np.split(images, here), np.split(labels, here), strict=True):
             with tf.device(device):
@@ -171,13 +159,13 @@ def convolutional_weights(
             inputs,
             devices,
             manager=manager,
-            optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=_MOMENTUM),
+            optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=MOMENTUM),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
         )
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            step.initialize(session)
+        with tf.compat.v1.Session(team.target, graph=graph, config=_configured(config, team)) as session:
+            _initialize(step, session, team, devices, options)
             for _ in range(STEPS):
-                step.run(session)
+                _bounded(step, session, team, options)
             weights = session.run(manager.checkpoint_variables())
     return {name: np.concatenate(parts, axis=-1) for name, parts in weights.items()}
 
@@ -208,17 +196,18 @@ def _convolutional_model() -> building.Model:
         return building.adapt(keras.Model(images, layers.classifier(x, _CLASSES)))
 
 
-def _numbers(tower_devices: Sequence[str]) -> list[TowerInput]:
-    """Two numbers per tower and step, in order over the towers, then over the steps, round and round."""
-    towers = len(tower_devices)
+def _numbers(devices: Devices) -> list[TowerInput]:
+    """Two numbers per tower and step, in order over the towers of all workers, then over the steps, round and round."""
+    towers, here = devices.place.towers_in_total, len(devices.towers)
+    first = devices.place.worker * here
     with tf.device(HOST):
-        dataset = tf.data.Dataset.from_tensor_slices(_X.astype(np.float32)[:, np.newaxis]).repeat()
-        iterator = tf.compat.v1.data.make_one_shot_iterator(dataset.batch(_PER_TOWER * towers))
-        parts = tf.split(iterator.get_next(), towers)
+        dataset = tf.data.Dataset.from_tensor_slices(X.astype(np.float32)[:, np.newaxis]).repeat()
+        iterator = tf.compat.v1.data.make_one_shot_iterator(dataset.batch(PER_TOWER * towers))
+        parts = tf.split(iterator.get_next(), towers)[first : first + here]
     inputs = []
-    for device, part in zip(tower_devices, parts, strict=True):
+    for device, part in zip(devices.towers, parts, strict=True):
         with tf.device(device):
-            inputs.append(TowerInput(tf.ensure_shape(part, [_PER_TOWER, 1]), tf.zeros([_PER_TOWER], tf.int64)))
+            inputs.append(TowerInput(tf.ensure_shape(part, [PER_TOWER, 1]), tf.zeros([PER_TOWER], tf.int64)))
     return inputs
 
 

@@ -15,18 +15,25 @@ from collections.abc import Sequence
 _QUIET = {"gpu": "2", "cpu": "3"}
 
 
-def prepare(*, device: str, visible_gpus: Sequence[int] | None, log_placement: bool = False) -> None:
+def prepare(
+    *, device: str, visible_gpus: Sequence[int] | None, log_placement: bool = False, peers: Sequence[str] = ()
+) -> None:
     """Sets what TensorFlow, Keras and CUDA read at import.
 
     Args:
         device: `cpu` hides all GPUs.
         visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
         log_placement: let TensorFlow write where operations run, which it does in its log of the lowest level.
+        peers: addresses (host:port) of the tasks of a cluster: no proxy is to stand between them.
     """
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if log_placement else _QUIET[device])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
+    if peers:
+        hosts = {address.rpartition(":")[0].strip("[]") for address in peers}
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # or gRPC complains when a process is started
+        os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

@@ -14,6 +14,7 @@ from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.datasets.skipping import Skipping
 from benchmarks.errors import OutOfMemoryError, headline
+from benchmarks.places import IN_GRAPH
 from models import specs
 
 
@@ -60,6 +61,8 @@ def spec_of(config: Config) -> inputs.InputSpec:
         data_format=config.data_format,
         num_classes=config.num_classes,
         seed=config.seed,
+        worker=config.cluster.own.index if config.cluster and config.variable_update not in IN_GRAPH else 0,
+        workers=config.num_workers if config.variable_update not in IN_GRAPH else 1,
     )
 
 

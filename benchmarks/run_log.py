@@ -7,11 +7,12 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Phase
+from benchmarks.worker_reports import WorkerReport, together
 from results.measurement import Measurement
 
 
@@ -30,9 +31,29 @@ class RunLog:
     skipped_records: int | None = None
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    opened_at: float = 0.0
+    weights_are_finite: bool = True
+    reports: Sequence[Mapping[str, Any]] = ()
+
+    def report(self) -> WorkerReport:
+        """Returns what this worker observed, for the others."""
+        return WorkerReport(
+            measurement=self.own(),
+            ends=[at - self.opened_at for at in self.measured.ended_at],
+            staleness=[step.staleness for step in self.measured.tower_steps] or None,
+            compute_seconds=self.measured.observed.get("compute_seconds", []),
+            placement=self.placement,
+            weights_are_finite=self.weights_are_finite,
+        )
 
     def measurement(self) -> Measurement:
-        """Returns what was observed until now."""
+        """Returns what was observed until now: by this process, or when all have reported, by all together."""
+        if len(self.reports) < 2:
+            return self.own()
+        return together([WorkerReport.from_message(message) for message in self.reports])
+
+    def own(self) -> Measurement:
+        """Returns what this process observed until now."""
         return Measurement(
             images_per_step=self.images_per_step,
             startup_seconds=self.startup_seconds,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import child_process, grid, hardware
+from benchmarks import child_process, grid, hardware, started_cluster
 from benchmarks.display import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
@@ -30,7 +30,7 @@ from results.summary import summarize
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
 # What says nothing of what is run; which data set lay in the directory is only known afterwards.
-_NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set")
+_NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,12 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
         if values[name] is not None and not values[name] > 0:
             raise UsageError(f"--{name}={values[name]} must be above 0.")
     cells = grid.cells(grids, count_gpus)
+    for cell in cells:
+        if cell.config and cell.config.cluster and not started_cluster.is_asked_for_in(cell.arguments):
+            raise UsageError(
+                "A sweep cannot be one task of a cluster that others start, by flags or by TF_CONFIG: let it start "
+                "clusters with --local_cluster or --hosts, or unset TF_CONFIG."
+            )
     if not any(cell.runs for cell in cells):
         raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in cells), 'The suite is empty.')}")
     return Plan(

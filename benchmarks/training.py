@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -47,15 +47,36 @@ class Step:
     loops: list[Loop]
     preparations: list[tf.Operation]
 
-    def initialize(self, session: tf.compat.v1.Session, input_initializers: Sequence[tf.Operation] = ()) -> None:
-        """Runs what must run before the first step: variables, then input, then what may compute on both."""
-        variables = tf.compat.v1.global_variables_initializer()
-        for operation in [variables, *input_initializers, *self.preparations]:
-            session.run(operation)
+    def initialize(
+        self,
+        session: tf.compat.v1.Session,
+        input_initializers: Sequence[tf.Operation] = (),
+        *,
+        alone: bool = True,
+        shared_is_there: Callable[[], object] = lambda: None,
+        options: tf.compat.v1.RunOptions | None = None,
+    ) -> None:
+        """Runs what must run before the first step: variables, then input, then what may compute on both.
 
-    def run(self, session: tf.compat.v1.Session) -> float:
+        Args:
+            session: of this graph.
+            input_initializers: of the input.
+            alone: whether this process initialises all variables; else only its own, and shared ones are another's.
+            shared_is_there: is called when this process' variables are initialised, and returns when all others' are.
+            options: of each preparation.
+        """
+        variables = tf.compat.v1.global_variables()
+        if not alone:
+            variables = [variable for variable in variables if "/job:ps" not in variable.device]
+        for operation in [tf.group(*(variable.initializer for variable in variables)), *input_initializers]:
+            session.run(operation)
+        shared_is_there()
+        for operation in self.preparations:
+            session.run(operation, options=options)
+
+    def run(self, session: tf.compat.v1.Session, options: tf.compat.v1.RunOptions | None = None) -> float:
         """Runs every loop once, one after the other, and returns the mean of their losses."""
-        losses = [session.run([loop.loss, loop.operation])[0] for loop in self.loops]
+        losses = [session.run([loop.loss, loop.operation], options=options)[0] for loop in self.loops]
         return float(sum(losses)) / len(losses)
 
     @property
@@ -84,7 +105,13 @@ def build_training_step(
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     else:
         scores, updates = _train_towers(model, inputs, devices, manager, objective)
-    return _assemble(manager.apply(updates, optimizer), scores, inputs, manager)
+    step = _assemble(manager.apply(updates, optimizer), scores, inputs, manager)
+    if devices.place.workers == 1:
+        return step
+    ready = {"compute_seconds": _computing(scores, updates)}
+    return dataclasses.replace(
+        step, loops=[dataclasses.replace(loop, observed={**loop.observed, **ready}) for loop in step.loops]
+    )
 
 
 def build_inference_step(
@@ -163,20 +190,32 @@ def _loop(end: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], s
     arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]
     if arrived:
         with tf.device(HOST):
-            began = _finished(end, scores) if stages else tf.reduce_min(tf.stack([i.asked for i in inputs]))
+            began = (
+                _finished([end.operation] * len(scores), scores)
+                if stages
+                else tf.reduce_min(tf.stack([i.asked for i in inputs]))
+            )
             observed["input_wait_seconds"] = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
     return Loop(operation, loss, end.staleness, observed)
 
 
-def _finished(end: Applied, scores: Sequence[Score]) -> tf.Tensor:
-    """Returns when towers have computed: from then on they do nothing but wait for the next batch, if it is not there.
+def _computing(scores: Sequence[Score], updates: Sequence[TowerUpdate]) -> tf.Tensor:
+    """Returns how many seconds this worker's towers take from the begin of a step until they have their gradients."""
+    gradients = [tf.group(*update.gradients.values()) for update in updates]
+    with tf.device(HOST):
+        begun = tf.timestamp()
+        return tf.maximum(_finished(gradients, scores) - begun, 0.0)
+
+
+def _finished(work: Sequence[tf.Operation], scores: Sequence[Score]) -> tf.Tensor:
+    """Returns when towers have done each its work; after an update, they do nothing but wait for the next batch.
 
     A device's queue may hold what the host believes to be done. So something is computed on each device behind the
-    update, and its value is used: what nobody uses, TensorFlow would turn into an order of launches.
+    work, and its value is used: what nobody uses, TensorFlow would turn into an order of launches.
     """
     last = []
-    for score in scores:
-        with tf.device(score.loss.device), tf.control_dependencies([end.operation]):
+    for score, done in zip(scores, work, strict=True):
+        with tf.device(score.loss.device), tf.control_dependencies([done]):
             last.append(tf.square(score.loss))
     total = tf.add_n(last)
     with tf.control_dependencies([total]):

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks import places
+from benchmarks.cluster import Cluster
 from benchmarks.errors import UsageError
 from variable_mgr import modifiers
-from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
 
 _LOCAL_SGD_STEPS = 4
 
 
-def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def resolve(
+    given: Mapping[str, Any], devices: Mapping[str, Any], cluster: Cluster | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Decides on the manager.
 
     Args:
         given: flag values by name; None is not given.
         devices: the decisions on devices: `device`, `num_devices`, `virtual_gpus`.
+        cluster: the tasks; None for a single process.
 
     Returns:
         The fields of the configuration that are about variables, and sentences on how flags were understood.
@@ -32,7 +36,7 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
     spec, notices = _resolve_spec(given, devices, manager)
     manager = {"staged": "parameter_server", "nccl": "replicated"}.get(manager, manager)
     shared_on = given["local_parameter_device"] or devices["device"]
-    if manager == "replicated" and spec is None:
+    if manager in ("replicated", "distributed_all_reduce") and spec is None:
         spec = "pscpu" if shared_on == "cpu" else "psgpu"
     resolved = Modifiers(
         asynchronous=given["cross_replica_sync"] is False,
@@ -46,8 +50,19 @@ def resolve(given: Mapping[str, Any], devices: Mapping[str, Any]) -> tuple[dict[
         fc_model_parallel=bool(given["fc_model_parallel"]),
         local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
-    towers = tuple(f"/{devices['device']}:{i}" for i in range(devices["num_devices"]))
-    problem = modifiers.why_not(manager, resolved, Place(towers, "/cpu:0", virtual=devices["virtual_gpus"] > 1))
+    if cluster and cluster.controller and manager not in places.IN_GRAPH:
+        raise UsageError(
+            f"--controller_host: under {manager} every worker is its own client. Say "
+            "--variable_update=distributed_all_reduce, or leave it out."
+        )
+    place = places.place(
+        devices["device"],
+        devices["num_devices"],
+        virtual=devices["virtual_gpus"] > 1,
+        cluster=cluster,
+        manager=manager,
+    )
+    problem = modifiers.why_not(manager, resolved, place)
     if problem:
         raise UsageError(problem)
     return {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}, notices

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import devices as device_planning
-from benchmarks import oracle
+from benchmarks import expectations, oracle
 from benchmarks.errors import headline
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS
@@ -129,7 +129,7 @@ def verdicts(
     @functools.cache  # trained when the first case needs it, and not again for the others
     def weights_of_one_device() -> dict[str, np.ndarray]:
         alone = plan(1, "cpu")
-        return oracle.convolutional_weights(_maker("replicated", alone, Modifiers()), alone, towers, config(1))
+        return oracle.convolutional_weights(maker("replicated", alone, Modifiers()), alone, towers, config(1))
 
     for case in cases():
         devices = plan(towers, case.shared_on)
@@ -141,10 +141,10 @@ def verdicts(
             continue
         try:
             if case.reference == "whole batch":
-                make = _maker(case.manager, devices, case.modifiers)
+                make = maker(case.manager, devices, case.modifiers)
                 divided = case.modifiers.fc_model_parallel
                 weights = oracle.convolutional_weights(make, devices, towers, config(towers), divided=divided)
-                error = _largest_difference(weights, weights_of_one_device())
+                error = largest_difference(weights, weights_of_one_device())
             else:
                 error = _scalar_error(case, devices, config(towers))
             yield Verdict(case, error)
@@ -152,22 +152,23 @@ def verdicts(
             yield Verdict(case, float("inf"), headline(failure))
 
 
-def _maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
+def maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
+    """Returns what makes a manager on these devices."""
     return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
 
 
 def _scalar_error(case: Case, devices: device_planning.Devices, config: tf.compat.v1.ConfigProto) -> float:
-    make = _maker(case.manager, devices, case.modifiers)
+    make = maker(case.manager, devices, case.modifiers)
     wanted = wanted_of(case.manager, case.modifiers, len(devices.towers), case.reference)
     return oracle.trained(make, devices, case.reference, config).error(wanted)
 
 
-def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -> oracle.Trajectory:
+def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -> expectations.Trajectory:
     """Returns what the scalars must become under a manager with modifiers."""
     if modifiers.asynchronous:
-        return oracle.expected_in_turn(towers, optimizer)
+        return expectations.expected_in_turn(towers, optimizer)
     mode = "relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain"
-    return oracle.expected(
+    return expectations.expected(
         towers,
         optimizer,
         exchanged=manager not in ("independent", "local_sgd"),
@@ -177,7 +178,8 @@ def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -
     )
 
 
-def _largest_difference(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+def largest_difference(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    """Returns the largest relative difference of weights by name, absolute below 1."""
     if got.keys() != wanted.keys():
         return float("inf")
-    return max(oracle.relative_error(got[name], wanted[name]) for name in wanted)
+    return max(expectations.relative_error(got[name], wanted[name]) for name in wanted)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 from benchmarks import process_environment
+from benchmarks.cluster import Cluster
 from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.errors import ExitStatus
+from benchmarks.guard import Guard
+
+if TYPE_CHECKING:
+    from benchmarks.verify import Verdict
+
+_HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
 
 
 def run(config: Config) -> ExitStatus:
@@ -13,24 +24,62 @@ def run(config: Config) -> ExitStatus:
 
     Raises:
         UsageError: the devices are not there.
+        ClusterError: tasks are missing, or one has gone.
     """
-    process_environment.prepare(device=config.device, visible_gpus=config.visible_gpus)
+    process_environment.prepare(
+        device="cpu" if config.cluster and config.cluster.own.job == "ps" else config.device,
+        visible_gpus=config.visible_gpus,
+        peers=list(config.cluster.tasks.values()) if config.cluster else (),
+    )
     process_environment.import_tensorflow()
     from benchmarks import devices, verify
 
+    if config.cluster:
+        return _in_cluster(config, config.cluster)
     if config.device == "gpu":
         devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     plan = devices.plan(config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on="cpu")
     say(f"Every manager, reduction and modifier on {plan.description}, against NumPy (sgd, momentum) and against one")
     say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
-    say(f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what")
+    return _table(
+        verify.verdicts(
+            config.device,
+            config.num_devices,
+            config.virtual_gpus,
+            lambda count: devices.session_config(config.device, count, **config.session_options()),
+        )
+    )
+
+
+def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
+    """Does this task's part; the leader prints the table."""
+    from benchmarks import cluster_job, cluster_verify
+    from benchmarks.cluster_team import ClusterTeam
+
+    status = ExitStatus.OK
+
+    def work(team: ClusterTeam) -> None:
+        nonlocal status
+        verdicts = cluster_verify.verdicts(config, cluster, team)
+        if team.is_leader:
+            say("\nEvery manager that works across processes, against NumPy (sgd, momentum) and against one device")
+            say("with the whole batch. The error is the largest relative difference, absolute below 1.\n")
+            status = _table(verdicts)
+        else:
+            collections.deque(verdicts, maxlen=0)
+
+    guard = Guard(lambda error: warn(str(error)))
+    guard.start()
+    cluster_job.take_part(config, cluster, guard, work if cluster.own.job == "worker" else None)
+    guard.stop()
+    return status
+
+
+def _table(verdicts: Iterable[Verdict]) -> ExitStatus:
+    """Prints a row per verdict as it comes, and how many passed."""
+    say(_HEADING)
     counts = {"ok": 0, "FAIL": 0, "-": 0}
-    for verdict in verify.verdicts(
-        config.device,
-        config.num_devices,
-        config.virtual_gpus,
-        lambda count: devices.session_config(config.device, count, **config.session_options()),
-    ):
+    for verdict in verdicts:
         word = "-" if verdict.error is None else "ok" if verdict.passed else "FAIL"
         counts[word] += 1
         error = "" if verdict.error is None else f"{verdict.error:.1e}"

@@ -38,6 +38,13 @@ def _loss(which: int) -> Callable[[Record], Any]:
     return value
 
 
+def _busiest_ps(record: Record) -> float | None:
+    """Returns what the busiest parameter server sends and receives in a second."""
+    sent = (record.placement.get("sent_per_step") or {}).get("busiest_ps_bytes")
+    seconds = record.measurement.step_seconds
+    return sent * len(seconds) / sum(seconds) if sent and seconds else None
+
+
 def _last(field: str) -> Callable[[Record], Any]:
     def value(record: Record) -> float | None:
         values = getattr(record.measurement, field)
@@ -94,7 +101,7 @@ COLUMNS = (
     Column("gflop_per_image", "forward, 2 per multiply-add", lambda r: r.model.get("gflop_per_image")),
     Column(
         "sent_bytes_per_step",
-        "between devices, by formula, all devices together",
+        "between devices, in a cluster between processes, by formula, all together",
         lambda r: (r.placement.get("sent_per_step") or {}).get("total_bytes"),
     ),
     Column("peak_host_memory_bytes", "largest RSS", lambda r: r.measurement.peak_host_memory_bytes),
@@ -111,6 +118,12 @@ COLUMNS = (
         "what decoding alone reaches with the same files",
         lambda r: r.measurement.bare_decode_images_per_sec,
     ),
+    Column("num_workers", "processes that train", _config("num_workers")),
+    Column("num_ps", "parameter servers", _config("num_ps")),
+    Column("num_hosts", "hosts that they are on", _config("num_hosts")),
+    Column("slowest_worker", "takes longest to its gradients", _derived("slowest_worker")),
+    Column("straggler_ratio", "its time over the median of the others", _derived("straggler_ratio")),
+    Column("busiest_ps_bytes_per_sec", "in and out of the busiest parameter server", _busiest_ps),
 )
 
 

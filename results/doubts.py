@@ -12,6 +12,7 @@ _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
 _RISEN = 1.5
+_STRAGGLING = 1.25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."
         )
-    found += _about_input(measurement, derived)
+    found += _about_workers(measurement, derived) + _about_input(measurement, derived)
     share = _jitter_share(measurement, derived)
     if share > _UNSTEADY_SHARE:
         found.append(
@@ -65,6 +66,16 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             "try a smaller --init_learning_rate."
         )
     return found
+
+
+def _about_workers(measurement: Measurement, derived: Derived) -> list[str]:
+    if derived.straggler_ratio is None or derived.straggler_ratio < _STRAGGLING:
+        return []
+    what = "a step" if measurement.tower_step_seconds else "its gradients, and all wait for it"
+    return [
+        f"Worker {derived.slowest_worker} takes {derived.straggler_ratio:.1f} x as long as the others to {what}: look "
+        "at its host's load, clock and temperature, and at its network."
+    ]
 
 
 def _about_input(measurement: Measurement, derived: Derived) -> list[str]:

@@ -60,6 +60,20 @@ def _sent_megabytes(row: Row) -> str:
     return "" if sent is None else f"{sent / 1e6:.1f}"
 
 
+def _processes(row: Row) -> str:
+    """Returns what a cluster consists of; empty for a single process."""
+    workers, servers = row.config.get("num_workers") or 1, row.config.get("num_ps") or 0
+    if not row.config.get("cluster"):
+        return ""
+    return (f"{servers} ps, " if servers else "") + f"{workers} worker{'s' * (workers > 1)}"
+
+
+def _ps_megabytes_per_sec(row: Row) -> str:
+    busiest = (row.records[0].placement.get("sent_per_step") or {}).get("busiest_ps_bytes")
+    seconds = [seconds for record in row.valid for seconds in record.measurement.step_seconds]
+    return _number(busiest * len(seconds) / sum(seconds) / 1e6, 0) if busiest and seconds else ""
+
+
 def _status(row: Row) -> str:
     return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
 
@@ -67,6 +81,7 @@ def _status(row: Row) -> str:
 COLUMNS = (
     Column("model", False, _model, brief=True),
     Column("variable manager", False, lambda row: manager_of(row.config), brief=True),
+    Column("processes", False, _processes, brief=True),
     Column("devices", True, lambda row: str(row.devices), brief=True),
     Column("device", False, _config("device")),
     Column("batch per device", True, _config("batch_per_device"), brief=True),
@@ -82,6 +97,7 @@ COLUMNS = (
     Column("step p50 ms", True, _milliseconds("step_ms_p50")),
     Column("step p99 ms", True, _milliseconds("step_ms_p99")),
     Column("sent MB", True, _sent_megabytes),
+    Column("MB/s per ps", True, _ps_megabytes_per_sec, brief=True),
     Column("also", False, lambda row: row.also, brief=True),
     Column("status", False, _status, brief=True),
     Column("reason", False, lambda row: row.reason),

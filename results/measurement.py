@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
 
 from results import statistics
 
@@ -25,8 +27,11 @@ class Measurement:
             None where copies may differ or there is only one.
         tower_step_seconds: where towers go their own way, the measured steps of each tower; empty elsewhere. There, a
             global step is as many completed tower steps as there are towers.
+            Where the workers of a cluster do, it is those of each worker.
         staleness_counts: likewise, how many tower steps applied a gradient of weights that were 0, 1, 2 ... updates
             old.
+        worker_step_seconds: in a cluster, the measured steps of each worker, as it saw them.
+        worker_compute_seconds: likewise, from the begin of a step until the worker had its gradients.
         message_bytes: where a step all-reduces a message, the size of that, of one tower.
         largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
         top_1_accuracies: share of a step's images that it classified rightly before its update; empty if not asked for.
@@ -48,6 +53,8 @@ class Measurement:
     replica_drift: float | None = None
     tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
+    worker_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
+    worker_compute_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     message_bytes: int | None = None
     largest_error: float | None = None
     top_1_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
@@ -63,6 +70,8 @@ class Derived:
     """Numbers computed from the measurement; None where it does not support one.
 
     `synthetic_ratio` is the rate over that of the same run with synthetic images, where the results hold one.
+    `slowest_worker` is the one that takes longest to its gradients (to the end of its step, where workers go their own
+    way), by median; `straggler_ratio` is its time over the median of the others.
     """
 
     images_per_sec: float | None = None
@@ -78,6 +87,8 @@ class Derived:
     bus_bandwidth_gb_per_sec: float | None = None
     input_wait_share: float | None = None
     synthetic_ratio: float | None = None
+    slowest_worker: int | None = None
+    straggler_ratio: float | None = None
 
 
 def derive(measurement: Measurement, num_devices: int) -> Derived:
@@ -92,12 +103,13 @@ def derive(measurement: Measurement, num_devices: int) -> Derived:
         step_ms_p99=p99,
         staleness_mean=_staleness_mean(measurement.staleness_counts),
         input_wait_share=_input_wait_share(measurement),
+        **_straggler(measurement),
         **_rates(seconds, measurement.images_per_step, num_devices),
         **_bandwidths(seconds, measurement.message_bytes, num_devices),
     )
 
 
-def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, float | None]:
+def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:
     if images is None:
         return {}
     images_per_sec = statistics.rate(seconds, images)
@@ -111,7 +123,7 @@ def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> di
     }
 
 
-def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices: int) -> dict[str, float]:
+def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices: int) -> dict[str, Any]:
     """Returns what nccl-tests calls so: bytes of the message over the mean time, and that times 2 (n-1)/n.
 
     The second is what each device's link must at least have carried, so it can be compared with the hardware's,
@@ -139,3 +151,15 @@ def _staleness_mean(counts: Sequence[int]) -> float | None:
     if not counts:
         return None
     return sum(staleness * count for staleness, count in enumerate(counts)) / sum(counts)
+
+
+def _straggler(measurement: Measurement) -> dict[str, Any]:
+    """Returns which worker is slowest, and how much slower than the others."""
+    alone = measurement.tower_step_seconds if measurement.worker_step_seconds else ()
+    steps = enumerate(alone or measurement.worker_compute_seconds)
+    medians = {worker: median(seconds) for worker, seconds in steps if seconds}
+    if len(medians) < 2:
+        return {}
+    slowest = max(medians, key=medians.__getitem__)
+    others = median(value for worker, value in medians.items() if worker != slowest)
+    return {"slowest_worker": slowest, "straggler_ratio": medians[slowest] / others if others > 0 else None}

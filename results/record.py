@@ -9,6 +9,7 @@ History:
      of a run on its own.
   3  measurements may hold accuracies, the time that steps waited for input, skipped records, and how fast the stages of
      the input are; the kind may be input.
+  4  a run may be of several processes: measurements may hold the steps of each worker, derived numbers the slowest.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ import orjson
 from results.measurement import Derived, Measurement
 from results.version import SUITE_VERSION
 
-FORMAT_VERSION = 3
-_READABLE = (1, 2, 3)
+FORMAT_VERSION = 4
+_READABLE = (1, 2, 3, 4)
 
 
 class Status(enum.StrEnum):

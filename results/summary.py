@@ -13,7 +13,7 @@ from results.peaks import peak_tflops
 from results.record import Kind, Record, Status, key_of
 
 # The fields of a configuration in which a run may differ from the one-device run that it is compared with.
-_SCALED = ("num_devices", "virtual_gpus", "visible_gpus")
+_SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
 # What a label says anyway, and what follows from that.
 _IN_EVERY_LABEL = (
     "model",
@@ -21,6 +21,8 @@ _IN_EVERY_LABEL = (
     "shared_on",
     "modifiers",
     "num_devices",
+    "num_workers",
+    "num_ps",
     "device",
     "batch_per_device",
     "data_name",
@@ -61,8 +63,8 @@ class Row:
     @property
     def devices(self) -> int:
         """Returns how many devices took part."""
-        count = self.config.get("num_devices")
-        return count if isinstance(count, int) else 1
+        each, workers = self.config.get("num_devices"), self.config.get("num_workers")
+        return (each if isinstance(each, int) else 1) * (workers if isinstance(workers, int) else 1)
 
     @property
     def rate(self) -> float:
@@ -128,9 +130,9 @@ def manager_of(config: Mapping[str, Any]) -> str:
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
-    if name == "parameter_server" and config.get("shared_on"):
+    if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
-    if name == "replicated" and modifiers.get("all_reduce_spec"):
+    if name in ("replicated", "distributed_all_reduce") and modifiers.get("all_reduce_spec"):
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     plain |= {"compact_gradient_transfer": "compact", "fc_model_parallel": "fc parallel"}

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.hardware import gpu_inventory
 from tests.conftest import USER_ENVIRONMENT, Finished
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,7 +18,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("model", ["alexnet", "resnet50"])
-@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_two_virtual_gpus_train_on_data_under_strict_placement(
     run_bench: Callable[..., Finished], fake_imagenet: Path, manager: str, model: str
 ) -> None:

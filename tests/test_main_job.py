@@ -9,14 +9,14 @@ import pytest
 
 from models import specs
 from tests.conftest import Finished
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS
 
 RunBench = Callable[..., Finished]
 ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 @pytest.mark.parametrize("model", specs.names())
 def test_every_model_trains_under_every_manager(
     run_bench: RunBench,

@@ -16,11 +16,44 @@ Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a reduction takes place: one device per tower, and the host; `virtual` devices share a physical one."""
+    """Where towers are, and what they have around them.
+
+    Attributes:
+        towers: one device per tower of this process (where one client drives all workers: of all of them).
+        host: the device of this process' own CPU.
+        virtual: whether several towers' devices share a physical one.
+        ps: one device per parameter server; none in a single process.
+        workers: how many processes like this one train together.
+        worker: which of them this is.
+        hosts: where one client drives the towers of several workers, the CPU of each, in the order of the towers.
+        group: tells the collectives of several graphs in one cluster apart.
+    """
 
     towers: tuple[str, ...]
     host: str
     virtual: bool = False
+    ps: tuple[str, ...] = ()
+    workers: int = 1
+    worker: int = 0
+    hosts: tuple[str, ...] = ()
+    group: int = 1
+
+    @property
+    def towers_in_total(self) -> int:
+        """Returns how many towers train together."""
+        return self.workers * len(self.towers)
+
+    def by_worker(self) -> dict[str, list[str]]:
+        """Returns the towers of each worker's host, in order."""
+        workers: dict[str, list[str]] = {}
+        for tower, host in zip(self.towers, self.hosts, strict=True):
+            workers.setdefault(host, []).append(tower)
+        return workers
+
+    @property
+    def in_cluster(self) -> bool:
+        """Returns whether there are other processes than this one."""
+        return bool(self.ps or self.hosts) or self.workers > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +92,25 @@ class Algorithm:
     sent: Callable[[int], float] | None = None
 
 
+def find(name: str) -> Algorithm:
+    """Returns the algorithm of that name; `a/b` is a inside each worker, then b across workers.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if "/" not in name:
+        return ALGORITHMS[name]
+    inside, across = (ALGORITHMS[part] for part in name.split("/"))
+
+    def mean(values: Sequence[Tensor], place: Place, turn: Turn) -> list[Tensor]:
+        module = importlib.import_module("variable_mgr.reducing")
+        means: list[Tensor] = module.in_two_levels(values, place, turn, inside.mean, across.mean)
+        return means
+
+    meaning = f"inside a worker {inside.meaning}, then across workers {across.meaning}"
+    return Algorithm(name, meaning, mean, lambda place: _why_not_in_two_levels(inside, across, place))
+
+
 def register(algorithm: Algorithm) -> None:
     """Makes an algorithm known under its name."""
     ALGORITHMS[algorithm.name] = algorithm
@@ -87,6 +139,19 @@ def _needs_physical_gpus(place: Place) -> str | None:
     if all("gpu" in device.lower() for device in place.towers):
         return None
     return "nccl moves data between NVIDIA GPUs only; on CPU devices say --variable_update=collective_all_reduce."
+
+
+def _why_not_in_two_levels(inside: Algorithm, across: Algorithm, place: Place) -> str | None:
+    """Asks each of the two about its own part of the towers."""
+    if not place.hosts:
+        return (
+            f"{inside.name}/{across.name} works inside and across workers, which one client drives only under "
+            "distributed_all_reduce: give the part before the slash."
+        )
+    groups = list(place.by_worker().values())
+    heads = Place(tuple(group[0] for group in groups), place.host)
+    first = Place(tuple(groups[0]), place.host, virtual=place.virtual)
+    return inside.why_not(first) or across.why_not(heads)
 
 
 def _to_one_and_back(towers: int) -> float:

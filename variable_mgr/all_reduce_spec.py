@@ -1,11 +1,12 @@
 """The little language of `--all_reduce_spec`: which algorithm for tensors of which size. Imports no TensorFlow.
 
     spec  ::= range | range ':' size ':' spec
-    range ::= algorithm ['#' shards]
+    range ::= algorithm ['/' algorithm] ['#' shards]
     size  ::= number [K|M|G]
 
-A range takes the tensors of at most its size, in elements; the last takes the rest. `xring#2` splits each tensor into
-two shards that are reduced on their own. Example: `pscpu:32K:xring#2`. K, M and G are 2^10, 2^20 and 2^30.
+A range takes the tensors of at most its size, in elements; the last takes the rest. `a/b` is a inside each worker,
+then b across workers. `xring#2` splits each tensor into two shards that are reduced on their own. Example:
+`pscpu:32K:xring#2`. K, M and G are 2^10, 2^20 and 2^30.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from variable_mgr.algorithms import ALGORITHMS, Place
+from variable_mgr.algorithms import ALGORITHMS, Place, find
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
@@ -72,7 +73,7 @@ def choose(ranges: Sequence[Range], elements: int) -> Range:
 
 def why_not(ranges: Sequence[Range], place: Place) -> str | None:
     """Returns a sentence if one of the algorithms cannot run in this place, else None."""
-    sentences = (ALGORITHMS[item.algorithm].why_not(place) for item in ranges)
+    sentences = (find(item.algorithm).why_not(place) for item in ranges)
     return next((sentence for sentence in sentences if sentence), None)
 
 
@@ -81,12 +82,11 @@ def _parse_range(text: str) -> tuple[str, int]:
     if not match:
         raise SpecError(f"'{text}' is no range: give an algorithm, with #shards if wanted, such as xring#2.")
     name = match["algorithm"].lower()
-    if "/" in name:
-        raise SpecError(f"'{name}' works inside and across workers, and here is one: give the part before the slash.")
-    if name not in ALGORITHMS:
-        near = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        raise SpecError(f"There is no algorithm '{name}'.{hint} Algorithms: {', '.join(ALGORITHMS)}.")
+    for part in name.split("/"):
+        if part not in ALGORITHMS:
+            near = difflib.get_close_matches(part, ALGORITHMS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise SpecError(f"There is no algorithm '{part}'.{hint} Algorithms: {', '.join(ALGORITHMS)}.")
     return name, int(match["shards"] or 1)
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 MANAGERS = {
     "collective_all_reduce": "as replicated, with TensorFlow's own collectives",
+    "distributed_all_reduce": "as replicated, over the towers of all workers, which one client drives",
+    "distributed_replicated": "one full copy per tower, and a master copy on parameter servers, in a cluster",
     "independent": "one full copy per tower, gradients not exchanged: the upper bound of scaling",
     "local_sgd": "one full copy per tower, which trains alone; every few steps the weights are averaged",
     "parameter_server": "one shared copy, read by every tower, updated once per step",
@@ -18,3 +20,7 @@ SHORTHANDS = {
     "nccl": "replicated with --all_reduce_spec=nccl",
     "staged": "parameter_server with --staged_vars",
 }
+
+# Managers that are nothing without other processes, and the smallest cluster in which they can be shown.
+NEED_A_CLUSTER = {"distributed_all_reduce": "worker:2", "distributed_replicated": "ps:1,worker:2"}
+IN_ONE_PROCESS = tuple(name for name in MANAGERS if name not in NEED_A_CLUSTER)

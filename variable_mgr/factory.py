@@ -6,7 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import Place
+from variable_mgr.cluster_parameter_server import ClusterParameterServer
 from variable_mgr.column_sharded import ColumnSharded
+from variable_mgr.distributed_replicated import DistributedReplicated
+from variable_mgr.gathering import Gathering
 from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers, why_not
@@ -45,7 +48,7 @@ def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: in
     reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place, first_number)
     if modifiers.relaxed_consistency:
         reducing = gradient_transfer.Deferred(reducing, place)
-    if len(place.towers) == 1:  # nothing travels, so there is nothing to pack or cast
+    if place.towers_in_total == 1:  # nothing travels, so there is nothing to pack or cast
         return reducing
     if modifiers.compact_gradient_transfer:
         reducing = gradient_transfer.Compact(reducing, place, _COMPACT_DTYPE)
@@ -59,30 +62,45 @@ def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: in
 
 
 def _parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
+    manager: VariableManager
+    if place.in_cluster:
+        manager = ClusterParameterServer(place, _gathering(place, modifiers), asynchronous=modifiers.asynchronous)
+    else:
+        manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 
 def _independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    return Replicated(place.towers, NoExchange())
+    return Replicated(place, NoExchange())
 
 
 def _replicated(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    return Replicated(place.towers, reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
+    return Replicated(place, reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
+
+
+def _distributed_replicated(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    return DistributedReplicated(place, _gathering(place, modifiers))
+
+
+def _gathering(place: Place, modifiers: Modifiers) -> Gathering:
+    return Gathering(place, _COMPACT_DTYPE if modifiers.compact_gradient_transfer else None)
 
 
 def _local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    spec = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
+    on_host = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
+    spec = "collective" if place.workers > 1 else on_host
     mean = AllReduce(all_reduce_spec.parse(spec), place)
-    return Replicated(place.towers, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
+    return Replicated(place, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
 
 
 def _collective_all_reduce(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
-    return Replicated(place.towers, reduction(place, modifiers, "collective"))
+    return Replicated(place, reduction(place, modifiers, "collective"))
 
 
 _MANAGERS: dict[str, Callable[[Place, Sequence[str], Modifiers], VariableManager]] = {
     "collective_all_reduce": _collective_all_reduce,
+    "distributed_all_reduce": _replicated,
+    "distributed_replicated": _distributed_replicated,
     "independent": _independent,
     "local_sgd": _local_sgd,
     "parameter_server": _parameter_server,

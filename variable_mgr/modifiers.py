@@ -6,6 +6,7 @@ import dataclasses
 
 from variable_mgr import all_reduce_spec
 from variable_mgr.algorithms import Place
+from variable_mgr.catalog import NEED_A_CLUSTER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,8 @@ class Modifiers:
     fc_model_parallel: bool = False
 
 
-_ALL_REDUCING = ("replicated", "collective_all_reduce")
+_ALL_REDUCING = ("replicated", "collective_all_reduce", "distributed_all_reduce")
+_GATHERING = ("parameter_server", "distributed_replicated")
 # Modifier: the flag, the managers that it goes with, and why it goes with no other.
 _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
     "asynchronous": (
@@ -49,7 +51,7 @@ _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
     "relaxed_consistency": ("--variable_consistency=relaxed", _ALL_REDUCING, "only there are gradients all-reduced"),
     "all_reduce_spec": (
         "--all_reduce_spec (or --hierarchical_copy)",
-        ("replicated",),
+        ("replicated", "distributed_all_reduce"),
         "the others have no reduction to choose",
     ),
     "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
@@ -60,7 +62,11 @@ _GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("replicated", "collective_all_reduce", "parameter_server"),
         "there towers do not train one common model",
     ),
-    "compact_gradient_transfer": ("--compact_gradient_transfer", _ALL_REDUCING, "only there are gradients all-reduced"),
+    "compact_gradient_transfer": (
+        "--compact_gradient_transfer",
+        _ALL_REDUCING + _GATHERING,
+        "there gradients do not travel",
+    ),
 }
 _ONE_STEP = "dividing the dense layers needs towers that take one common step with the newest weights"
 # Modifiers that do not go together, and why.
@@ -84,6 +90,9 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     for (first, second), because in _NOT_TOGETHER.items():
         if getattr(modifiers, first) and getattr(modifiers, second):
             return f"{_GOES_WITH[first][0]} and {_GOES_WITH[second][0]}: {because}: give one of them."
+    problem = _why_not_here(manager, modifiers, place)
+    if problem:
+        return problem
     spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec
     if spec is None:
         return None
@@ -91,3 +100,33 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
         return all_reduce_spec.why_not(all_reduce_spec.parse(spec), place)
     except all_reduce_spec.SpecError as error:
         return f"--all_reduce_spec: {error}"
+
+
+_CLUSTER_FLAGS = "--local_cluster=ps:1,worker:2, or --ps_hosts and --worker_hosts"
+
+
+def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | None:
+    """Returns a sentence if a manager wants other processes than there are."""
+    if not place.in_cluster:
+        if manager in NEED_A_CLUSTER:
+            return (
+                f"{manager} is for several processes: say --local_cluster={NEED_A_CLUSTER[manager]}, or --worker_hosts."
+            )
+        if manager == "parameter_server" and modifiers.compact_gradient_transfer:
+            return (
+                "--compact_gradient_transfer: in one process gradients of parameter_server do not travel as such; say "
+                "--variable_update=replicated, or leave it out."
+            )
+        return None
+    if manager in ("independent", "replicated"):
+        return (
+            f"{manager} works in one process only: for several say --variable_update=collective_all_reduce, "
+            "distributed_replicated or parameter_server."
+        )
+    if manager in _GATHERING and not place.ps:
+        return f"{manager} keeps variables on parameter servers, and this cluster has none: say {_CLUSTER_FLAGS}."
+    if manager not in _GATHERING and place.ps:
+        return f"{manager} has no use for parameter servers: leave them out of the cluster."
+    if modifiers.fc_model_parallel:
+        return "--fc_model_parallel divides layers over the towers of one process: leave out the cluster, or the flag."
+    return None

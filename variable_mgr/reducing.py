@@ -11,12 +11,11 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from variable_mgr.algorithms import Place, Turn
+from variable_mgr.algorithms import MeanFunction, Place, Turn
 
 _T = TypeVar("_T")
 _S = TypeVar("_S")
 
-_GROUP_KEY = 1  # there is one group: all towers
 # A timeout costs a thread per operation, device and step, which sleeps until the timeout is over (TensorFlow 2.21): a
 # ResNet-50 would have 64,000 of them after 100 steps on two devices.
 _NO_TIMEOUT = 0.0
@@ -132,25 +131,62 @@ def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tenso
 
 
 def _collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: str) -> list[tf.Tensor]:
-    count = len(values)
+    """Takes the mean over the towers of all workers, each of which builds the same for its own."""
+    count = place.towers_in_total
     if count == 1:
         return list(values)
     means = []
     for value, device in zip(values, place.towers, strict=True):
         with tf.device(device):
-            total = tf.raw_ops.CollectiveReduceV2(
-                input=value,
-                group_size=count,
-                group_key=_GROUP_KEY,
-                instance_key=turn.number + 1,
-                ordering_token=[],
-                merge_op="Add",
-                final_op="Id",
-                communication_hint=hint,
-                timeout_seconds=_NO_TIMEOUT,
-            )
-            means.append(total / count)
+            means.append(collective_sum(value, place, turn.number + 1, hint=hint) / count)
     return means
+
+
+def collective_sum(value: tf.Tensor, place: Place, key: int, *, hint: str = "ring") -> tf.Tensor:
+    """Returns the sum of a tensor over all towers of all workers, on the current device, which must be a tower's.
+
+    Args:
+        value: of one tower; every tower must take part.
+        place: all towers.
+        key: equal for the towers' values of one tensor, different for every tensor.
+        hint: `ring` or `nccl`.
+    """
+    return tf.raw_ops.CollectiveReduceV2(
+        input=value,
+        group_size=place.towers_in_total,
+        group_key=place.group,
+        instance_key=key,
+        ordering_token=[],
+        merge_op="Add",
+        final_op="Id",
+        communication_hint=hint,
+        timeout_seconds=_NO_TIMEOUT,
+    )
+
+
+def in_two_levels(
+    values: Sequence[tf.Tensor], place: Place, turn: Turn, inside: MeanFunction, across: MeanFunction
+) -> list[tf.Tensor]:
+    """Takes the mean of each worker's towers by one algorithm, then the mean of these by another, for each tower."""
+    workers = place.by_worker()
+    remaining, within, heads = iter(values), [], []
+    for number, (host, towers) in enumerate(workers.items(), start=1):
+        part = Place(tuple(towers), host, place.virtual, group=place.group + number)
+        head = turn.tower % len(towers)
+        within.append(inside([next(remaining) for _ in towers], part, Turn(turn.number, head)))
+        heads.append(head)
+    # Heads take turns, and collectives of different devices are of different groups.
+    group = place.group + len(workers) + 1 + heads[0]
+    between = Place(tuple(t[head] for t, head in zip(workers.values(), heads, strict=True)), place.host, group=group)
+    means = [means[head] for means, head in zip(within, heads, strict=True)]
+    of_all = across(means, between, Turn(turn.number, turn.tower // len(within[0]) % len(heads)))
+    results = []
+    for towers, means, mean_of_all in zip(workers.values(), within, of_all, strict=True):
+        for device, own in zip(towers, means, strict=True):
+            # Its own part is taken, too: what nobody takes is left out of a step, and a collective then waits for it.
+            with tf.device(device), tf.control_dependencies([own]):
+                results.append(tf.identity(mean_of_all))
+    return results
 
 
 def _on_each(place: Place, values: Sequence[_T], function: Callable[[_T], _S]) -> list[_S]:

@@ -12,7 +12,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from variable_mgr import all_reduce_spec
-from variable_mgr.algorithms import ALGORITHMS, Place, Turn
+from variable_mgr.algorithms import Place, Turn, find
 from variable_mgr.all_reduce_spec import Range
 from variable_mgr.placement import balance_by_bytes, even_parts
 
@@ -66,7 +66,7 @@ class AllReduce:
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns the same means to every tower."""
-        if len(towers) == 1:
+        if self._place.towers_in_total == 1:
             return [list(towers[0])], []
         chosen = [all_reduce_spec.choose(self._ranges, tensor.shape.num_elements()) for tensor in towers[0]]
         shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
@@ -79,7 +79,7 @@ class AllReduce:
 
     def _reduce(self, values: Sequence[tf.Tensor], algorithm: str, turns: Sequence[Turn]) -> list[tf.Tensor]:
         """Reduces one tensor, in as many shards as there are turns."""
-        reduce = ALGORITHMS[algorithm].mean
+        reduce = find(algorithm).mean
         if len(turns) == 1:
             return reduce(values, self._place, turns[0])
         sizes = even_parts(values[0].shape.num_elements(), len(turns))
@@ -99,7 +99,7 @@ class AllReduce:
 
     def describe(self) -> str:
         """Returns in words what happens."""
-        meanings = dict.fromkeys(ALGORITHMS[item.algorithm].meaning for item in self._ranges)
+        meanings = dict.fromkeys(find(item.algorithm).meaning for item in self._ranges)
         return f"reduced by {all_reduce_spec.describe(self._ranges)}: {'; '.join(meanings)}"
 
 

@@ -7,24 +7,30 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
+from variable_mgr.algorithms import Place
 from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.reducing import collective_sum
 from variable_mgr.reduction import Reduction
+
+# Keys of the collectives that send worker 0's values to all, far from those of gradients.
+_INITIAL_KEYS, _FINAL_KEYS = 1_000_000, 2_000_000
 
 
 class Replicated(VariableManager):
     """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
 
+    Where several workers each build this for their own towers, all start with what tower 0 of worker 0 has.
+
     Args:
-        tower_devices: one device per tower.
+        place: the towers.
         reduction: combines the towers' gradients (`NoExchange` makes this the `independent` manager).
         averaging: averages the weights themselves now and then (with `NoExchange`, the `local_sgd` manager).
     """
 
-    def __init__(
-        self, tower_devices: Sequence[str], reduction: Reduction, averaging: ParameterAveraging | None = None
-    ) -> None:
-        self._devices = list(tower_devices)
+    def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:
+        self._place = place
+        self._devices = list(place.towers)
         self._reduction = reduction
         self._averaging = averaging
         self._specs: list[VariableSpec] = []
@@ -35,10 +41,11 @@ class Replicated(VariableManager):
         """Creates a copy of every variable on every tower's device."""
         self._specs = list(specs)
         first = self._copies[0]
+        earlier = self._place.worker * len(self._devices)
         for tower, (device, copy) in enumerate(zip(self._devices, self._copies, strict=True)):
             for spec in specs:
                 if spec.kind == "tower_state":
-                    copy[spec.name] = variables.create_tower_state(spec, device=device, tower=tower)
+                    copy[spec.name] = variables.create_tower_state(spec, device=device, tower=earlier + tower)
                 else:
                     # One tensor initialises all copies: the random numbers are drawn once.
                     same = first[spec.name].initial_value if tower else None
@@ -69,8 +76,25 @@ class Replicated(VariableManager):
         return [Applied(tf.group(*operations))]
 
     def preparations(self) -> list[Preparation]:
-        """Nothing: the copies are initialised from one tensor."""
-        return []
+        """Gives all workers' copies the values of worker 0; within a worker, one tensor has initialised them."""
+        if self._place.workers == 1:
+            return []
+        shared = [spec.name for spec in self._specs if spec.kind != "tower_state"]
+        operations = []
+        for copy, values in zip(self._copies, self._of_worker_0(shared, _INITIAL_KEYS), strict=True):
+            operations += variables.assign_all(copy, dict(zip(shared, values, strict=True)))
+        return [Preparation(tf.group(*operations))]
+
+    def _of_worker_0(self, names: Sequence[str], first_key: int) -> list[list[tf.Tensor]]:
+        """Returns to each tower the variables of tower 0 of worker 0: a sum to which all others give zeros."""
+        values: list[list[tf.Tensor]] = [[] for _ in self._devices]
+        for tower, (device, copy) in enumerate(zip(self._devices, self._copies, strict=True)):
+            for key, name in enumerate(names, start=first_key):
+                with tf.device(device):
+                    own = copy[name].read_value()
+                    given = own if tower == self._place.worker == 0 else tf.zeros_like(own)
+                    values[tower].append(collective_sum(given, self._place, key))
+        return values
 
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns tower 0's copy."""
@@ -81,15 +105,20 @@ class Replicated(VariableManager):
         return [entry for copy in self._copies for entry in variables.placed(self._specs, copy)]
 
     def replica_drift(self) -> tf.Tensor | None:
-        """Compares every tower's weights with tower 0's."""
+        """Compares every tower's weights with those of tower 0 of worker 0."""
         weights = [spec.name for spec in self._specs if spec.kind == "weight"]
-        if not self._reduction.makes_equal or len(self._devices) == 1 or not weights:
+        if not self._reduction.makes_equal or self._place.towers_in_total == 1 or not weights:
             return None
-        first, *others = self._copies
+        if self._place.workers > 1:
+            wanted = self._of_worker_0(weights, _FINAL_KEYS)
+        else:
+            wanted = [[self._copies[0][name] for name in weights]] * len(self._devices)
         differences = []
-        for copy, device in zip(others, self._devices[1:], strict=True):
+        for copy, device, first in zip(self._copies, self._devices, wanted, strict=True):
             with tf.device(device):
-                differences += [tf.reduce_max(tf.abs(copy[name] - first[name])) for name in weights]
+                differences += [
+                    tf.reduce_max(tf.abs(copy[name] - value)) for name, value in zip(weights, first, strict=True)
+                ]
         with tf.device(self._devices[0]):
             return tf.reduce_max(tf.stack(differences))
 

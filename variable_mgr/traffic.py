@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from variable_mgr import all_reduce_spec
-from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.algorithms import find
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.placement import even_parts, group_small
 
@@ -122,7 +122,7 @@ def _reduced_bytes(spec: str, weights_elements: Sequence[int], towers: int, elem
     ranges = all_reduce_spec.parse(spec)
     total = 0.0
     for elements in weights_elements:
-        sent = ALGORITHMS[all_reduce_spec.choose(ranges, elements).algorithm].sent
+        sent = find(all_reduce_spec.choose(ranges, elements).algorithm).sent
         if sent is None:
             return None
         total += sent(towers) * elements * element_bytes

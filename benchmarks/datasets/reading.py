@@ -26,19 +26,21 @@ def batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches: uint8 images [batch, size, size, channels] and labels [batch]."""
     if isinstance(source, Pixels):
-        return pixel_pipeline.batches(source, spec, options)
-    reading = photo_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
+        return pixel_pipeline.batches(source, spec, options, spec.worker, spec.workers)
+    reading = photo_pipeline.Reading(
+        source=source, spec=spec, options=options, skipping=skipping, worker=spec.worker, workers=spec.workers
+    )
     return photo_pipeline.batches(reading)
 
 
 def synthetic_batches(spec: InputSpec, channels: int) -> tf.data.Dataset:
     """Returns an endless data set of one batch that was made on the host: all that a step pays for is its way."""
-    draw = np.random.default_rng(spec.seed)
+    draw = np.random.default_rng((spec.seed, spec.worker))
     shape = (spec.batch_per_device, spec.image_size, spec.image_size, channels)
     labels = draw.integers(0, spec.num_classes, spec.batch_per_device)
 
     def make() -> tuple[tf.Tensor, tf.Tensor]:
-        images = tf.random.stateless_uniform(shape, (spec.seed, 0), 0, 256, tf.int32)
+        images = tf.random.stateless_uniform(shape, (spec.seed, spec.worker), 0, 256, tf.int32)
         return tf.cast(images, tf.uint8), tf.constant(labels, tf.int64)
 
     return tf.data.Dataset.from_tensors(0).map(lambda _: make()).cache().repeat()

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import config, explain_job, flags
 from tests.conftest import Finished
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
 
 
 def _explained(*arguments: str) -> config.Config:
@@ -35,7 +35,8 @@ def test_every_manager_can_be_explained(
     manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
-    explain_job.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}"))
+    cluster = [f"--local_cluster={NEED_A_CLUSTER[manager]}"] if manager in NEED_A_CLUSTER else []
+    explain_job.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
     text = capsys.readouterr().out
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
         assert fact in text

@@ -9,6 +9,7 @@ import tensorflow as tf
 from benchmarks import config, devices, flags, model_traffic, objectives, optimizers, training
 from models import building, splitting
 from variable_mgr import factory
+from variable_mgr.algorithms import Place
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -67,7 +68,7 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
     chosen = config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: 0)
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
-    plan = devices.Devices(towers=names, shared=shared, description="")
+    plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
     with tf.Graph().as_default():
         whole = _dense_model()
         model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole

@@ -105,7 +105,8 @@ GOLDEN_HEADER = (
     "message,message_bytes,algbw_gb_per_sec,busbw_gb_per_sec,largest_error,staleness_mean_updates,"
     "measured_steps,first_step_s,startup_s,loss_first,loss_last,gflop_per_image,sent_bytes_per_step,"
     "peak_host_memory_bytes,tf_version,hardware_key,config_key,"
-    "input_wait_share,synthetic_ratio,skipped_records,top_1_accuracy,top_5_accuracy,bare_decode_images_per_sec"
+    "input_wait_share,synthetic_ratio,skipped_records,top_1_accuracy,top_5_accuracy,bare_decode_images_per_sec,"
+    "num_workers,num_ps,num_hosts,slowest_worker,straggler_ratio,busiest_ps_bytes_per_sec"
 )
 
 

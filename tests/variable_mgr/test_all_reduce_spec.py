@@ -47,7 +47,7 @@ def test_the_first_range_that_is_large_enough_is_chosen(made: tuple[Range, ...],
         ("pscpu:many:xring", "'many' is no size"),
         ("pscpu:0:xring", "'0' is no size"),
         ("pscpu:32K:xring:1K:psgpu", "must grow from left to right"),
-        ("nccl/xring", "give the part before the slash"),
+        ("nccl/xrin", "Did you mean 'xring'"),
     ],
 )
 def test_mistakes_are_explained(text: str, words: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, objectives, optimizers, oracle, training
+from benchmarks import devices, expectations, objectives, optimizers, training
 from benchmarks.free_running import FreeRunningTowers
 from benchmarks.inputs import TowerInput
 from benchmarks.measuring import Observed
@@ -111,7 +111,7 @@ def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> No
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_the_oracle_in_turn_is_the_plain_one_for_one_tower(optimizer: str) -> None:
-    alone = oracle.expected(1, optimizer, exchanged=True)
-    assert oracle.expected_in_turn(1, optimizer).error(alone) < 1e-12
-    two = oracle.expected_in_turn(2, optimizer)
-    assert two.error(oracle.expected(2, optimizer, exchanged=True, copies=1)) > 0.01
+    alone = expectations.expected(1, optimizer, exchanged=True)
+    assert expectations.expected_in_turn(1, optimizer).error(alone) < 1e-12
+    two = expectations.expected_in_turn(2, optimizer)
+    assert two.error(expectations.expected(2, optimizer, exchanged=True, copies=1)) > 0.01

@@ -13,11 +13,11 @@ from models import building
 from models.layers import Layers
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 
-every_manager = pytest.mark.parametrize("name", MANAGERS)
+every_manager = pytest.mark.parametrize("name", IN_ONE_PROCESS)
 BATCH, CLASSES = 12, 5
 
 
@@ -79,7 +79,7 @@ class _Trained:
 
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
 @pytest.mark.parametrize("towers", [2, 3, 4])
-@pytest.mark.parametrize("name", [name for name in MANAGERS if name not in ("independent", "local_sgd")])
+@pytest.mark.parametrize("name", [name for name in IN_ONE_PROCESS if name not in ("independent", "local_sgd")])
 def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, shared_on: str) -> None:
     one = _Trained("replicated", 1, _convolutional())
     many = _Trained(name, towers, _convolutional(), shared_on=shared_on)

@@ -9,11 +9,11 @@ import functools
 
 import pytest
 
-from benchmarks import devices, oracle
+from benchmarks import devices, expectations, oracle
 from benchmarks.verify import AS_FLOAT16, EXACT, TRANSFERS, wanted_of
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS, Place
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers, why_not
 
 
@@ -32,7 +32,7 @@ every_optimizer = pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
 @every_optimizer
 @every_count
-@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_manager_does_the_arithmetic(manager: str, towers: int, optimizer: str, shared_on: str) -> None:
     assert _error(manager, towers, optimizer, shared_on=shared_on, modifiers=Modifiers()) <= EXACT
 
@@ -72,19 +72,19 @@ def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> N
 
 def test_the_oracle_by_hand() -> None:
     """One tower, one step: x = -1, 0; loss = -0.5 * 1 * 2; gradients -0.5 * 2 + 1/16 and -0.5 * 1 + 2/16."""
-    first = oracle.expected(1, "sgd", exchanged=True)
+    first = expectations.expected(1, "sgd", exchanged=True)
     assert first.loss[0] == -1.0
     assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 16]
     assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 16]
     # Two towers: x = -1, 0 and 1, 2; the mean of the gradients.
-    second = oracle.expected(2, "sgd", exchanged=True)
+    second = expectations.expected(2, "sgd", exchanged=True)
     assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 16] * 2
 
 
 def test_the_oracle_tells_everything_apart() -> None:
     """A check that cannot fail checks nothing."""
     kinds = [
-        oracle.expected(2, optimizer, exchanged=exchanged, mode=mode)
+        expectations.expected(2, optimizer, exchanged=exchanged, mode=mode)
         for optimizer in ("sgd", "momentum")
         for exchanged in (True, False)
         for mode in ("plain", "relaxed", "staged")
@@ -92,4 +92,4 @@ def test_the_oracle_tells_everything_apart() -> None:
     for index, one in enumerate(kinds):
         for other in kinds[index + 1 :]:
             assert one.error(other) > 0.01
-    assert kinds[0].error(oracle.Trajectory()) == float("inf")
+    assert kinds[0].error(expectations.Trajectory()) == float("inf")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from variable_mgr.algorithms import ALGORITHMS
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.traffic import Traffic, traffic
 
@@ -35,7 +35,7 @@ def test_by_hand() -> None:
     assert _sent("replicated", 2, all_reduce_spec="pscpu:100:xring").gradient_bytes == 4 * 96 + 2 * 4000
 
 
-@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_one_tower_on_its_own_device_sends_nothing(manager: str) -> None:
     assert _sent(manager, 1, on_host=False).total_bytes == 0
 

@@ -1,0 +1,289 @@
+"""Joining a cluster: this task's server, waiting for the others, and what is agreed on before anything is built."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psutil
+import tensorflow as tf
+
+from benchmarks import liveness
+from benchmarks.cluster import Cluster, Task
+from benchmarks.display import TerminalProgress, warn
+from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
+from benchmarks.guard import Guard
+from benchmarks.meeting import Meeting
+from benchmarks.places import IN_GRAPH, trains
+from benchmarks.probe import GrpcProbe
+from results.record import Status
+
+_MEETING_SECONDS = 600.0
+_PARTING_SECONDS = 30.0
+_REMIND_SECONDS = 30.0
+
+
+class ClusterTeam:
+    """One task among others. Made by `join`.
+
+    Args:
+        cluster: the tasks.
+        manager: the variable manager, which decides which tasks train and which only serve.
+        target: of this task's server.
+        meeting: exchanges messages.
+        watcher: notices who has gone.
+        guard: ends the process.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        manager: str,
+        *,
+        target: str,
+        meeting: Meeting,
+        watcher: liveness.Watcher,
+        guard: Guard,
+    ) -> None:
+        self._cluster = cluster
+        self._in_graph = manager in IN_GRAPH
+        self._training = [task for task in cluster.tasks if trains(cluster, task, manager)]
+        self._meeting, self._watcher, self._guard = meeting, watcher, guard
+        self.target = target
+        self.device = cluster.own.device
+        self.is_leader = cluster.own == cluster.leader
+        # It makes the steps of all workers have equal numbers, and a parameter server would take them for one step.
+        self.collective_key = 0 if self._in_graph or cluster.num_ps else 1
+
+    def under(self, manager: str) -> ClusterTeam:
+        """Returns the same team, as it is under another manager."""
+        return ClusterTeam(
+            self._cluster,
+            manager,
+            target=self.target,
+            meeting=self._meeting,
+            watcher=self._watcher,
+            guard=self._guard,
+        )
+
+    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
+        """Lets the session see this task and the parameter servers only, or it would wait for every task."""
+        session_config.CopyFrom(with_collectives(session_config))
+        if not self._in_graph:
+            servers = (Task("ps", index).device for index in range(self._cluster.num_ps))
+            session_config.device_filters.extend([*servers, self._cluster.own.device])
+
+    def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
+        """Waits until all tasks that train have come here; returns their messages."""
+        if patient:
+            self.expect_nothing()
+        else:
+            self.expect(f"Meeting the others ({what})", _MEETING_SECONDS)
+        messages = self._meeting.exchange(what, message, self._training)
+        self.expect_nothing()
+        return messages
+
+    def agree(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """Exchanges what all tasks must have in common, and compares it."""
+        self.expect("Agreeing with the others on what to run", seconds)
+        messages = self._meeting.exchange("hello", message, list(self._cluster.tasks))
+        self.expect_nothing()
+        problem = disagreement(messages, str(self._cluster.leader))
+        if problem:
+            self._watcher.stop()
+            raise UsageError(problem)
+        return messages
+
+    def serve(self) -> None:
+        """Lets the others use this task's server until the leader needs it no more."""
+        self._meeting.exchange("end", None, list(self._cluster.tasks))
+        self._leave()
+
+    def end(self) -> None:
+        """Ends together with all tasks: nobody goes while another needs them."""
+        self.expect("Ending together with the others", _PARTING_SECONDS)
+        if self.is_leader:
+            self._watcher.stop()
+        self._meeting.exchange("end", None, list(self._cluster.tasks))
+        self._leave()
+
+    def _leave(self) -> None:
+        self._watcher.stop()
+        self.expect("Ending together with the others", _PARTING_SECONDS)
+        self._meeting.part(list(self._cluster.tasks))
+        self.expect_nothing()
+
+    def expect(self, what: str, within_seconds: float) -> None:
+        """Tells the guard."""
+        self._guard.expect(what, within_seconds)
+
+    def expect_nothing(self) -> None:
+        """Tells the guard."""
+        self._guard.expect_nothing()
+
+    def leave_word(self, error: BenchError) -> None:
+        """Tells the leader why this task goes, so that the record can say more than that it has gone."""
+        if not self.is_leader and not isinstance(error, ClusterError | UsageError):
+            self._meeting.leave_word([int(error.exit_status), str(error.record_status), str(error)])
+
+    def explain(self, error: Exception) -> BenchError | None:
+        """Returns that another task has gone, if one has, or what TensorFlow says of the cluster."""
+        if not isinstance(error, tf.errors.OpError):
+            return None
+        self.expect_nothing()
+        lost = self._watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
+        if lost:
+            return cause(lost, self._meeting, leads=self.is_leader)
+        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
+            return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
+        return None
+
+
+def cause(lost: liveness.Lost, meeting: Meeting, *, leads: bool) -> BenchError:
+    """Returns why a task was lost: what it has told the leader, or else what can be seen from outside."""
+    with contextlib.suppress(tf.errors.OpError):
+        word = meeting.words().get(str(lost.task)) if leads else None
+        if word:
+            exit_status, status, sentence = word
+            error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
+            error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
+            return error
+    return ClusterError(lost.sentence())
+
+
+@contextlib.contextmanager
+def joined(
+    cluster: Cluster,
+    manager: str,
+    guard: Guard,
+    server_config: tf.compat.v1.ConfigProto,
+    start_timeout_seconds: float,
+) -> Iterator[ClusterTeam]:
+    """Starts this task's server, waits until all tasks are there, and watches them as long as the context lasts.
+
+    Raises:
+        ClusterError: the port is taken, or tasks are missing.
+    """
+    server_config = with_collectives(server_config)
+    server = start_server(cluster, server_config)
+    probe = GrpcProbe()
+    with _Waiting() as waiting:
+        replies = liveness.wait_for_all(
+            cluster.peers, deadline_seconds=start_timeout_seconds, probe=probe, on_wait=waiting.tell
+        )
+    meeting = Meeting(server.target, cluster.own, cluster.leader, server_config)
+    leads = cluster.own == cluster.leader
+    watcher = liveness.Watcher(
+        cluster.peers, lambda lost: guard.report(cause(lost, meeting, leads=leads)), probe=probe, replies=replies
+    )
+    watcher.start()
+    try:
+        yield ClusterTeam(cluster, manager, target=server.target, meeting=meeting, watcher=watcher, guard=guard)
+    finally:
+        watcher.stop()
+
+
+def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> tf.distribute.Server:
+    """Starts this task's server, which others can use from now on.
+
+    Raises:
+        ClusterError: the port is taken.
+    """
+    _require_port(cluster)
+    return tf.distribute.Server(
+        tf.train.ClusterSpec(cluster.spec()),
+        job_name=cluster.own.job,
+        task_index=cluster.own.index,
+        config=server_config,
+    )
+
+
+def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
+    """Returns a copy in which the collectives of all workers are arranged by worker 0."""
+    config = tf.compat.v1.ConfigProto()
+    config.CopyFrom(session_config)
+    config.experimental.collective_group_leader = Task("worker", 0).device
+    return config
+
+
+def hello(cluster: Cluster, must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
+    """Returns what a task tells the others of itself."""
+    return {
+        "tasks": cluster.signature(),
+        "TensorFlow": tf.__version__,
+        "options": dict(must_agree),
+        "devices": devices,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+
+
+def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str | None:
+    """Returns a sentence if tasks differ in what all must have in common."""
+    wanted = messages[leader]
+    for task, message in messages.items():
+        for what in ("tasks", "TensorFlow"):
+            if message[what] != wanted[what]:
+                return (
+                    f"{task} and {leader} differ in {what}: {message[what]} at the one, {wanted[what]} at the other. "
+                    "Start all tasks with the same addresses and the same software."
+                )
+        for name, value in message["options"].items():
+            if value != wanted["options"].get(name, value):
+                return (
+                    f"{task} and {leader} differ in {name}: {value} at the one, {wanted['options'][name]} at the "
+                    "other. Start all tasks with the same flags, but for --job_name and --task_index."
+                )
+    return None
+
+
+def _require_port(cluster: Cluster) -> None:
+    """Checks that this task's port is free, and says who has it otherwise."""
+    port = int(cluster.address.rpartition(":")[2])
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("0.0.0.0", port))
+        except OSError as error:
+            raise ClusterError(
+                f"{cluster.own} cannot listen on port {port} ({error.strerror or error}){_holder(port)}. End what "
+                "listens there, or give this task another port, in the lists of all tasks."
+            ) from error
+
+
+def _holder(port: int) -> str:
+    with contextlib.suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr[1] == port and connection.status == psutil.CONN_LISTEN:
+                if not connection.pid:
+                    return ": another user's process has it"
+                return f": process {connection.pid} ({psutil.Process(connection.pid).name()}) has it"
+    return ""
+
+
+class _Waiting:
+    """Says for whom we wait: a countdown on a terminal, elsewhere a line now and then."""
+
+    def __init__(self) -> None:
+        self._progress = TerminalProgress() if sys.stderr.isatty() else None
+        self._said: float | None = None
+
+    def __enter__(self) -> _Waiting:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        if self._progress:
+            self._progress.clear()
+
+    def tell(self, missing: Mapping[Task, str], seconds_left: float) -> None:
+        """Is told after each round who is missing."""
+        names = ", ".join(f"{task} ({address})" for task, address in missing.items())
+        if self._progress:
+            self._progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", None)
+        elif self._said is None or self._said - seconds_left > _REMIND_SECONDS:
+            self._said = seconds_left
+            warn(f"Waiting for {names}, up to {seconds_left:.0f} s.")

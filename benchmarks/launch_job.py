@@ -1,0 +1,186 @@
+"""One command for a cluster: starts all its tasks, watches them, and ends what is left of them. No TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from benchmarks import child_process, local_cluster
+from benchmarks.cluster import Cluster, Task
+from benchmarks.display import warn
+from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+
+_FENCED = Path(__file__).resolve().parent / "fenced.py"
+# What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
+_NOTICE_SECONDS = 50.0
+_GRACE_SECONDS = 20.0
+_POLL_SECONDS = 0.05
+
+
+def enter_private_network(command: Sequence[str]) -> None:
+    """Becomes the same command in a network of its own, or without one if that cannot be. Does not return."""
+    arguments = [sys.executable, str(_FENCED), str(child_process.RUN_BENCH), *command]
+    os.execv(sys.executable, arguments)
+
+
+@dataclasses.dataclass
+class Started:
+    """A task's process, and where its output goes; None for our own output."""
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    log: Path | None
+
+
+# From a task and its cluster's hosts to the words that start it.
+Command = Callable[[Task, Cluster], Sequence[str]]
+
+
+def local_command(arguments: Sequence[str], gpus_of: Mapping[Task, str]) -> Command:
+    """Returns how a task is started on this host.
+
+    Args:
+        arguments: of run_bench, without its role.
+        gpus_of: the GPUs of each worker, as `--gpus` has them; may be empty.
+    """
+
+    def command(task: Task, cluster: Cluster) -> list[str]:
+        role = [f"--job_name={task.job}", f"--task_index={task.index}", f"--worker_hosts={','.join(cluster.workers)}"]
+        servers = [f"--ps_hosts={','.join(cluster.ps)}"] if cluster.ps else []
+        gpus = [f"--gpus={gpus_of[task]}"] if task in gpus_of else []
+        return [sys.executable, str(child_process.RUN_BENCH), *arguments, *role, *servers, *gpus]
+
+    return command
+
+
+def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dict[Task, str]:
+    """Gives each worker GPUs of its own.
+
+    Raises:
+        UsageError: there are too few.
+    """
+    needed = per_worker * cluster.num_workers
+    if needed > len(usable):
+        raise UsageError(
+            f"{cluster.num_workers} workers with {per_worker} GPU{'s' * (per_worker > 1)} each need {needed}, and "
+            f"{len(usable)} may be used here. Ask for fewer, or say --device=cpu."
+        )
+    return {
+        Task("worker", index): ",".join(map(str, usable[index * per_worker : (index + 1) * per_worker]))
+        for index in range(cluster.num_workers)
+    }
+
+
+def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
+    """Runs all tasks of a planned cluster to their end.
+
+    The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to say
+    so, and what is left then is killed.
+
+    Args:
+        cluster: planned; where ports are still to be chosen, they are chosen here.
+        command: starts a task.
+        logs: the directory of the logs.
+
+    Returns:
+        OK if all tasks ended so, else the leader's status; cluster failure where it did not fail, or was killed.
+    """
+    if local_cluster.is_planned(cluster):
+        cluster = local_cluster.with_free_ports(cluster)
+    signal.signal(signal.SIGTERM, raise_terminated)
+    with _started(cluster, command, logs) as tasks:
+        try:
+            _wait(tasks)
+        except (KeyboardInterrupt, Terminated) as error:
+            _end_in_order(tasks, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+            raise
+        _tell_failures(tasks)
+        return _status(tasks, cluster.leader)
+
+
+@contextlib.contextmanager
+def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[Started]]:
+    """Starts all tasks; in the end none is left."""
+    tasks: list[Started] = []
+    name = uuid.uuid4().hex[:8]
+    logs.mkdir(parents=True, exist_ok=True)
+    try:
+        for task in cluster.tasks:
+            log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
+            tasks.append(Started(task, _start(command(task, cluster), log), log))
+        yield tasks
+    finally:
+        for started in tasks:
+            child_process.kill_group(started.process)
+            if started.process.stdin:
+                started.process.stdin.close()
+        for started in tasks:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.process.wait(_GRACE_SECONDS)
+
+
+def _start(command: Sequence[str], log: Path | None) -> subprocess.Popen[bytes]:
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(log.open("wb")) if log else None
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # left open and empty: it closes when we are gone
+            stdout=output,
+            stderr=subprocess.STDOUT if log else None,
+            start_new_session=True,
+            preexec_fn=child_process.die_with_parent,
+        )
+
+
+def _wait(tasks: Sequence[Started]) -> None:
+    """Waits until all have ended, or some time after the first has failed or the leader has ended."""
+    until: float | None = None
+    while None in (codes := [started.process.poll() for started in tasks]):
+        leader_has_ended = any(c is not None and s.log is None for c, s in zip(codes, tasks, strict=True))
+        if until is None and (any(codes) or leader_has_ended):
+            until = time.monotonic() + _NOTICE_SECONDS
+        if until is not None and time.monotonic() > until:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _end_in_order(tasks: Sequence[Started], signal_number: signal.Signals) -> None:
+    """Tells the leader, which may have something to keep, and waits for it; the others have nothing."""
+    leader = next(started for started in tasks if started.log is None)
+    with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        leader.process.send_signal(signal_number)
+        leader.process.wait(_GRACE_SECONDS)
+
+
+def _tell_failures(tasks: Sequence[Started]) -> None:
+    for started in tasks:
+        code = started.process.poll()
+        if code == 0 or started.log is None and (code or 0) > 0:  # the leader has said itself what it had to say
+            continue
+        where = f"; its output: {started.log}" if started.log else ""
+        warn(f"{started.task} {_how_it_ended(code)}{where}")
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "did not end, and was killed"
+    if code > 0:
+        return f"ended with status {code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
+
+
+def _status(tasks: Sequence[Started], leader: Task) -> ExitStatus:
+    codes = {started.task: started.process.poll() for started in tasks}
+    if not any(code != 0 for code in codes.values()):
+        return ExitStatus.OK
+    own = codes[leader]
+    return ExitStatus(own) if own in set(ExitStatus) and own else ExitStatus.CLUSTER

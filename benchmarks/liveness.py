@@ -1,0 +1,256 @@
+"""Which of a cluster's other tasks still answer. Imports without TensorFlow.
+
+TensorFlow itself does not always say that a task is gone: a step that waits for a stopped process waits for ever.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.cluster import Task
+from benchmarks.errors import ClusterError
+from benchmarks.probe import Answer, Probe, Sign
+from benchmarks.probe import GrpcProbe as GrpcProbe  # which is the one to pass, but in tests
+
+
+class How(enum.Enum):
+    """How a task was lost, and what that means for a person."""
+
+    ENDED = "has ended", "nothing listens at its address any more", "Its own output should say why"
+    MUTE = "does not answer", "its process may be stopped, or its host or the network down", "Look there"
+    RESTARTED = "was restarted", "the process at its address knows nothing of this run", "Start all tasks anew"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """A task that cannot take part any more.
+
+    Attributes:
+        task: which.
+        address: where it was (host:port).
+        how: what became of it.
+        last_heard_seconds: how long ago it answered last; None if it never did.
+    """
+
+    task: Task
+    address: str
+    how: How
+    last_heard_seconds: float | None
+
+    def sentence(self) -> str:
+        """Returns what happened, what it means, and the way out."""
+        what, meaning, way_out = self.how.value
+        heard = "never heard" if self.last_heard_seconds is None else f"last heard {self.last_heard_seconds:.0f} s ago"
+        return f"{self.task} ({self.address}) {what}: it was {heard}, and {meaning}. {way_out}."
+
+
+class MissingTasksError(ClusterError):
+    """Not all tasks of the cluster are there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How often a task is asked, and when it is given up.
+
+    Probes are counted rather than seconds: if this process was stopped for a while, or its host slept, its peers have
+    missed one probe, not many.
+
+    Attributes:
+        interval_seconds: from one probe's begin to the next one's, unless it took longer.
+        timeout_seconds: how long a probe waits for an answer.
+        refused: a task has ended if it refused so many probes in a row.
+        unanswered: it does not answer if it left so many in a row unanswered, refused or not.
+    """
+
+    interval_seconds: float
+    timeout_seconds: float
+    refused: int
+    unanswered: int
+
+    @property
+    def detection_seconds(self) -> float:
+        """How long it takes at most until a loss is noticed."""
+        return self.interval_seconds + self.unanswered * max(self.interval_seconds, self.timeout_seconds)
+
+
+# While a cluster comes together, tasks are asked more often, to begin soon, and given up after more probes: 6 s if
+# they refuse, 18 s or more if they are silent.
+WHILE_WAITING = Limits(interval_seconds=0.5, timeout_seconds=1.5, refused=12, unanswered=12)
+WHILE_RUNNING = Limits(interval_seconds=2.0, timeout_seconds=4.0, refused=3, unanswered=4)
+
+
+class _Pulse:
+    """What is known of one task: its last reply, when that came, and how many probes it has left unanswered since."""
+
+    def __init__(self, limits: Limits, reply: bytes | None, now: float) -> None:
+        self.reply = reply
+        self._limits = limits
+        self._heard_at = None if reply is None else now
+        self._refused = self._unanswered = 0
+
+    def seconds_since(self, now: float) -> float | None:
+        return None if self._heard_at is None else now - self._heard_at
+
+    def hear(self, answer: Answer, now: float) -> How | None:
+        """Notes what came of a probe, and returns how the task is lost, if it is."""
+        if answer.sign in (Sign.ALIVE, Sign.BUSY):
+            before = self.reply
+            self.reply = answer.reply if answer.sign is Sign.ALIVE else before
+            self._heard_at, self._refused, self._unanswered = now, 0, 0
+            return None if before in (None, self.reply) else How.RESTARTED
+        self._unanswered += 1
+        self._refused = self._refused + 1 if answer.sign is Sign.REFUSED else 0
+        if self._refused >= self._limits.refused:
+            return How.ENDED
+        return How.MUTE if self._unanswered >= self._limits.unanswered else None
+
+
+def wait_for_all(
+    peers: Mapping[Task, str],
+    *,
+    deadline_seconds: float,
+    probe: Probe,
+    on_wait: Callable[[Mapping[Task, str], float], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[Task, bytes]:
+    """Waits until every task has answered once.
+
+    Args:
+        peers: the tasks and their addresses.
+        deadline_seconds: how long to wait.
+        probe: asks a task; several are asked at once, each by a thread.
+        on_wait: is told after each round which tasks have not answered yet, and how many seconds are left.
+        clock: seconds.
+        sleep: waits so many seconds.
+
+    Returns:
+        Every task's last reply. One that was started anew meanwhile is as good as one that was not.
+
+    Raises:
+        MissingTasksError: the time is over, or a task that had answered is gone.
+    """
+    begin = clock()
+    pulses = {task: _Pulse(WHILE_WAITING, None, begin) for task in peers}
+    with ThreadPoolExecutor(max(1, len(peers))) as pool:
+        while True:
+            answers = _ask(peers, probe, pool)
+            now = clock()
+            for task, pulse in pulses.items():
+                how = pulse.hear(answers[task], now)
+                if how in (How.ENDED, How.MUTE) and pulse.reply is not None:
+                    raise MissingTasksError(Lost(task, peers[task], how, pulse.seconds_since(now)).sentence())
+            missing = {task: peers[task] for task, pulse in pulses.items() if pulse.reply is None}
+            if not missing:
+                return {task: pulse.reply for task, pulse in pulses.items() if pulse.reply is not None}
+            seconds_left = begin + deadline_seconds - now
+            if seconds_left <= 0:
+                raise MissingTasksError(_never_heard(missing, len(peers), answers, deadline_seconds))
+            on_wait(missing, seconds_left)
+            sleep(min(WHILE_WAITING.interval_seconds, seconds_left))
+
+
+def _ask(peers: Mapping[Task, str], probe: Probe, pool: ThreadPoolExecutor) -> dict[Task, Answer]:
+    """Returns what came of asking each task once, all at the same time."""
+    answers = pool.map(lambda address: probe(address, WHILE_WAITING.timeout_seconds), peers.values())
+    return dict(zip(peers, answers, strict=True))
+
+
+def _never_heard(missing: Mapping[Task, str], of: int, answers: Mapping[Task, Answer], seconds: float) -> str:
+    each = (f"{task} ({missing[task]}): {answers[task].reason or answers[task].sign.value}" for task in missing)
+    return (
+        f"{len(missing)} of the {of} other tasks did not answer within {seconds:g} s. {'; '.join(each)}. Start every "
+        "task, with the same lists of addresses, and see that no firewall is in the way."
+    )
+
+
+class Watcher:
+    """Asks all tasks over and over, a thread for each, and tells of the first that is lost. Then it ends."""
+
+    def __init__(
+        self,
+        peers: Mapping[Task, str],
+        on_lost: Callable[[Lost], None],
+        *,
+        probe: Probe,
+        replies: Mapping[Task, bytes],
+        limits: Limits = WHILE_RUNNING,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args are as below; `start` or a `with` begins.
+
+        Args:
+            peers: the tasks and their addresses.
+            on_lost: is called once at most, by a thread of the watcher; a `stop` does not wait for it.
+            probe: asks a task.
+            replies: what `wait_for_all` returned, to tell a task from one that was restarted since.
+            limits: how often a task is asked, and when it is given up.
+            clock: seconds.
+        """
+        self._on_lost, self._probe, self._limits, self._clock = on_lost, probe, limits, clock
+        self._lost: Lost | None = None
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        # Daemons: one that waits for an answer must not hold up the end of the process.
+        self._threads = [
+            threading.Thread(
+                target=self._watch, args=(*peer, replies.get(peer[0])), name=f"watch {peer[0]}", daemon=True
+            )
+            for peer in peers.items()
+        ]
+
+    @property
+    def lost(self) -> Lost | None:
+        """The first task that was lost."""
+        return self._lost
+
+    def wait_for_verdict(self, seconds: float) -> Lost | None:
+        """Returns the first lost task as soon as there is one, or None if there is none in that time.
+
+        What a lost task does to a step is often known before the watcher knows who it was; `limits.detection_seconds`
+        is the time to give it.
+        """
+        self._over.wait(seconds)
+        return self._lost
+
+    def start(self) -> None:
+        """Begins to ask."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """No loss is noticed from here on: tasks may end in order."""
+        with self._lock:
+            self._over.set()
+
+    def __enter__(self) -> Watcher:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _watch(self, task: Task, address: str, reply: bytes | None) -> None:
+        pulse = _Pulse(self._limits, reply, self._clock())
+        while not self._over.is_set():
+            begin = self._clock()
+            answer = self._probe(address, self._limits.timeout_seconds)
+            now = self._clock()
+            last_heard_seconds = pulse.seconds_since(now)
+            how = pulse.hear(answer, now)
+            if how is not None:
+                self._report(Lost(task, address, how, last_heard_seconds))
+            self._over.wait(max(0.0, begin + self._limits.interval_seconds - now))
+
+    def _report(self, lost: Lost) -> None:
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._lost = lost
+            self._over.set()
+        self._on_lost(lost)

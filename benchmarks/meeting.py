@@ -1,0 +1,103 @@
+"""Where the tasks of a cluster exchange messages: queues on the leader's server. Not part of what is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.cluster import Task
+
+Messages = Mapping[str, Any]
+
+_WORD_SECONDS = 5.0
+_MOST_WORDS = 1024
+
+
+class Meeting:
+    """Messages between the leader and all other tasks, through the one port that each of them has.
+
+    Whether somebody is missing is not noticed here, since a session waits without limit; see `benchmarks.guard`.
+
+    Args:
+        target: of this task's own server.
+        own: this task.
+        leader: in whose memory the queues are.
+        server_config: the session's configuration must go with it.
+    """
+
+    def __init__(self, target: str, own: Task, leader: Task, server_config: tf.compat.v1.ConfigProto) -> None:
+        self._target = target
+        self._own = own
+        self._leader = leader
+        self._config = tf.compat.v1.ConfigProto()
+        self._config.CopyFrom(server_config)
+        del self._config.device_filters[:]  # or a session waits for every task of the cluster
+        self._config.device_filters.extend(sorted({leader.device, own.device}))
+
+    def exchange(self, what: str, message: Any, among: Sequence[Task]) -> Messages:
+        """Hands in a message and returns those of all tasks of `among`, by the task's name, once all are there.
+
+        Args:
+            what: names the exchange; each can take place once.
+            message: as JSON can hold it.
+            among: the tasks that take part; the leader must be one of them.
+        """
+        others = [task for task in among if task != self._leader]
+        if self._own != self._leader:
+            with self._session() as session:
+                session.run(self._inbox(what, len(others)).enqueue(json.dumps([str(self._own), message])))
+                return dict(json.loads(session.run(self._outbox(what, self._own).dequeue())))
+        with self._session() as session:
+            incoming = self._inbox(what, len(others)).dequeue()
+            own = json.loads(json.dumps(message))  # as it would arrive
+            everyone = {str(self._own): own, **dict(json.loads(session.run(incoming)) for _ in others)}
+            in_order = {str(task): everyone[str(task)] for task in among}
+            text = tf.constant(json.dumps(in_order))
+            session.run([self._outbox(what, task).enqueue(text) for task in others])
+        return in_order
+
+    def part(self, among: Sequence[Task]) -> None:
+        """Lets the leader go last: it waits until all others have said that they need it no more."""
+        others = [task for task in among if task != self._leader]
+        with self._session() as session:
+            if self._own == self._leader:
+                leaving = self._inbox("parting", len(others)).dequeue()
+                for _ in others:
+                    session.run(leaving)
+                return
+            with contextlib.suppress(tf.errors.OpError):  # the leader may be quicker than its answer
+                session.run(self._inbox("parting", len(others)).enqueue(str(self._own)))
+
+    def leave_word(self, word: Any) -> None:
+        """Tells the leader something before this task goes, if it can still be told."""
+        with contextlib.suppress(tf.errors.OpError), self._session(_WORD_SECONDS) as session:
+            session.run(self._words().enqueue(json.dumps([str(self._own), word])))
+
+    def words(self) -> Messages:
+        """Returns the word that each task has left, by its name; for the leader alone."""
+        with self._session(_WORD_SECONDS) as session:
+            taken = self._words().dequeue()
+            return dict(json.loads(session.run(taken)) for _ in range(session.run(self._words().size())))
+
+    def _words(self) -> tf.queue.FIFOQueue:
+        return tf.queue.FIFOQueue(_MOST_WORDS, [tf.string], shapes=[()], shared_name="meeting/words")
+
+    @contextlib.contextmanager
+    def _session(self, limit_seconds: float = 0.0) -> Iterator[tf.compat.v1.Session]:
+        """Opens a session on the leader's device; its calls take at most so many seconds, 0 for no limit."""
+        config = tf.compat.v1.ConfigProto()
+        config.CopyFrom(self._config)
+        config.operation_timeout_in_ms = round(1000 * limit_seconds)
+        with tf.Graph().as_default() as graph, tf.device(f"{self._leader.device}/cpu:0"):
+            with tf.compat.v1.Session(self._target, graph=graph, config=config) as session:
+                yield session
+
+    def _inbox(self, what: str, capacity: int) -> tf.queue.FIFOQueue:
+        return tf.queue.FIFOQueue(max(1, capacity), [tf.string], shapes=[()], shared_name=f"meeting/{what}")
+
+    def _outbox(self, what: str, task: Task) -> tf.queue.FIFOQueue:
+        return tf.queue.FIFOQueue(1, [tf.string], shapes=[()], shared_name=f"meeting/{what}/{task}")

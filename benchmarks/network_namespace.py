@@ -1,0 +1,108 @@
+"""Moves this process into a network of its own, which nobody else can reach. Imports without TensorFlow.
+
+TensorFlow's servers listen on all interfaces, and do whatever anybody who reaches them says, as the user who started
+them. For tasks that are all on this host, a network with nothing but a loopback shuts everybody else out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from pathlib import Path
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SIOCGIFFLAGS = 0x8913
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_AND_RUNNING = 0x1 | 0x40
+# struct ifreq: an interface's name, its flags, and what the other members of the union need.
+_INTERFACE_REQUEST = "16sh22x"
+_PROC = Path("/proc/self")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter() -> str | None:
+    """Moves this process into a private network namespace, in which only the loopback is there and up.
+
+    What it starts from here on is in there too, and can talk over 127.0.0.1. Nobody else on the machine can reach what
+    listens there, and neither can this process and its children reach anything else: no host name is resolved, nothing
+    is downloaded. Files are as before, also those that come over a network.
+
+    A namespace belongs to a thread, and to those that it starts later; so this must be called before there is a second
+    one: before NumPy, TensorFlow and gRPC are imported.
+
+    Without the right to make one (CAP_SYS_ADMIN), the process first gets a user namespace, in which it is who it was:
+    files belong to whom they belonged, and new ones to it. But it can gain no rights outside any more: root in a
+    container, say, cannot read files of others that forbid it.
+
+    A forked child tries all of it first, since a part may succeed and the next fail (AppArmor grants user namespaces
+    that may do nothing): so a refusal leaves this process as it was.
+
+    Returns:
+        None if it worked, else why not, for a person.
+    """
+    threads = len(os.listdir(_PROC / "task"))
+    if threads > 1:
+        return f"a process must enter a network namespace before it starts threads, and this one has {threads}"
+    try:
+        why_not = _rehearse()
+        if why_not is None:
+            _move()
+    except OSError as error:
+        why_not = error.strerror
+    return why_not and f"the kernel permits no new network namespace: {why_not}"
+
+
+def _rehearse() -> str | None:
+    """Returns why `_move` fails in a child, or None if it does not."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            _move()
+            status = 0
+        except OSError as error:
+            os.write(write_end, (error.strerror or str(error)).encode())
+        finally:
+            os._exit(status)  # whatever happens: there must not be two of this process
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        why_not = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return None if status == 0 else why_not or f"a process that tried it ended with wait status {status}"
+
+
+def _move() -> None:
+    """Does it, or as much of it as can be done.
+
+    Raises:
+        OSError: the kernel does not permit it.
+    """
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _unshare(_CLONE_NEWNET)
+    except PermissionError:
+        _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+        # Groups could be dropped to get past rights that exclude them, so that must be given up first.
+        _PROC.joinpath("setgroups").write_text("deny", encoding="ascii")
+        _PROC.joinpath("uid_map").write_text(f"{user} {user} 1", encoding="ascii")
+        _PROC.joinpath("gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+    _bring_loopback_up()
+
+
+def _unshare(flags: int) -> None:
+    if _libc.unshare(flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _bring_loopback_up() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack(_INTERFACE_REQUEST, b"lo", 0)
+        name, flags = struct.unpack(_INTERFACE_REQUEST, fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))
+        up = struct.pack(_INTERFACE_REQUEST, name, flags | _IFF_UP_AND_RUNNING)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up)

@@ -1,0 +1,54 @@
+"""Where towers are, under TensorFlow's names, in one process or in a cluster. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+from benchmarks.cluster import Cluster, Task
+from variable_mgr.algorithms import Place
+
+HOST = "/cpu:0"
+# One client drives the towers of all workers; under the others, each worker drives its own.
+IN_GRAPH = ("distributed_all_reduce",)
+
+
+def place(
+    kind: str, count: int, *, virtual: bool = False, cluster: Cluster | None = None, manager: str = "", group: int = 1
+) -> Place:
+    """Names the devices of one process' towers, and of what is around them.
+
+    Args:
+        kind: `cpu` or `gpu`.
+        count: towers of one worker.
+        virtual: whether they share physical devices.
+        cluster: the tasks; None for a single process.
+        manager: the variable manager, which decides who drives which towers.
+        group: see `Place`.
+    """
+    own = [f"/{kind}:{index}" for index in range(count)]
+    if cluster is None:
+        return Place(tuple(own), HOST, virtual, group=group)
+    servers = tuple(Task("ps", index).device + HOST for index in range(cluster.num_ps))
+    if manager in IN_GRAPH:
+        workers = [Task("worker", index).device for index in range(cluster.num_workers)]
+        return Place(
+            tuple(worker + device for worker in workers for device in own),
+            workers[0] + HOST if cluster.controller is None else cluster.leader.device + HOST,
+            virtual,
+            ps=servers,
+            hosts=tuple(worker + HOST for worker in workers for _ in own),
+            group=group,
+        )
+    prefix = cluster.own.device
+    return Place(
+        tuple(prefix + device for device in own),
+        prefix + HOST,
+        virtual,
+        ps=servers,
+        workers=cluster.num_workers,
+        worker=cluster.own.index if cluster.own.job == "worker" else 0,
+        group=group,
+    )
+
+
+def trains(cluster: Cluster, task: Task, manager: str) -> bool:
+    """Returns whether a task takes steps of its own: not if it only serves."""
+    return task == cluster.leader if manager in IN_GRAPH else task.job == "worker"

@@ -1,0 +1,58 @@
+"""The verb `server`: a bare TensorFlow server, for whoever opens a session on it. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks import cluster_options, config, process_environment, started_cluster
+from benchmarks.config import Config
+from benchmarks.display import say, warn
+from benchmarks.errors import ExitStatus, UsageError, raise_terminated
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
+    """Turns flag values (None: not given) into a configuration.
+
+    Raises:
+        UsageError: it is not said which task of which cluster this is.
+    """
+    cluster, _ = cluster_options.resolve(values, os.environ)
+    if cluster is None or started_cluster.is_asked_for(values):
+        raise UsageError(
+            "server starts one task of a cluster: say which, such as server --cluster_spec='ps|h0:50000,worker|"
+            "h0:50001;h1:50001' --job_name=worker --task_index=0."
+        )
+    return config.resolve({**values, "variable_update": cluster_options.manager_for(cluster)}, count_gpus)
+
+
+def run(config: Config) -> ExitStatus:
+    """Serves until the process is told to end.
+
+    Raises:
+        ClusterError: the port is taken.
+    """
+    assert config.cluster is not None, "there is a cluster, or it was refused"
+    cluster = config.cluster
+    computes = cluster.own.job == "worker"
+    process_environment.prepare(
+        device=config.device if computes else "cpu",
+        visible_gpus=config.visible_gpus,
+        peers=list(cluster.tasks.values()),
+    )
+    process_environment.import_tensorflow()
+    from benchmarks import cluster_team, devices
+
+    kind, count = (config.device, config.num_devices) if computes else ("cpu", 1)
+    options = devices.session_config(kind, count, **config.session_options())
+    signal.signal(signal.SIGTERM, raise_terminated)
+    server = cluster_team.start_server(cluster, options)
+    for line in cluster.table():
+        say(line)
+    say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")
+    warn("It does what anybody who reaches this port says: see docs/clusters.md on how to fence it.")
+    threading.Event().wait()
+    return ExitStatus.OK

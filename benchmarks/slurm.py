@@ -1,0 +1,156 @@
+"""What Slurm says of the cluster that it has started. Imports without TensorFlow.
+
+TensorFlow's own resolver counts GPUs and fails on nodes without them, so the variables are read here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+from benchmarks.cluster import Task
+from benchmarks.errors import UsageError
+
+_LAST_PORT = 65535
+_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
+_NODES = re.compile(r"(?:[^\[\],\s]+|\[[0-9,-]+\])+")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+
+
+def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task]:
+    """Names the tasks of a job step, from the environment that srun gives each of them.
+
+    Ranks fill the nodes in order (block distribution). Parameter server i is the last rank that is left on node i,
+    counted round and round over the nodes; all other ranks are workers, in order.
+
+    Args:
+        environ: the environment variables.
+        num_ps: how many of the ranks are parameter servers.
+        base_port: the port of the first rank on each node; the others take the next ones.
+
+    Returns:
+        The addresses by job, and the task that this process is.
+
+    Raises:
+        UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
+    """
+    rank = _number(environ, "SLURM_PROCID")
+    ranks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    nodes = expand_nodes(_value(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
+    per_node = expand_tasks(_value(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+    if len(per_node) != len(nodes) or sum(per_node) != ranks or rank >= ranks:
+        raise UsageError(
+            f"Slurm's variables contradict each other: rank {rank} of {ranks} tasks on {len(nodes)} nodes, of which "
+            f"{len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
+        )
+    places = [(node, position) for node, count in enumerate(per_node) for position in range(count)]
+    _check_place(environ, rank, places[rank])
+    _check_ports(base_port, nodes, per_node)
+    servers = _choose_servers(per_node, num_ps)
+    workers = [other for other in range(ranks) if other not in servers]
+    addresses = [f"{nodes[node]}:{base_port + position}" for node, position in places]
+    chosen = {"ps": servers, "worker": workers}
+    own = next(Task(job, members.index(rank)) for job, members in chosen.items() if rank in members)
+    return {job: tuple(addresses[member] for member in members) for job, members in chosen.items() if members}, own
+
+
+def expand_nodes(text: str) -> list[str]:
+    """Returns the names that a node list such as `node[01-03,7],gpu-a` stands for, in its order.
+
+    Numbers keep their leading zeros. A name may have several brackets, of which the last counts fastest.
+
+    Raises:
+        UsageError: the text is no such list.
+    """
+    names = []
+    for word in _COMMA_OUTSIDE_BRACKETS.split(text.strip()):
+        if not _NODES.fullmatch(word):
+            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{word}'.")
+        # Every second part stood in brackets.
+        parts = re.split(r"\[(.*?)\]", word)
+        choices = [_numbers(part, text) if n % 2 else [part] for n, part in enumerate(parts)]
+        names += ["".join(chosen) for chosen in itertools.product(*choices)]
+    return names
+
+
+def _numbers(ranges: str, text: str) -> list[str]:
+    """Returns the numbers that `01-03,7` stands for."""
+    numbers: list[str] = []
+    for word in ranges.split(","):
+        match = _RANGE.fullmatch(word)
+        low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(low) > int(high):
+            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{word}'.")
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return numbers
+
+
+def expand_tasks(text: str) -> list[int]:
+    """Returns the number of tasks on each node, from a text such as `2(x3),1`.
+
+    Raises:
+        UsageError: the text is no such list.
+    """
+    counts: list[int] = []
+    for word in text.strip().split(","):
+        match = _TASKS.fullmatch(word)
+        if not match:
+            raise UsageError(f"Slurm's tasks per node '{text}' cannot be read at '{word}'.")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _choose_servers(per_node: Sequence[int], num_ps: int) -> list[int]:
+    """Returns the ranks of the parameter servers; a node that has no rank left is passed over."""
+    if num_ps >= sum(per_node):
+        raise UsageError(
+            f"--num_ps={num_ps} leaves no worker: srun has started {sum(per_node)} task(s). Start more with "
+            "srun --ntasks, or ask for fewer parameter servers."
+        )
+    ends = list(itertools.accumulate(per_node))
+    left = list(per_node)
+    servers: list[int] = []
+    for node in itertools.cycle(range(len(per_node))):
+        if len(servers) == num_ps:
+            break
+        if left[node]:
+            left[node] -= 1
+            servers.append(ends[node] - per_node[node] + left[node])
+    return servers
+
+
+def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
+    """Refuses another distribution than by blocks, as far as this process can see it."""
+    for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
+        if name in environ and _number(environ, name) != expected:
+            raise UsageError(
+                f"Rank {rank} has {name}={environ[name]}, and {expected} was expected where ranks fill the nodes in "
+                "order: start with srun --distribution=block."
+            )
+
+
+def _check_ports(base_port: int, nodes: Sequence[str], per_node: Sequence[int]) -> None:
+    count, node = max(zip(per_node, nodes, strict=True))
+    last = base_port + count - 1
+    if last > _LAST_PORT:
+        raise UsageError(
+            f"--server_port={base_port}: {node} has {count} tasks, whose ports would go up to {last}, and "
+            f"{_LAST_PORT} is the last there is. Give at most {_LAST_PORT - count + 1}."
+        )
+
+
+def _value(environ: Mapping[str, str], *names: str) -> str:
+    """Returns the first of these variables that is set."""
+    for name in names:
+        if environ.get(name):
+            return environ[name]
+    raise UsageError(f"--cluster=slurm needs {' or '.join(names)} in the environment: start every task with srun.")
+
+
+def _number(environ: Mapping[str, str], *names: str) -> int:
+    text = _value(environ, *names)
+    if not re.fullmatch("[0-9]+", text):
+        raise UsageError(f"{' or '.join(names)} is '{text}' and should be a number: start every task with srun.")
+    return int(text)

@@ -1,0 +1,98 @@
+"""Taking the steps of a built graph: first, warm-up, measured."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from benchmarks import training
+from benchmarks.config import Config
+from benchmarks.display import Display
+from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
+from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, StoppingRule, Taken, run_phase, timed
+from benchmarks.run_log import RunLog, process_age_seconds
+from benchmarks.team import Team
+
+# The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
+FIRST_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Stepper:
+    """What takes a global step, and what forgets steps that were completed meanwhile, where towers run freely."""
+
+    take: Callable[[], Taken]
+    forget: Callable[[], None] = lambda: None
+
+
+@contextlib.contextmanager
+def stepping(session: tf.compat.v1.Session, step: training.Step, options: tf.compat.v1.RunOptions) -> Iterator[Stepper]:
+    """Yields what takes a global step, as long as it is needed."""
+    takes = [_take(session, loop, options) for loop in step.loops]
+    if step.loops[0].staleness is None:
+        (take,) = takes
+
+        def together() -> tuple[float, Observed]:
+            loss, _, observed = take()
+            return loss, observed
+
+        yield Stepper(timed(together))
+        return
+    with FreeRunningTowers(takes) as towers:
+        yield Stepper(towers.take, towers.forget)
+
+
+def _take(session: tf.compat.v1.Session, loop: training.Loop, options: tf.compat.v1.RunOptions) -> TakeTowerStep:
+    """Returns what runs a loop once, and returns its loss, its staleness (0 if it has none), and what was observed."""
+    staleness = [] if loop.staleness is None else [loop.staleness]
+    fetches = [loop.loss, *loop.observed.values(), *staleness, loop.operation]
+    run = session.make_callable(fetches, accept_options=True)
+
+    def take() -> tuple[float, int, Observed]:
+        loss, *values = run(options=options)
+        return loss, values[-2] if staleness else 0, dict(zip(loop.observed, values, strict=False))
+
+    return take
+
+
+def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
+    """Takes the first step, the warm-up and the measured steps; the window of these opens for all workers at once."""
+    age = process_age_seconds()
+    log.startup_seconds = age
+    until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
+    deadline: list[StoppingRule] = [] if config.cluster else [Deadline(until)]
+    plan = (
+        ("first step", 1, log.first),
+        ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
+        ("measuring", steps, log.measured),
+    )
+    for name, count, phase in plan:
+        if config.cluster and phase is log.measured:
+            count = _agreed_steps(steps, until, log, team)
+            stepper.forget()
+        log.opened_at = time.perf_counter()
+        display.phase(name, count)
+        limit = config.step_timeout_seconds * (FIRST_STEPS if phase is log.first else 1)
+
+        def watched(limit: float = limit, name: str = name) -> Taken:
+            team.expect(f"A step ({name})", limit)
+            return stepper.take()
+
+        run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
+    team.expect_nothing()
+
+
+def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
+    """Waits for the other workers, and returns how many steps each takes.
+
+    Those that step together must take equally many, so with a time limit each takes what all can afford.
+    """
+    seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
+    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
+    return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])

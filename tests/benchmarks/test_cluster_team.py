@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import tensorflow as tf
+
+from benchmarks import cluster_team
+from benchmarks.cluster import Cluster, Task
+from benchmarks.cluster_team import disagreement, hello
+from benchmarks.errors import ClusterError, ExitStatus
+
+CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
+OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
+LEADER = "worker 0"
+
+
+def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each task said, but for changes by task (an underscore for the space), as it comes over the wire."""
+    everyone = {str(task): hello(CLUSTER, OPTIONS, "1 CPU") for task in CLUSTER.tasks}
+    for task, change in changes.items():
+        everyone[task.replace("_", " ")].update(change)
+    return json.loads(json.dumps(everyone))
+
+
+def test_a_task_says_who_it_is() -> None:
+    message = hello(CLUSTER, OPTIONS, "2 GPUs")
+    assert (message["devices"], message["pid"], message["TensorFlow"]) == ("2 GPUs", os.getpid(), tf.__version__)
+    assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
+
+
+def test_tasks_that_say_the_same_agree() -> None:
+    assert disagreement(said(), LEADER) is None
+    assert disagreement(said(worker_1={"host": "elsewhere", "pid": 1, "devices": "8 GPUs"}), LEADER) is None
+
+
+def test_a_parameter_server_need_not_know_all_options() -> None:
+    assert disagreement(said(ps_0={"options": {"variable_update": "parameter_server"}}), LEADER) is None
+    other = disagreement(said(ps_0={"options": {"variable_update": "distributed_replicated"}}), LEADER)
+    assert other is not None and other.startswith("ps 0 and worker 0 differ in variable_update: distributed_replicated")
+
+
+def test_other_addresses_are_told() -> None:
+    signature = {"ps": ["h:1"], "worker": ["h:3", "h:2"], "controller": []}
+    sentence = disagreement(said(worker_1={"tasks": signature}), LEADER)
+    assert sentence is not None and sentence.startswith("worker 1 and worker 0 differ in tasks: ")
+    assert "['h:3', 'h:2']" in sentence and "['h:2', 'h:3']" in sentence
+    assert sentence.endswith("Start all tasks with the same addresses and the same software.")
+
+
+def test_another_tensorflow_is_told() -> None:
+    sentence = disagreement(said(ps_0={"TensorFlow": "2.3.0"}), LEADER)
+    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in TensorFlow: ")
+    assert "2.3.0" in sentence and tf.__version__ in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch_per_device", 64), ("batch_per_device", None), ("modifiers", {"staged_vars": True})]
+)
+def test_another_option_is_told(name: str, value: Any) -> None:
+    sentence = disagreement(said(worker_1={"options": {**OPTIONS, name: value}}), LEADER)
+    assert sentence is not None and sentence.startswith(f"worker 1 and worker 0 differ in {name}: ")
+    assert str(value) in sentence and str(OPTIONS[name]) in sentence
+    assert sentence.endswith("Start all tasks with the same flags, but for --job_name and --task_index.")
+
+
+def test_who_leads_is_what_others_are_compared_with() -> None:
+    everyone = said(worker_1={"options": {**OPTIONS, "batch_per_device": 1}})
+    everyone["controller 0"] = everyone["worker 0"]
+    sentence = disagreement(everyone, "controller 0")
+    assert sentence is not None and sentence.startswith("worker 1 and controller 0 differ in batch_per_device: ")
+
+
+# The port.
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    """A port at which this process listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def at(port: int) -> Cluster:
+    return Cluster(ps=(), workers=("h:1", f"h:{port}"), own=Task("worker", 1))
+
+
+def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
+    with pytest.raises(ClusterError) as raised:
+        cluster_team._require_port(at(listening))
+    sentence = str(raised.value)
+    assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Address already in use)")
+    assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what listens there" in sentence
+    assert raised.value.exit_status == ExitStatus.CLUSTER
+
+
+def test_who_has_a_port_may_be_nobodys_business(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(kind: str) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "net_connections", denied)
+    with pytest.raises(ClusterError, match=rf"port {listening} \(Address already in use\). End what listens there"):
+        cluster_team._require_port(at(listening))
+
+
+def test_another_users_process_has_no_number(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)
+    monkeypatch.setattr(psutil, "net_connections", lambda kind: [theirs])
+    with pytest.raises(ClusterError, match="another user's process has it") as raised:
+        cluster_team._require_port(at(listening))
+    assert "None" not in str(raised.value)
+
+
+def test_a_free_port_stays_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()  # which leaves a connection that lingers
+    for _ in range(2):
+        cluster_team._require_port(at(port))
+
+
+# Waiting for the others.
+
+
+def test_without_a_terminal_a_line_says_for_whom_we_wait_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    both = {Task("ps", 0): "h:1", Task("worker", 1): "h:3"}
+    with cluster_team._Waiting() as waiting:
+        waiting.tell(both, 300.0)
+        assert capsys.readouterr().err == "run_bench: Waiting for ps 0 (h:1), worker 1 (h:3), up to 300 s.\n"
+        for left in (299.5, 290.0, 270.0):
+            waiting.tell(both, left)
+        assert capsys.readouterr().err == "", "only half a minute has passed"
+        waiting.tell({Task("worker", 1): "h:3"}, 269.5)
+        assert capsys.readouterr().err == "run_bench: Waiting for worker 1 (h:3), up to 270 s.\n"
+        waiting.tell({Task("worker", 1): "h:3"}, 250.0)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,382 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks import child_process, launch, launch_job, local_cluster
+from benchmarks.cluster import Cluster, Task
+from benchmarks.errors import ExitStatus, UsageError
+from tests.conftest import ROOT, USER_ENVIRONMENT
+
+SECONDS = 20.0
+
+
+# What is asked for.
+
+
+@pytest.mark.parametrize(
+    ("text", "ps", "workers"),
+    [
+        ("ps:1,worker:2", 1, 2),
+        ("ps=1,worker=2", 1, 2),
+        ("worker:3", 0, 3),
+        (" worker : 2 , ps = 1 ", 1, 2),
+        ("ps:0,worker:1", 0, 1),
+        ("worker:1,ps:1,worker:2", 1, 3),
+        ("ps:4,worker:60", 4, 60),
+    ],
+)
+def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
+    cluster = local_cluster.planned(text)
+    assert (cluster.num_ps, cluster.num_workers) == (ps, workers)
+    assert (cluster.own, cluster.leader, cluster.num_hosts) == (Task("worker", 0), Task("worker", 0), 1)
+    assert local_cluster.is_planned(cluster)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "'' is no part of a cluster"),
+        ("2", "'2' is no part of a cluster"),
+        ("ps:1,", "'' is no part of a cluster"),
+        ("worker:", "'worker:' is no part of a cluster"),
+        ("worker:-1", "'worker:-1' is no part of a cluster"),
+        ("worker:1.5", "'worker:1.5' is no part of a cluster"),
+        ("chief:1,worker:1", "'chief:1' is no part of a cluster"),
+        ("worker:2;ps:1", "'worker:2;ps:1' is no part of a cluster"),
+        ("worker:99999", "'worker:99999' is no part of a cluster"),
+        ("ps:1", "has no worker, and nothing else trains"),
+        ("worker:0,ps:1", "has no worker, and nothing else trains"),
+        ("worker:65", "more than 64 processes on one host"),
+        ("ps:5,worker:60", "more than 64 processes on one host"),
+    ],
+)
+def test_a_text_that_plans_none_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        local_cluster.planned(text)
+    sentence = str(raised.value)
+    assert sentence.startswith(f"--local_cluster={text}") and words in sentence
+    assert sentence.endswith("say how many tasks of each job, such as --local_cluster=ps:1,worker:2.")
+
+
+def test_ports_are_free_and_all_different() -> None:
+    cluster = local_cluster.with_free_ports(local_cluster.planned("ps:20,worker:40"))
+    assert (cluster.num_ps, cluster.num_workers, cluster.own, cluster.local) == (20, 40, Task("worker", 0), True)
+    assert len(set(cluster.tasks.values())) == 60
+    assert not local_cluster.is_planned(cluster)
+    for address in cluster.tasks.values():
+        host, port = address.split(":")
+        with socket.socket() as trial:
+            trial.bind((host, int(port)))
+
+
+def test_a_cluster_of_given_addresses_is_not_planned() -> None:
+    assert not local_cluster.is_planned(Cluster(ps=(), workers=("127.0.0.1:1",), own=Task("worker", 0)))
+
+
+# What is started.
+
+TWO_WORKERS = local_cluster.planned("ps:1,worker:2")
+
+
+def test_each_worker_has_gpus_of_its_own() -> None:
+    assert launch_job.divide_gpus(TWO_WORKERS, 2, (0, 2, 4, 5, 7)) == {
+        Task("worker", 0): "0,2",
+        Task("worker", 1): "4,5",
+    }
+
+
+@pytest.mark.parametrize(("per_worker", "words"), [(1, "2 workers with 1 GPU each need 2"), (2, "2 GPUs each need 4")])
+def test_too_few_gpus_are_refused(per_worker: int, words: str) -> None:
+    with pytest.raises(UsageError, match=f"{words}, and 1 may be used here. Ask for fewer, or say --device=cpu.$"):
+        launch_job.divide_gpus(TWO_WORKERS, per_worker, (3,))
+
+
+def test_a_task_is_told_its_role_after_the_words_of_the_user() -> None:
+    command = launch_job.local_command(["--model=trivial"], {Task("worker", 1): "2,3"})
+    cluster = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
+    program = [sys.executable, str(child_process.RUN_BENCH), "--model=trivial"]
+    hosts = ["--worker_hosts=h:2,h:3", "--ps_hosts=h:1"]
+    assert command(Task("ps", 0), cluster) == [*program, "--job_name=ps", "--task_index=0", *hosts]
+    assert command(Task("worker", 1), cluster) == [
+        *program, "--job_name=worker", "--task_index=1", *hosts, "--gpus=2,3",
+    ]  # fmt: skip
+    without_ps = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 0))
+    assert not any(word.startswith("--ps_hosts") for word in command(Task("worker", 0), without_ps))
+
+
+STARTED = {"local_cluster": "ps:1,worker:2", "hosts": None}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--flagfile=that_has_the_cluster"],
+        ["--local_cluster=ps:1,worker:2", "--model=trivial"],
+        ["--model=trivial", "--local_cluster", "ps:1,worker:2"],
+        ["--local_cluster=worker:2", "--job_name=ps"],
+    ],
+)
+def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
+    command = launch_job.local_command(words, {Task("worker", 0): "1"})
+    cluster = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
+    for task in cluster.tasks:
+        assert launch.command_of_user(command(task, cluster)[2:], STARTED) == words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["--model=trivial"], ["--job_name=worker", "--task_index=1", "--worker_hosts=a:1,b:1", "--model=trivial"]],
+)
+def test_a_command_that_started_no_cluster_is_as_the_user_gave_it(words: list[str]) -> None:
+    assert launch.command_of_user(words, {"local_cluster": None, "hosts": None}) == words
+
+
+# Seeing it to its end. A task is a small script, which first leaves its process' number.
+
+STAY = "time.sleep(8)"
+CHILD = "subprocess.Popen([sys.executable, '-Sc', mark + 'time.sleep(60)'])"
+WITH_CHILD = f"{CHILD}; {STAY}"
+MARK = "import os, pathlib, signal, subprocess, sys, time; pathlib.Path(f'{pids}/{{os.getpid()}}').touch();"
+
+
+class Tasks:
+    """Starts a script for each task, by its name; one that is not named ends well at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.logs = directory / "logs"
+        self._pids = directory / "pids"
+        self._pids.mkdir()
+
+    def command(self, scripts: Mapping[str, str]) -> launch_job.Command:
+        mark = MARK.format(pids=self._pids)
+
+        def command(task: Task, cluster: Cluster) -> Sequence[str]:
+            return [sys.executable, "-Sc", f"mark = {mark!r}\n{mark}\n{scripts.get(str(task), 'pass')}"]
+
+        return command
+
+    def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
+        return launch_job.run(local_cluster.planned(text), self.command(scripts), self.logs)
+
+    def have_begun(self, count: int) -> None:
+        """Waits for so many processes."""
+        wait_until(lambda: len(list(self._pids.iterdir())) == count)
+
+    def alive(self) -> list[int]:
+        """Returns which of all that were started are alive, some time after all should have gone."""
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: not self._living(), 2.0)
+        return self._living()
+
+    def _living(self) -> list[int]:
+        return [pid for pid in (int(path.name) for path in self._pids.iterdir()) if lives(pid)]
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Iterator[Tasks]:
+    handler = signal.getsignal(signal.SIGTERM)
+    yield Tasks(tmp_path)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_all_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    speak = "print('out', flush=True); print('err', file=sys.stderr)"
+    assert tasks.run({"ps 0": speak, "worker 0": speak, "worker 1": speak}) == ExitStatus.OK
+    assert capfd.readouterr() == ("out\n", "err\n"), "the leader's output is ours"
+    logs = {path.name.partition("-")[2]: path.read_text() for path in tasks.logs.iterdir()}
+    assert logs == {"ps-0.log": "out\nerr\n", "worker-1.log": "out\nerr\n"}
+    assert tasks.alive() == []
+
+
+def test_tasks_are_told_addresses_that_were_chosen(tasks: Tasks) -> None:
+    seen: dict[Task, Cluster] = {}
+
+    def command(task: Task, cluster: Cluster) -> Sequence[str]:
+        seen[task] = cluster
+        return [sys.executable, "-Sc", ""]
+
+    launch_job.run(local_cluster.planned("ps:1,worker:2"), command, tasks.logs)
+    assert list(map(str, seen)) == ["ps 0", "worker 0", "worker 1"]
+    assert len(set(map(str, seen.values()))) == 1
+    assert not local_cluster.is_planned(seen[Task("ps", 0)])
+
+
+def test_the_logs_of_two_runs_are_kept(tasks: Tasks) -> None:
+    for _ in range(2):
+        assert tasks.run({}, "worker:2") == ExitStatus.OK
+    assert len(list(tasks.logs.iterdir())) == 2
+
+
+def test_a_leader_that_fails_gives_its_status(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tasks.run({"worker 0": "sys.exit(4)", "worker 1": "sys.exit(6)"}) == ExitStatus.RUN_FAILED
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("run_bench: worker 1 ended with status 6; its output: ")
+    assert Path(line.rpartition(": ")[2]).parent == tasks.logs
+    assert tasks.alive() == []
+
+
+def test_another_that_is_killed_is_a_failure_of_the_cluster(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tasks.run({"worker 1": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("run_bench: worker 1 was killed by SIGKILL; its output: ")
+
+
+def test_a_leader_that_is_killed_is_one_as_well(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tasks.run({"worker 0": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
+    assert capfd.readouterr().err == "run_bench: worker 0 was killed by SIGKILL\n"
+
+
+def test_a_signal_without_a_name_is_told_by_number(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tasks.run({"worker 1": "os.kill(os.getpid(), signal.SIGRTMIN + 1)"}) == ExitStatus.CLUSTER
+    assert "worker 1 was killed by" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stays", "fails"),
+    [
+        ("worker 1", "worker 0"),
+        ("ps 0", "worker 1"),
+    ],
+)
+def test_who_does_not_notice_that_another_has_failed_is_killed(
+    tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stays: str, fails: str
+) -> None:
+    monkeypatch.setattr(launch_job, "_NOTICE_SECONDS", 0.5)
+    begin = time.monotonic()
+    status = tasks.run({stays: WITH_CHILD, fails: "sys.exit(4)"})
+    assert 0.5 < time.monotonic() - begin < 5
+    assert status == (ExitStatus.RUN_FAILED if fails == "worker 0" else ExitStatus.CLUSTER)
+    said = capfd.readouterr().err.splitlines()
+    assert any(line.startswith(f"run_bench: {stays} did not end, and was killed; its output: ") for line in said)
+    # The leader has said itself what it had to say.
+    assert any(line.startswith(f"run_bench: {fails} ended with status 4") for line in said) == (fails == "worker 1")
+    assert tasks.alive() == []
+
+
+def test_who_notices_in_time_is_not_killed(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
+    notices = "time.sleep(0.3); sys.exit(6)"
+    assert tasks.run({"ps 0": notices, "worker 0": notices, "worker 1": "sys.exit(4)"}) == ExitStatus.CLUSTER
+    assert "did not end" not in capfd.readouterr().err
+
+
+def test_what_a_task_has_left_behind_is_killed(tasks: Tasks) -> None:
+    begun = f"\nwhile len(os.listdir({str(tasks._pids)!r})) < 3: time.sleep(0.01)"
+    assert tasks.run({"worker 1": CHILD + begun}, "worker:2") == ExitStatus.OK
+    assert tasks.alive() == []
+
+
+def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
+    stay = tasks.command({"ps 0": STAY, "worker 0": STAY})
+
+    def command(task: Task, cluster: Cluster) -> Sequence[str]:
+        if task == Task("worker", 1):
+            tasks.have_begun(2)
+            return ["/no/such/program"]
+        return stay(task, cluster)
+
+    with pytest.raises(FileNotFoundError):
+        launch_job.run(local_cluster.planned("ps:1,worker:2"), command, tasks.logs)
+    assert tasks.alive() == []
+
+
+LAUNCHER = """
+import pathlib, signal, sys
+sys.path.insert(0, {root!r})
+from benchmarks import launch_job, local_cluster
+from benchmarks.errors import Terminated
+signal.signal(signal.SIGINT, signal.default_int_handler)
+scripts = {scripts!r}
+def command(task, cluster):
+    return [sys.executable, "-Sc", scripts[str(task)]]
+try:
+    launch_job.run(local_cluster.planned("ps:1,worker:2"), command, pathlib.Path({logs!r}))
+except Terminated:
+    sys.exit(143)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+KEEP = """
+import signal, sys
+def keep(number, frame):
+    print("kept after", signal.Signals(number).name, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, keep)
+signal.signal(signal.SIGINT, keep)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGKILL", -9)])
+def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) -> None:
+    command = tasks.command({"ps 0": WITH_CHILD, "worker 0": STAY, "worker 1": STAY})
+    started = {str(task): command(task, TWO_WORKERS)[-1] for task in TWO_WORKERS.tasks}
+    started["worker 0"] = KEEP + started["worker 0"]
+    program = LAUNCHER.format(root=str(ROOT), scripts=started, logs=str(tasks.logs))
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        tasks.have_begun(4)
+        launcher.send_signal(getattr(signal, how))
+        stdout, stderr = launcher.communicate(timeout=SECONDS)
+    finally:
+        launcher.kill()
+        launcher.wait(SECONDS)
+    assert (launcher.returncode, stderr) == (status, "")
+    assert stdout == ("" if how == "SIGKILL" else f"kept after {how}\n"), "the leader may have something to keep"
+    left = tasks.alive()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    # A kill gives no time: whatever tasks have started themselves then looks after itself.
+    assert len(left) <= (1 if how == "SIGKILL" else 0)
+
+
+TERMINATED = """
+import sys
+sys.path.insert(0, {root!r})
+from benchmarks import launch_job
+from benchmarks.errors import Terminated
+def run(*arguments):
+    raise Terminated
+launch_job.run = run
+import run_bench
+sys.exit(run_bench.main())
+"""
+
+
+def test_a_launcher_that_is_terminated_says_so_by_its_status(tmp_path: Path) -> None:
+    flags = ["--local_cluster=worker:2", "--variable_update=collective_all_reduce", "--device=cpu", "--num_gpus=1"]
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED.format(root=str(ROOT)), *flags, "--noprivate_network"],
+        cwd=tmp_path,
+        env=USER_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == ExitStatus.TERMINATED

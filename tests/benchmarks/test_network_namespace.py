@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 30
+ENTER = """
+import os, socket, subprocess, sys, threading, time
+sys.path.insert(0, {root!r})
+from benchmarks import network_namespace
+{before}
+why_not = network_namespace.enter()
+{after}
+"""
+LISTEN = "server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]"
+CONNECT = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)"
+# Makes the kernel refuse, as it does without rights, what lacks a flag.
+REFUSE = """
+import ctypes, errno
+class Refusing:
+    def unshare(self, flags):
+        if flags & {unless}:
+            return really.unshare(flags)
+        ctypes.set_errno(errno.EPERM)
+        return -1
+really = network_namespace._libc
+network_namespace._libc = Refusing()
+"""
+REFUSE_ALL = REFUSE.format(unless=0)
+# A network namespace is refused, unless it comes with a user namespace.
+REFUSE_ALONE = REFUSE.format(unless=0x10000000)
+# Then user namespaces are given, but the process may not say who it is in there, as under AppArmor.
+FORBID_MAPPING = """
+import pathlib
+class Forbidding(type(pathlib.Path())):
+    def write_text(self, *arguments, **options):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+network_namespace._PROC = Forbidding("/proc/self")
+"""
+
+
+def program(after: str, before: str = "") -> list[str]:
+    return [sys.executable, "-c", ENTER.format(root=str(ROOT), before=before, after=after)]
+
+
+def output(after: str, before: str = "") -> str:
+    done = subprocess.run(program(after, before), capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def permitted() -> None:
+    why_not = output("print(why_not)")
+    if why_not != "None":
+        pytest.skip(why_not)
+
+
+@pytest.fixture(params=["", REFUSE_ALONE], ids=["network", "user and network"])
+def way(request: pytest.FixtureRequest, permitted: None) -> str:
+    if request.param:
+        why_not = output("print(why_not)", request.param)
+        if why_not != "None":
+            pytest.skip(why_not)
+    return str(request.param)
+
+
+def test_what_listens_inside_is_reached_by_children_only(way: str) -> None:
+    inside = f"{LISTEN}; subprocess.run([sys.executable, '-c', {CONNECT!r}, str(port)], check=True, timeout=10)"
+    with subprocess.Popen(
+        program(f"{inside}; print(port, flush=True); sys.stdin.read()", way),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", port), 2)
+        process.communicate(timeout=SECONDS)
+
+
+def test_nothing_outside_is_reached_from_inside(way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        connect = f"print(socket.socket().connect_ex(('127.0.0.1', {port})))"
+        before, after = output(connect, f"{connect}\n{way}").split()
+    assert before == "0"
+    assert after != "0"
+
+
+def test_the_process_stays_who_it_was(way: str, tmp_path: Path) -> None:
+    ids = "print(os.getuid(), os.getgid(), os.geteuid(), os.getegid())"
+    before, after = output(f"{ids}; open({str(tmp_path / 'new')!r}, 'w').close()", f"{ids}\n{way}").splitlines()
+    assert before == after
+    made = (tmp_path / "new").stat()
+    assert (made.st_uid, made.st_gid) == (os.geteuid(), os.getegid())
+
+
+NETWORK_AND_USER = "print(os.readlink('/proc/self/ns/net'), os.readlink('/proc/self/ns/user'), os.getuid())"
+
+
+def test_a_refusal_changes_nothing() -> None:
+    done = output(f"{NETWORK_AND_USER}; print(why_not)", f"{NETWORK_AND_USER}\n{REFUSE_ALL}")
+    before, after, why_not = done.splitlines()
+    assert why_not == "the kernel permits no new network namespace: Operation not permitted"
+    assert before == after
+
+
+def test_a_refusal_halfway_changes_nothing(way: str) -> None:
+    forbid = REFUSE_ALONE + FORBID_MAPPING
+    done = output(f"{NETWORK_AND_USER}; print(why_not)", f"{NETWORK_AND_USER}\n{forbid}")
+    before, after, why_not = done.splitlines()
+    assert why_not == "the kernel permits no new network namespace: Permission denied"
+    assert before == after
+
+
+def test_threads_would_stay_outside() -> None:
+    wait = "threading.Thread(target=time.sleep, args=(1,)).start()"
+    assert output("print(why_not)", wait) == (
+        "a process must enter a network namespace before it starts threads, and this one has 2"
+    )

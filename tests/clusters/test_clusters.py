@@ -1,0 +1,252 @@
+"""Clusters of real processes, as a user starts them: by hand in any order, or all by one command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clusters.conftest import SMALL, StartCluster
+from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from variable_mgr.catalog import MANAGERS
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+
+
+def test_the_guides_four_commands(start_cluster: StartCluster, records: Records) -> None:
+    """Notes of 2017 on two hosts; here both are 127.0.0.1, and the model is small."""
+    flags = (*SMALL, "--local_parameter_device=cpu", "--variable_update=distributed_replicated")
+    tasks = start_cluster(*flags, "--num_gpus=2", ps=2, workers=2)
+    assert set(tasks.statuses(120).values()) == {0}
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert record["measurement"]["images_per_step"] == 2 * 2 * 2
+    assert record["derived"]["images_per_sec"] > 0
+    assert len(record["measurement"]["worker_step_seconds"]) == 2
+    assert record["measurement"]["replica_drift"] == 0
+    assert tasks.text("worker 0").count("total images/sec") == 1
+    assert "worker 0 has the total" in tasks.text("worker 1")
+    assert "total images/sec" not in tasks.text("worker 1")
+    for task, text in ((task, tasks.text(task)) for task in tasks.processes):
+        assert all(address in text for address in tasks.addresses.values()), f"{task} prints no table:\n{text}"
+        assert "Traceback" not in text
+    links = record["placement"]["sent_per_step"]["links"]
+    assert set(links) == {
+        f"{a} -> {b}" for p in (0, 1) for w in (0, 1) for a, b in _both_ways(f"ps {p}", f"worker {w}")
+    }
+
+
+def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
+    return [(first, second), (second, first)]
+
+
+def test_mnist_on_two_servers_and_two_workers_in_any_order(
+    start_cluster: StartCluster, run_bench: RunBench, records: Records
+) -> None:
+    """The classic example: connection errors until all are there, and only one worker completes. Not here."""
+    made = run_bench("data", "make-mnist", "mnist", "--train_images=600")
+    assert made.status == 0, made.stderr
+    flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
+    order = ("worker 1", "ps 1", "worker 0", "ps 0")
+    tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, pause_seconds=2)
+    assert set(tasks.statuses(120).values()) == {0}
+    assert "Waiting for" in tasks.text("worker 1")
+    assert all("images/sec in 30 steps" in tasks.text(f"worker {i}") or i == 0 for i in (0, 1))
+    (record,) = records()
+    assert record["config"]["data_name"] == "mnist" and record["status"] == "ok"
+    assert len(record["measurement"]["top_1_accuracies"]) == 30
+    losses = record["measurement"]["losses"]
+    assert losses[-1] < losses[0]
+
+
+def test_asynchronous_workers_are_counted_in_a_common_window(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SMALL, "--local_cluster=ps:1,worker:2", "--nocross_replica_sync", "--num_batches=20")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    measurement = record["measurement"]
+    steps = [len(seconds) for seconds in measurement["tower_step_seconds"]]
+    assert sum(steps) == sum(measurement["staleness_counts"]) == 2 * len(measurement["step_seconds"])
+    assert "staleness:" in done.stdout and "per worker" in done.stdout
+    assert sum(measurement["step_seconds"]) <= max(map(sum, measurement["worker_step_seconds"])) * 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", [name for name in MANAGERS if name not in ("independent", "replicated")])
+def test_every_manager_across_processes(manager: str, run_bench: RunBench, records: Records) -> None:
+    """To be registered is to be tested; the arithmetic is that of `verify` below."""
+    cluster = "ps:2,worker:2" if manager in ("parameter_server", "distributed_replicated") else "worker:2"
+    done = run_bench(*SMALL, f"--local_cluster={cluster}", f"--variable_update={manager}", "--optimizer=adam")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert record["status"] == "ok" and record["config"]["num_workers"] == 2
+    assert record["measurement"]["images_per_step"] == 4
+    assert record["identity"]["command"][-1] == "--optimizer=adam", "what a task is told is not the user's word"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cluster", "towers"), [("ps:1,worker:2", 2), ("ps:2,worker:3", 1), ("ps:2,worker:2", 1)])
+def test_the_arithmetic_across_processes(cluster: str, towers: int, run_bench: RunBench) -> None:
+    done = run_bench("verify", f"--local_cluster={cluster}", "--device=cpu", f"--num_gpus={towers}")
+    assert done.status == 0, done.stdout + done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
+    assert len(rows) >= 37 and "FAIL" not in done.stdout
+
+
+@pytest.mark.slow
+def test_the_leader_is_told_why_another_goes(run_bench: RunBench, records: Records) -> None:
+    """One of two files is damaged, and by the seed it is read by one worker or the other."""
+    made = run_bench("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8", "--corrupt=crc")
+    assert made.status == 0, made.stderr
+    flags = ("--model=trivial", "--device=cpu", "--batch_size=8", "--data_dir=data", "--datasets_shuffle_records=0")
+    for seed in range(1, 5):
+        done = run_bench(*flags, "--local_cluster=worker:2", "--variable_update=local_sgd", f"--tf_random_seed={seed}")
+        assert done.status == 5, done.stdout + done.stderr
+        record = records()[-1]
+        assert record["status"] == "invalid" and "data/train-0000" in record["reason"]
+        if record["reason"].startswith("worker 1 ("):
+            return
+    pytest.fail("no seed gave the damaged file to worker 1")
+
+
+@pytest.mark.slow
+def test_the_bytes_on_the_wire_are_those_of_the_formula(run_bench: RunBench, records: Records) -> None:
+    """The loopback counts; starting and ending are taken away by a second, longer run."""
+    sent = []
+    flags = ("--model=trivial", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--noprivate_network")
+    for batches in (10, 40):
+        before = _loopback_bytes()
+        done = run_bench(*flags, "--local_cluster=ps:1,worker:2", f"--num_batches={batches}")
+        assert done.status == 0, done.stderr
+        sent.append(_loopback_bytes() - before)
+    by_formula = records()[0]["placement"]["sent_per_step"]["total_bytes"]
+    assert (sent[1] - sent[0]) / 30 == pytest.approx(by_formula, rel=0.1)
+
+
+def _loopback_bytes() -> int:
+    return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
+
+def test_a_server_for_any_client(tmp_path: Path) -> None:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = trial.getsockname()[1]
+    spec = f"ps|127.0.0.1:{port}"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / "run_bench.py"),
+            "server",
+            f"--cluster_spec={spec},worker|127.0.0.1:1",
+            "--job_name=ps",
+            "--task_index=0",
+            "--device=cpu",
+        ],
+        cwd=tmp_path,
+        env=USER_ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            if "Ctrl-C ends" in line:
+                break
+        assert f"grpc://127.0.0.1:{port}" in line
+        client = (
+            "import tensorflow as tf\n"
+            f"config = tf.compat.v1.ConfigProto(device_filters=['/job:ps/task:0'])\n"
+            f"with tf.Graph().as_default(), tf.device('/job:ps/task:0'):\n"
+            f"    with tf.compat.v1.Session('grpc://127.0.0.1:{port}', config=config) as session:\n"
+            "        print(session.run(tf.constant(2.0) + tf.constant(3.0)))\n"
+        )
+        said = subprocess.run([sys.executable, "-c", client], capture_output=True, text=True, timeout=60, check=True)
+        assert said.stdout.split()[-1] == "5.0"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 143
+        assert "docs/clusters.md" in errors
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
+    tasks = start_cluster(*SMALL, "--start_timeout_seconds=8", order=("worker 0", "ps 0"))
+    assert set(tasks.statuses(60).values()) == {6}
+    for task in tasks.processes:
+        assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
+
+
+def test_a_port_that_is_taken_is_named(start_cluster: StartCluster, run_bench: RunBench) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        hosts = (f"--ps_hosts=127.0.0.1:{port}", "--worker_hosts=127.0.0.1:1")
+        done = run_bench(*SMALL, *hosts, "--job_name=ps", "--task_index=0")
+    assert done.status == 6
+    assert f"port {port}" in done.stderr and str(os.getpid()) in done.stderr and "another port" in done.stderr
+
+
+def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
+    tasks = start_cluster(
+        *SMALL, "--variable_update=collective_all_reduce", ps=0, per_task={"worker 1": ("--batch_size=3",)}
+    )
+    assert set(tasks.statuses(60).values()) == {2}
+    for task in tasks.processes:
+        assert "worker 1 and worker 0 differ in batch_per_device: 3 at the one, 2 at the other" in tasks.text(task)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--variable_update=distributed_replicated"], "--local_cluster=ps:1,worker:2"),
+        (["--local_cluster=ps:1"], "has no worker"),
+        (["--local_cluster=worker:2", "--variable_update=replicated"], "collective_all_reduce"),
+        (["--local_cluster=worker:2"], "this cluster has none"),
+        (["--local_cluster=ps:1,worker:2", "--variable_update=collective_all_reduce"], "no use for parameter servers"),
+        (["--hosts=a,b"], "--ssh"),
+        (["--hosts=a,a", "--ssh"], "name each host once"),
+        (["--local_cluster=worker:2", "--hosts=a,b", "--ssh"], "give one of them"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(run_bench: RunBench, flags: list[str], words: str) -> None:
+    done = run_bench("--device=cpu", *flags)
+    assert done.status == 2
+    assert words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
+    flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--local_cluster=ps:1,worker:2")
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "run_bench.py"), *flags],
+        cwd=tmp_path,
+        env=USER_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("3\timages/sec"):
+            break
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=90)
+    assert process.returncode == 130, text
+    (record,) = records()
+    assert record["status"] == "interrupted"
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
+    assert not left.stdout

@@ -1,0 +1,58 @@
+"""Any process of a cluster may die or be stopped at any time: all others end soon, and say who it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.conftest import SMALL, StartCluster
+
+# R7: all others exit within that time.
+SECONDS = 60.0
+LONG = (*SMALL[:-1], "--num_batches=100000", "--display_every=1")
+# Phase: the flags, and what the leader says when it has begun.
+PHASES = {
+    "start-up": ((*SMALL[1:-1], "--model=resnet50"), "job     task"),
+    "warm-up": ((*LONG, "--num_warmup_batches=100000"), "====="),
+    "measuring": (LONG, "\n3\timages/sec"),
+}
+MEASURING = [("measuring", task, how) for task in ("ps 0", "worker 0", "worker 1") for how in ("SIGKILL", "SIGSTOP")]
+OTHERS = [
+    ("start-up", "worker 1", "SIGKILL"),
+    ("start-up", "ps 0", "SIGSTOP"),
+    ("start-up", "worker 0", "SIGKILL"),
+    ("warm-up", "ps 0", "SIGKILL"),
+    ("warm-up", "worker 1", "SIGSTOP"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "victim", "how"), [*MEASURING, *OTHERS])
+def test_all_others_end_and_name_it(
+    start_cluster: StartCluster, tmp_path: Path, phase: str, victim: str, how: str
+) -> None:
+    flags, begun = PHASES[phase]
+    tasks = start_cluster(*flags, "--variable_update=parameter_server")
+    tasks.wait_for("worker 0", begun)
+    begin = time.monotonic()
+    os.kill(tasks.processes[victim].pid, getattr(signal, how))
+    statuses = tasks.statuses(SECONDS, but=victim)
+    assert time.monotonic() - begin < SECONDS
+    assert set(statuses.values()) == {6}
+    for task in statuses:
+        last = tasks.text(task).splitlines()[-4:]
+        named = [line for line in last if f"{victim} ({tasks.addresses[victim]})" in line and "last heard" in line]
+        assert named, f"{task}: {last}"
+    if victim != "worker 0":
+        (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+        assert record["status"] == "crash" and victim in record["reason"]
+        assert record["derived"]["images_per_sec"] is None, "a window that spans a failure has no rate"
+        assert (len(record["measurement"]["step_seconds"]) > 0) == (phase == "measuring")
+    os.kill(tasks.processes[victim].pid, signal.SIGKILL)
+    tasks.processes[victim].wait(10)
+    assert not tasks.listening()

@@ -1,0 +1,105 @@
+"""Three hosts, each a network namespace with an address of its own, on one bridge; ssh is replaced by entering them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.conftest import SMALL
+from tests.conftest import ROOT, USER_ENVIRONMENT
+
+ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
+# Takes the place of ssh: `ssh -o BatchMode=yes HOST COMMAND`.
+FAKE_SSH = '#!/bin/sh\nexec ip netns exec "rb-$3" sh -c "$4"\n'
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, timeout=20, capture_output=True)
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Makes the hosts, and returns an environment in which `ssh` reaches them."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("making network namespaces needs root and the program ip")
+    try:
+        _ip("link", "add", "rb-bridge", "type", "bridge")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network can be made here: {error.stderr.decode().strip()}")
+    try:
+        _ip("link", "set", "rb-bridge", "up")
+        for number, address in enumerate(ADDRESSES):
+            name = f"rb-{address}"
+            _ip("netns", "add", name)
+            _ip("link", "add", f"rb-veth{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", f"rb-veth{number}", "master", "rb-bridge", "up")
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        ssh = tmp_path / "bin" / "ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(FAKE_SSH)
+        ssh.chmod(0o755)
+        yield {**USER_ENVIRONMENT, "PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+    finally:
+        for address in ADDRESSES:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("netns", "delete", f"rb-{address}")
+        _ip("link", "delete", "rb-bridge")
+
+
+def _start(tmp_path: Path, environment: dict[str, str], *flags: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "run_bench.py"), *flags, f"--hosts={','.join(ADDRESSES)}", "--ssh"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_one_command_for_three_hosts(hosts: dict[str, str], tmp_path: Path) -> None:
+    process = _start(tmp_path, hosts, *SMALL, "--variable_update=collective_all_reduce")
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, text
+    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    assert record["status"] == "ok"
+    assert record["config"]["num_workers"] == record["config"]["num_hosts"] == 3
+    assert len(record["measurement"]["worker_step_seconds"]) == 3
+    assert record["identity"]["command"][-1] == "--ssh"
+    assert all(f"{address}:50001" in text for address in ADDRESSES)
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off(hosts: dict[str, str], tmp_path: Path) -> None:
+    """No process dies, and no connection is closed: packets just do not arrive any more."""
+    flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=parameter_server")
+    process = _start(tmp_path, hosts, *flags)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("3\timages/sec"):
+            break
+    begin = time.monotonic()
+    _ip("link", "set", "rb-veth2", "down")
+    # Its process is past our telling; that of `ssh` would be, too, so what is left of it is ended at last.
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 6, text
+    logs = {path.name.split("-", 1)[1]: path.read_text() for path in (tmp_path / "out" / "logs").iterdir()}
+    named = f"({ADDRESSES[2]}:5000"
+    for name, log in (("worker 0", text), *((name, logs[f"{name}.log"]) for name in ("ps-0", "ps-1", "worker-1"))):
+        assert f"{named}0) does not answer" in log or f"{named}1) does not answer" in log, f"{name}: {log[-1000:]}"
+    (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
+    assert record["status"] == "crash" and named in record["reason"]
+    assert time.monotonic() - begin < 100

@@ -1,0 +1,451 @@
+"""What deploy/ holds: the batch file is run with a made-up srun, the manifests are read as Kubernetes would."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import referencing
+import yaml
+
+from benchmarks import cluster_options, flags
+from benchmarks.cluster import Task
+from deploy.kubernetes import render
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+SBATCH = DEPLOY / "slurm" / "run_bench.sbatch"
+SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
+CLUSTER_FLAGS = (
+    "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
+    "server_port", "local_cluster",
+)  # fmt: skip
+RUN_FLAGS = {flag.name for group in flags.RUN_FLAGS.values() for flag in group}
+BASE = ("--name=rn50", "--image=registry.example/bench:1")
+PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+KINDS = pytest.mark.parametrize("kind", ["jobset", "tfjob"])
+SETTINGS = pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--workers=1",),
+        ("--workers=3", "--ps=2", "--port=3333", "--namespace=bench"),
+        ("--workers=2", "--ps=1", "--gpus_per_worker=8", "--memory=64Gi", "--shm_size=4Gi", "--nccl"),
+        ("--results_claim=results", "--cpu=500m", "--command=python run_bench.py", "--user=2000"),
+    ],
+)
+
+
+def given(args: list[str]) -> dict[str, str]:
+    """The flags of run_bench by name; the last of a flag wins."""
+    assert all(arg.startswith("--") for arg in args)
+    return dict(arg.removeprefix("--").split("=", 1) for arg in args)
+
+
+def resolve(found: dict[str, str], environ: dict[str, str]) -> Any:
+    values = flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
+    numbers = {name: int(found[name]) for name in ("task_index", "num_ps", "server_port") if name in found}
+    cluster, notices = cluster_options.resolve({**values, **numbers}, environ)
+    assert notices == ()
+    return cluster
+
+
+# Slurm.
+
+FAKE_SRUN = """#!/bin/bash
+printf '%s\\0' "$@" > "$RECORDED/arguments"
+env -0 > "$RECORDED/environment"
+exit "${SRUN_STATUS:-0}"
+"""
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path) -> Callable[..., tuple[int, list[str], dict[str, str], str]]:
+    """Runs the batch file as Slurm would; returns status, srun's arguments and environment, and stderr."""
+
+    def run(*arguments: str, **environ: str) -> tuple[int, list[str], dict[str, str], str]:
+        suite, programs = tmp_path / "a suite", tmp_path / "bin"
+        suite.mkdir()
+        programs.mkdir()
+        (suite / "run_bench.py").touch()
+        (programs / "srun").write_text(FAKE_SRUN)
+        (programs / "srun").chmod(0o755)
+        variables = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "RECORDED": str(tmp_path),
+            "SLURM_SUBMIT_DIR": str(suite),
+            **environ,
+        }
+        done = subprocess.run(["bash", SBATCH, *arguments], env=variables, capture_output=True, text=True, cwd=tmp_path)
+        if not (tmp_path / "arguments").exists():
+            return done.returncode, [], {}, done.stderr
+        words, lines = ((tmp_path / name).read_text().split("\0")[:-1] for name in ("arguments", "environment"))
+        return done.returncode, words, dict(line.split("=", 1) for line in lines), done.stderr
+
+    return run
+
+
+def test_the_batch_file_has_no_syntax_error() -> None:
+    subprocess.run(["bash", "-n", SBATCH], check=True)
+
+
+def test_the_header_asks_for_one_worker_per_node() -> None:
+    lines = SBATCH.read_text().splitlines()
+    options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert {"--nodes=2", "--ntasks-per-node=1", "--distribution=block", "--exclusive"} <= set(options)
+    first_command = next(n for n, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith("#SBATCH") for line in lines[first_command:]), "sbatch would not read these"
+
+
+def test_the_batch_file_starts_run_bench_with_srun(sbatch: Any, tmp_path: Path) -> None:
+    status, words, _, stderr = sbatch("--model=vgg16", "--session_id=two words")
+    assert (status, stderr) == (0, "")
+    start = words.index("run_bench.py")
+    assert words[: start - 1] == ["--kill-on-bad-exit=1", "--export=ALL", "--distribution=block"]
+    assert words[start - 1] == "python"
+    assert given(words[start + 1 :]) == {
+        "cluster": "slurm",
+        "num_ps": "0",
+        "variable_update": "collective_all_reduce",
+        "output_dir": str(tmp_path / "a suite" / "out"),
+        "model": "vgg16",
+        "session_id": "two words",
+    }
+    assert (tmp_path / "a suite" / "out").is_dir()
+    assert set(given(words[start + 1 :])) <= RUN_FLAGS
+
+
+def test_proxies_and_other_clusters_are_left_behind(sbatch: Any) -> None:
+    _, _, environ, _ = sbatch(**dict.fromkeys(PROXIES, "http://proxy:1"), TF_CONFIG="{}", OMP_NUM_THREADS="3")
+    assert not {*PROXIES, "TF_CONFIG"} & set(environ)
+    assert environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_batch_file_hands_on_cores_and_gpus_per_task(sbatch: Any) -> None:
+    _, words, _, _ = sbatch(SLURM_CPUS_PER_TASK="8", SLURM_GPUS_PER_TASK="4", PYTHON="/opt/python")
+    assert {"--cpus-per-task=8", "--gpus-per-task=4"} <= set(words[: words.index("/opt/python")])
+
+
+def test_flags_of_the_command_line_win(sbatch: Any) -> None:
+    _, words, _, _ = sbatch("--variable_update=distributed_replicated", "--output_dir=/elsewhere", NUM_PS="1")
+    found = given(words[words.index("run_bench.py") + 1 :])
+    assert (found["variable_update"], found["output_dir"]) == ("distributed_replicated", "/elsewhere")
+
+
+def test_the_batch_file_ends_as_srun_does(sbatch: Any) -> None:
+    assert sbatch(SRUN_STATUS="6")[0] == 6
+
+
+def test_the_batch_file_says_where_it_should_be_submitted(sbatch: Any) -> None:
+    status, words, _, stderr = sbatch(SUITE_DIR="/nowhere")
+    assert (status, words) == (2, [])
+    assert "no run_bench.py in /nowhere" in stderr
+
+
+@pytest.mark.parametrize(
+    ("num_ps", "tasks", "roles"),
+    [
+        ("0", "1(x2)", "worker 0, worker 1"),
+        ("1", "2,1", "worker 0, ps 0, worker 1"),
+        ("2", "2(x2)", "worker 0, ps 0, worker 1, ps 1"),
+    ],
+)
+def test_every_rank_knows_its_task(sbatch: Any, num_ps: str, tasks: str, roles: str) -> None:
+    _, words, _, _ = sbatch("--server_port=41000", NUM_PS=num_ps)
+    found = given(words[words.index("run_bench.py") + 1 :])
+    wanted = "collective_all_reduce" if num_ps == "0" else "parameter_server"
+    assert found["variable_update"] == wanted
+    ranks = roles.split(", ")
+    for rank, role in enumerate(ranks):
+        environ = {"SLURM_PROCID": rank, "SLURM_STEP_NUM_TASKS": len(ranks), "SLURM_STEP_NODELIST": "node[1-2]"}
+        step = {**{name: str(value) for name, value in environ.items()}, "SLURM_STEP_TASKS_PER_NODE": tasks}
+        assert str(resolve(found, step).own) == role
+
+
+# Kubernetes.
+
+
+def manifests(kind: str, *options: str, bench: tuple[str, ...] = ("--model=resnet50",)) -> list[dict[str, Any]]:
+    text = render.render(*render.parse([kind, *BASE, *options, "--", *bench]))
+    return list(yaml.safe_load_all(text))
+
+
+def pods(manifest: dict[str, Any]) -> dict[str, tuple[int, dict[str, Any]]]:
+    """How many pods a job has, and their template, by the name that TensorFlow has for the job."""
+    if manifest["kind"] == "TFJob":
+        replicas = manifest["spec"]["tfReplicaSpecs"]
+        return {name.lower(): (spec["replicas"], spec["template"]) for name, spec in replicas.items()}
+    found = {job["name"]: job["template"]["spec"] for job in manifest["spec"]["replicatedJobs"]}
+    return {name: (spec["completions"], spec["template"]) for name, spec in found.items()}
+
+
+def container(template: dict[str, Any]) -> dict[str, Any]:
+    (only,) = template["spec"]["containers"]
+    return only
+
+
+def problems(manifest: dict[str, Any]) -> list[str]:
+    registry = referencing.Registry().with_resources(
+        (name, referencing.Resource.from_contents(schema))
+        for name, schema in ((f"{stem}.json", schema) for stem, schema in SCHEMAS.items())
+    )
+    schema = SCHEMAS[manifest["kind"].lower()]
+    found = jsonschema.Draft202012Validator(schema, registry=registry).iter_errors(manifest)
+    return [f"{error.json_path}: {error.message}" for error in found]
+
+
+def test_the_schemas_are_schemas_and_strict() -> None:
+    def check(part: Any, where: str) -> None:
+        if isinstance(part, dict):
+            if "properties" in part and isinstance(part.get("type"), str):
+                assert part["additionalProperties"] is False, where
+            for name, inner in part.items():
+                check(inner, f"{where}/{name}")
+
+    assert set(SCHEMAS) == {"pod", "jobset", "tfjob", "networkpolicy"}
+    for name, schema in SCHEMAS.items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+        check(schema, name)
+
+
+@KINDS
+@SETTINGS
+def test_manifests_are_what_kubernetes_takes(kind: str, options: tuple[str, ...]) -> None:
+    policy, run = manifests(kind, *options)
+    assert (policy["kind"], run["kind"].lower()) == ("NetworkPolicy", kind)
+    assert problems(policy) == []
+    assert problems(run) == []
+    assert policy["metadata"]["namespace"] == run["metadata"]["namespace"]
+
+
+def paths(part: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the fields of a manifest are, but not those whose names are free."""
+    free = {"matchLabels", "labels", "annotations", "limits", "requests"}
+    if isinstance(part, dict):
+        own = [] if where and where[-1] in free else [(*where, name) for name in part]
+        return own + [path for name, inner in part.items() for path in paths(inner, (*where, name))]
+    if isinstance(part, list):
+        return [path for n, inner in enumerate(part) for path in paths(inner, (*where, n))]
+    return []
+
+
+@KINDS
+def test_a_misspelt_field_is_caught_wherever_it_is(kind: str) -> None:
+    for manifest in manifests(kind, "--ps=1", "--gpus_per_worker=1", "--results_claim=results"):
+        for *where, name in paths(manifest):
+            if not where and name == "kind":  # which chooses the schema
+                continue
+            wrong = copy.deepcopy(manifest)
+            parent = wrong
+            for step in where:
+                parent = parent[step]
+            parent[f"{name}s"] = parent.pop(name)
+            assert problems(wrong), (where, name)
+
+
+@SETTINGS
+def test_every_pod_of_a_jobset_finds_itself_at_its_own_name(options: tuple[str, ...]) -> None:
+    _, run = manifests("jobset", *options)
+    name, subdomain = run["metadata"]["name"], run["spec"]["network"]["subdomain"]
+    assert run["spec"]["network"]["enableDNSHostnames"]
+    for job in run["spec"]["replicatedJobs"]:
+        spec = job["template"]["spec"]
+        assert (job["replicas"], spec["completionMode"]) == (1, "Indexed")
+        assert spec["completions"] == spec["parallelism"]
+        template = container(spec["template"])
+        (port,) = template["ports"]
+        (index,) = (variable for variable in template["env"] if variable["name"] == "JOB_COMPLETION_INDEX")
+        where = index["valueFrom"]["fieldRef"]["fieldPath"]
+        assert where == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+        for pod in range(spec["completions"]):
+            args = [arg.replace("$(JOB_COMPLETION_INDEX)", str(pod)) for arg in template["args"]]
+            cluster = resolve(given(args), {})
+            assert cluster.own == Task(job["name"], pod)
+            # As JobSet documents: <jobset>-<replicatedJob>-<job index>-<pod index>.<subdomain>
+            assert cluster.address == f"{name}-{job['name']}-0-{pod}.{subdomain}:{port['containerPort']}"
+            counts = {job: count for job, (count, _) in pods(run).items()}
+            assert (cluster.num_ps, cluster.num_workers) == (counts.get("ps", 0), counts["worker"])
+
+
+def test_the_operator_of_a_tfjob_says_where_the_others_are() -> None:
+    _, run = manifests("tfjob", "--ps=1", "--port=3333")
+    for _, template in pods(run).values():
+        # What the operator looks for: a container and a port with these names.
+        assert container(template)["name"] == "tensorflow"
+        assert [(port["name"], port["containerPort"]) for port in container(template)["ports"]] == [
+            ("tfjob-port", 3333)
+        ]
+        assert not set(given(container(template)["args"])) & set(CLUSTER_FLAGS)
+
+
+def test_a_tfjob_is_marked_as_legacy() -> None:
+    text = render.render(*render.parse(["tfjob", *BASE]))
+    assert text.startswith("# Legacy: ")
+
+
+@KINDS
+@SETTINGS
+def test_only_pods_of_the_run_reach_the_servers(kind: str, options: tuple[str, ...]) -> None:
+    policy, run = manifests(kind, *options)
+    name = run["metadata"]["name"]
+    labels = {
+        "jobset": {"jobset.sigs.k8s.io/jobset-name": name},
+        "tfjob": {
+            "training.kubeflow.org/job-name": name,
+            "training.kubeflow.org/operator-name": "tfjob-controller",
+        },
+    }[kind]
+    ports = {port["containerPort"] for _, pod in pods(run).values() for port in container(pod)["ports"]}
+    (port,) = ports
+    rule = {"from": [{"podSelector": {"matchLabels": labels}}], "ports": [{"protocol": "TCP", "port": port}]}
+    if "--nccl" in options:
+        del rule["ports"]
+    assert policy["spec"] == {
+        "podSelector": {"matchLabels": labels},
+        "policyTypes": ["Ingress"],
+        "ingress": [rule],
+    }
+
+
+@KINDS
+@SETTINGS
+def test_pods_have_no_privileges(kind: str, options: tuple[str, ...]) -> None:
+    user = 2000 if "--user=2000" in options else 1000
+    for _, template in pods(manifests(kind, *options)[1]).values():
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "fsGroup": user,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert container(template)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_nothing_restarts_and_the_workers_decide() -> None:
+    _, run = manifests("jobset", "--ps=1")
+    assert run["spec"]["failurePolicy"] == {"maxRestarts": 0}
+    assert run["spec"]["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["worker"]}
+    for job in run["spec"]["replicatedJobs"]:
+        assert job["template"]["spec"]["backoffLimit"] == 0
+        assert job["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+    _, run = manifests("tfjob", "--ps=1")
+    assert (run["spec"]["runPolicy"]["backoffLimit"], run["spec"]["successPolicy"]) == (0, "AllWorkers")
+    assert {spec["restartPolicy"] for spec in run["spec"]["tfReplicaSpecs"].values()} == {"Never"}
+
+
+@KINDS
+def test_workers_have_the_gpus(kind: str) -> None:
+    found = pods(manifests(kind, "--ps=1", "--gpus_per_worker=8")[1])
+    for name, (_, template) in found.items():
+        bounds = container(template)["resources"]
+        assert bounds["requests"] == bounds["limits"]
+        assert bounds["limits"].get("nvidia.com/gpu") == (8 if name == "worker" else None)
+        mounts = {mount["mountPath"]: mount["name"] for mount in container(template)["volumeMounts"]}
+        volumes = {volume.pop("name"): volume for volume in copy.deepcopy(template["spec"]["volumes"])}
+        assert set(mounts.values()) == set(volumes)
+        hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container(template)["env"]
+        assert hidden == (name == "ps")
+        assert ("/dev/shm" in mounts) == (name == "worker")
+        if name == "worker":
+            assert volumes["shm"] == {"emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
+        # Every task gets the same flags.
+        assert given(container(template)["args"])["num_gpus"] == "8"
+
+
+@KINDS
+def test_results_are_kept_where_a_claim_is_given(kind: str) -> None:
+    for options, wanted in (
+        ((), {"emptyDir": {}}),
+        (("--results_claim=disk",), {"persistentVolumeClaim": {"claimName": "disk"}}),
+    ):
+        _, template = pods(manifests(kind, *options)[1])["worker"]
+        (volume,) = (volume for volume in template["spec"]["volumes"] if volume["name"] == "results")
+        (mount,) = (mount for mount in container(template)["volumeMounts"] if mount["name"] == "results")
+        assert volume == {"name": "results", **wanted}
+        assert given(container(template)["args"])["output_dir"] == mount["mountPath"]
+
+
+@KINDS
+def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
+    bench = ("--num_gpus=2", "--session_id=a: \"b\" 'c' # $(HOME) $$ é \\", "--nodistortions")
+    _, run = manifests(kind, "--gpus_per_worker=8", "--ps=1", bench=bench)
+    for _, template in pods(run).values():
+        # Kubernetes takes $$ as a dollar, so $$(HOME) is not expanded.
+        args = [arg.replace("$$", "$") for arg in container(template)["args"]]
+        assert [arg for arg in args if arg in bench] == list(bench)
+        assert "--num_gpus=8" not in args
+
+
+def test_the_flags_of_the_manifests_exist() -> None:
+    for kind in ("jobset", "tfjob"):
+        for _, template in pods(manifests(kind, "--ps=1", "--gpus_per_worker=1")[1]).values():
+            assert set(given(container(template)["args"])) <= RUN_FLAGS
+    assert set(render.RESERVED) == {*CLUSTER_FLAGS, "output_dir"}
+
+
+def test_the_script_prints_to_stdout() -> None:
+    command = [sys.executable, DEPLOY / "kubernetes" / "render.py", "jobset", *BASE]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [manifest["kind"] for manifest in yaml.safe_load_all(done.stdout)] == ["NetworkPolicy", "JobSet"]
+
+
+LONGEST = 63 - len("-worker-0-1-abcde")
+
+
+def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
+    assert render.parse(["jobset", "--image=x", f"--name={'a' * LONGEST}"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "required"),
+        (("cronjob", *BASE), "cronjob"),
+        (("jobset", "--image=x"), "--name"),
+        (("jobset", "--image=x", "--name=Upper"), "'Upper'"),
+        (("jobset", "--image=x", "--name=1st"), "'1st'"),
+        (("jobset", "--image=x", f"--name={'a' * (LONGEST + 1)}"), f"at most {LONGEST} letters"),
+        (("jobset", *BASE, "--image=a b"), "'a b'"),
+        (("jobset", *BASE, "--workers=0"), "from 1"),
+        (("jobset", *BASE, "--ps=-1"), "'-1'"),
+        (("jobset", *BASE, "--port=80"), "from 1024 to 65535"),
+        (("jobset", *BASE, "--port=65536"), "from 1024 to 65535"),
+        (("jobset", *BASE, "--memory=8"), "such as 8Gi"),
+        (("jobset", *BASE, "--cpu=0"), "such as 8 or 500m"),
+        (("jobset", *BASE, "--command="), "python run_bench.py"),
+        (("jobset", *BASE, "--command='"), "quotation"),
+        (("tfjob", *BASE, "--wrkers=2"), "--wrkers=2"),
+        (("tfjob", *BASE, "--worker=2"), "--worker=2"),
+        (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
+        (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
+        (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
+    ],
+)
+def test_bad_arguments_are_refused_in_a_sentence(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        render.main(arguments)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.startswith("render.py")
+    assert printed.err.count("\n") == 1
+    assert printed.err.endswith(".\n")

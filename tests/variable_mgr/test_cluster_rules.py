@@ -1,0 +1,186 @@
+"""Which manager goes with which processes, and reductions in two levels: inside workers, then across them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import devices, places
+from benchmarks.cluster import Cluster, Task
+from variable_mgr import all_reduce_spec, factory
+from variable_mgr.algorithms import ALGORITHMS, Place, find
+from variable_mgr.all_reduce_spec import Range, SpecError
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.reduction import AllReduce
+
+WITH_PS = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 1))
+WITHOUT_PS = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 1))
+PROCESSES = {"one": None, "with ps": WITH_PS, "without ps": WITHOUT_PS}
+# Where each manager runs; elsewhere, a word of the sentence that refuses it.
+RUNS_IN = {
+    "collective_all_reduce": ({"one", "without ps"}, "no use for parameter servers"),
+    "distributed_all_reduce": ({"without ps"}, "several processes|no use for parameter servers"),
+    "distributed_replicated": ({"with ps"}, "several processes|this cluster has none"),
+    "independent": ({"one"}, "one process only"),
+    "local_sgd": ({"one", "without ps"}, "no use for parameter servers"),
+    "parameter_server": ({"one", "with ps"}, "this cluster has none"),
+    "replicated": ({"one"}, "one process only"),
+}
+IN_GRAPH = "distributed_all_reduce"
+
+
+def _place(processes: str, manager: str, count: int = 2) -> Place:
+    return places.place("cpu", count, cluster=PROCESSES[processes], manager=manager)
+
+
+@pytest.mark.parametrize("processes", PROCESSES)
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_a_manager_says_where_it_cannot_run(manager: str, processes: str) -> None:
+    runs_in, words = RUNS_IN[manager]
+    place = _place(processes, manager)
+    sentence = why_not(manager, Modifiers(), place)
+    if processes in runs_in:
+        assert sentence is None
+        assert factory.make(manager, place, shared_devices=(place.host,), modifiers=Modifiers())
+    else:
+        assert sentence is not None and sentence.startswith(manager) and sentence.endswith(".")
+        with pytest.raises(ValueError, match=words):
+            factory.make(manager, place, shared_devices=(place.host,), modifiers=Modifiers())
+
+
+@pytest.mark.parametrize("manager", ["parameter_server", "collective_all_reduce"])
+def test_layers_are_divided_in_one_process_only(manager: str) -> None:
+    modifiers = Modifiers(fc_model_parallel=True)
+    assert why_not(manager, modifiers, _place("one", manager)) is None
+    processes = "with ps" if manager == "parameter_server" else "without ps"
+    assert "towers of one process" in str(why_not(manager, modifiers, _place(processes, manager)))
+
+
+def test_gradients_of_parameter_server_travel_between_processes_only() -> None:
+    modifiers = Modifiers(compact_gradient_transfer=True)
+    assert "do not travel" in str(why_not("parameter_server", modifiers, _place("one", "parameter_server")))
+    assert why_not("parameter_server", modifiers, _place("with ps", "parameter_server")) is None
+
+
+# Specs of two levels.
+
+
+def test_a_spec_of_two_levels_is_read() -> None:
+    spec = "pscpu/xring:32K:psgpu/rechd#2"
+    assert all_reduce_spec.parse(spec) == (Range("pscpu/xring", 1, 2**15), Range("psgpu/rechd", 2))
+    assert all_reduce_spec.describe(all_reduce_spec.parse(spec)) == spec
+    assert find("pscpu/xring").meaning.startswith(f"inside a worker {ALGORITHMS['pscpu'].meaning}, then across workers")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"), [("pscpu/xrng", "xring"), ("pscpuu/xring", "pscpu"), ("rech/xring", "rechd")]
+)
+def test_the_half_that_is_unknown_is_named(spec: str, hint: str) -> None:
+    unknown = next(half for half in spec.split("/") if half not in ALGORITHMS)
+    with pytest.raises(SpecError, match=f"^There is no algorithm '{unknown}'. Did you mean '{hint}'"):
+        all_reduce_spec.parse(spec)
+    refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), _place("without ps", IN_GRAPH))
+    assert refused is not None and refused.startswith(f"--all_reduce_spec: There is no algorithm '{unknown}'.")
+
+
+@pytest.mark.parametrize("spec", ["/xring", "pscpu/", "pscpu/xring/rechd", "pscpu//xring", "pscpu#2/xring"])
+def test_more_or_less_than_two_levels_are_no_spec(spec: str) -> None:
+    with pytest.raises(SpecError, match="is no range: give an algorithm"):
+        all_reduce_spec.parse(spec)
+
+
+def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:
+    modifiers = Modifiers(all_reduce_spec="pscpu/xring")
+    refused = why_not("replicated", modifiers, _place("one", "replicated"))
+    assert refused is not None and "only under distributed_all_reduce" in refused and refused.endswith(".")
+    assert why_not(IN_GRAPH, modifiers, _place("without ps", IN_GRAPH)) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "workers", "towers", "words"),
+    [
+        ("nccl/xring", 2, 2, "nccl moves data between NVIDIA GPUs only"),
+        ("pscpu/nccl", 2, 2, "nccl moves data between NVIDIA GPUs only"),
+        ("rechd/xring", 2, 3, "not 3"),
+        ("rechd/xring", 3, 2, None),
+        ("xring/rechd", 3, 2, "not 3"),
+        ("xring/rechd", 2, 3, None),
+        ("rechd", 3, 2, "not 6"),
+        ("xring:1K:xring/rechd", 3, 1, "not 3"),
+    ],
+)
+def test_each_level_is_asked_about_its_own_towers(spec: str, workers: int, towers: int, words: str | None) -> None:
+    cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
+    place = places.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
+    refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
+    assert refused is None if words is None else words in str(refused)
+
+
+# Names of this process' CPU that differ, so that its devices look like those of several workers.
+HOSTS = ("/cpu:0", "/device:CPU:0", "/job:localhost/cpu:0")
+SHAPES = ((), (5,), (3, 2), (1,), (4,), (2, 2, 2))
+
+
+def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]], list[np.ndarray]]:
+    """Reduces small whole numbers on devices of this process; returns what each tower has, and the means."""
+    count = workers * towers
+    hosts = tuple(host for host in HOSTS[:workers] for _ in range(towers))
+    place = Place(tuple(f"/cpu:{index}" for index in range(count)), devices.HOST, hosts=hosts)
+    generator = np.random.default_rng(5)
+    # Multiples of the number of towers: every mean is exact, in whichever order it is taken.
+    values = [[(count * generator.integers(-9, 9, shape)).astype("float32") for shape in SHAPES] for _ in range(count)]
+    with tf.Graph().as_default():
+        given = []
+        for device, tensors in zip(place.towers, values, strict=True):
+            with tf.device(device):
+                # A variable keeps graph optimisation from reducing constants ahead of time.
+                given.append([tf.Variable(tensor).read_value() for tensor in tensors])
+        means, operations = AllReduce(all_reduce_spec.parse(spec), place).mean(given)
+        session_config = devices.session_config("cpu", count)
+        session_config.operation_timeout_in_ms = 10_000
+        with tf.compat.v1.Session(config=session_config) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            got, _ = session.run([means, operations])
+    return got, [np.mean([tensors[i] for tensors in values], axis=0) for i in range(len(SHAPES))]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 1), (1, 3), (3, 2)], ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "pscpu/pscpu",
+        "psgpu/xring",
+        "xring/rechd",
+        "rechd/psgpu",
+        "hierarchical/hierarchical",
+        "xring/psgpu#3",
+        "psgpu/pscpu:3:xring/xring#2:6:pscpu",
+    ],
+)
+def test_two_levels_are_the_mean_of_all_towers(spec: str, shape: tuple[int, int]) -> None:
+    cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(shape[0])), own=Task("worker", 0))
+    refused = why_not(
+        IN_GRAPH, Modifiers(all_reduce_spec=spec), places.place("cpu", shape[1], cluster=cluster, manager=IN_GRAPH)
+    )
+    if refused:
+        assert "rechd" in refused
+        return
+    _assert_means(*_mean(spec, *shape))
+
+
+@pytest.mark.parametrize("spec", ["collective/xring", "xring/collective", "collective:1:collective/collective"])
+def test_collectives_work_at_each_level(spec: str) -> None:
+    """All of a group's devices take part in every step, and always the same ones."""
+    _assert_means(*_mean(spec, 2, 2))
+
+
+def _assert_means(got: list[list[np.ndarray]], means: list[np.ndarray]) -> None:
+    for of_one in got:
+        for tensor, mean in zip(of_one, means, strict=True):
+            assert tensor.shape == mean.shape
+            np.testing.assert_allclose(tensor, mean, rtol=1e-6, atol=1e-6)
+    for of_one in got[1:]:
+        for tensor, first in zip(of_one, got[0], strict=True):
+            np.testing.assert_array_equal(tensor, first, "all towers must receive the same bits")
