@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,17 @@ from tests.conftest import ROOT, USER_ENVIRONMENT
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
 # Takes the place of ssh: `ssh -o BatchMode=yes HOST COMMAND`.
-FAKE_SSH = '#!/bin/sh\nexec ip netns exec "rb-$3" sh -c "$4"\n'
+FAKE_SSH = '#!/bin/sh\nexec ip netns exec "{prefix}-$3" sh -c "$4"\n'
+# The kernel takes a deleted namespace down in its own time, so no name is used twice.
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """An environment in which `ssh` reaches the hosts, and the bridge's end of each host's cable."""
+
+    environment: dict[str, str]
+    cables: list[str]
 
 
 def _ip(*words: str) -> None:
@@ -27,41 +39,45 @@ def _ip(*words: str) -> None:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Makes the hosts, and returns an environment in which `ssh` reaches them."""
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    """Makes the hosts, and takes them down."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("making network namespaces needs root and the program ip")
+    prefix = f"rb{os.getpid()}-{next(_numbers)}"
+    bridge, cables = f"{prefix}b", [f"{prefix}v{number}" for number in range(len(ADDRESSES))]
     try:
-        _ip("link", "add", "rb-bridge", "type", "bridge")
+        _ip("link", "add", bridge, "type", "bridge")
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network can be made here: {error.stderr.decode().strip()}")
     try:
-        _ip("link", "set", "rb-bridge", "up")
-        for number, address in enumerate(ADDRESSES):
-            name = f"rb-{address}"
+        _ip("link", "set", bridge, "up")
+        for cable, address in zip(cables, ADDRESSES, strict=True):
+            name = f"{prefix}-{address}"
             _ip("netns", "add", name)
-            _ip("link", "add", f"rb-veth{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            _ip("link", "set", f"rb-veth{number}", "master", "rb-bridge", "up")
+            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("link", "set", cable, "master", bridge, "up")
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "link", "set", "lo", "up")
         ssh = tmp_path / "bin" / "ssh"
         ssh.parent.mkdir()
-        ssh.write_text(FAKE_SSH)
+        ssh.write_text(FAKE_SSH.format(prefix=prefix))
         ssh.chmod(0o755)
-        yield {**USER_ENVIRONMENT, "PATH": f"{ssh.parent}:{os.environ['PATH']}"}
+        yield Hosts({**USER_ENVIRONMENT, "PATH": f"{ssh.parent}:{os.environ['PATH']}"}, cables)
     finally:
+        for link in (*cables, bridge):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("link", "delete", link)
         for address in ADDRESSES:
             with contextlib.suppress(subprocess.CalledProcessError):
-                _ip("netns", "delete", f"rb-{address}")
-        _ip("link", "delete", "rb-bridge")
+                _ip("netns", "delete", f"{prefix}-{address}")
 
 
-def _start(tmp_path: Path, environment: dict[str, str], *flags: str) -> subprocess.Popen[str]:
+def _start(tmp_path: Path, hosts: Hosts, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(ROOT / "run_bench.py"), *flags, f"--hosts={','.join(ADDRESSES)}", "--ssh"],
         cwd=tmp_path,
-        env=environment,
+        env=hosts.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -70,7 +86,7 @@ def _start(tmp_path: Path, environment: dict[str, str], *flags: str) -> subproce
 
 
 @pytest.mark.slow
-def test_one_command_for_three_hosts(hosts: dict[str, str], tmp_path: Path) -> None:
+def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
     process = _start(tmp_path, hosts, *SMALL, "--variable_update=collective_all_reduce")
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 0, text
@@ -83,7 +99,7 @@ def test_one_command_for_three_hosts(hosts: dict[str, str], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_host_that_is_cut_off(hosts: dict[str, str], tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
     """No process dies, and no connection is closed: packets just do not arrive any more."""
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=parameter_server")
     process = _start(tmp_path, hosts, *flags)
@@ -92,7 +108,7 @@ def test_a_host_that_is_cut_off(hosts: dict[str, str], tmp_path: Path) -> None:
         if line.startswith("3\timages/sec"):
             break
     begin = time.monotonic()
-    _ip("link", "set", "rb-veth2", "down")
+    _ip("link", "set", hosts.cables[2], "down")
     # Its process is past our telling; that of `ssh` would be, too, so what is left of it is ended at last.
     text, _ = process.communicate(timeout=120)
     assert process.returncode == 6, text
