@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import hardware
+from benchmarks import hardware, tolerances
 from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.errors import ExitStatus
@@ -20,7 +20,6 @@ from results.record import Kind, Record, Status
 from results.store import Store
 from variable_mgr.traffic import FLOAT32_BYTES
 
-_EXACT, _AS_FLOAT16 = 1e-6, 4e-3
 _ROW = "{:>8}  {:>13}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
 
 
@@ -40,7 +39,7 @@ class Report:
         self._provenance = provenance
         self._devices = devices
         self._text = config.output_format == "text"
-        self._tolerance = _AS_FLOAT16 if config.modifiers.compact_gradient_transfer else _EXACT
+        self._tolerance = tolerances.of(config.modifiers)
         self._seconds: dict[int, dict[str, float]] = {}  # of messages that are one tensor, by elements
         self._wrong = 0
         self._kept = True

@@ -19,12 +19,13 @@ from variable_mgr.modifiers import Modifiers, why_not
 
 _GATHERING = ("parameter_server", "distributed_replicated")
 _REDUCING = ("collective_all_reduce", "distributed_all_reduce")
+_EXCHANGING = (*_GATHERING, *_REDUCING)
 
 
 def cases() -> Iterator[Case]:
     """Yields everything that there is to compare between processes."""
     for optimizer in ("sgd", "momentum"):
-        for manager in (*_GATHERING, *_REDUCING):
+        for manager in _EXCHANGING:
             yield Case(manager, Modifiers(), "cpu", optimizer, manager)
         staged = Modifiers(staged_vars=True)
         yield Case("parameter_server", staged, "cpu", optimizer, "parameter_server staged")
@@ -34,17 +35,13 @@ def cases() -> Iterator[Case]:
             modifiers = Modifiers(local_sgd_steps=steps)
             yield Case("local_sgd", modifiers, "cpu", optimizer, f"local_sgd every {steps} steps")
     for transfer, fields in verify.TRANSFERS.items():
-        for manager in _REDUCING:
-            if transfer:
-                modifiers = Modifiers(**fields)  # type: ignore[arg-type]
-                yield Case(manager, modifiers, "cpu", "sgd", f"{manager} {transfer}")
-    compact = Modifiers(compact_gradient_transfer=True)
-    for manager in _GATHERING:
-        yield Case(manager, compact, "cpu", "sgd", f"{manager} compact")
+        managers = {"": (), "compact": _EXCHANGING, "compact bfloat16": _EXCHANGING}.get(transfer, _REDUCING)
+        for manager in managers:
+            yield Case(manager, Modifiers(**fields), "cpu", "sgd", f"{manager} {transfer}")
     for spec in ("xring", "psgpu", "pscpu/pscpu", "pscpu/xring", "xring/rechd", "hierarchical"):
         modifiers = Modifiers(all_reduce_spec=spec)
         yield Case("distributed_all_reduce", modifiers, "cpu", "sgd", f"distributed_all_reduce {spec}")
-    for manager in (*_GATHERING, *_REDUCING):
+    for manager in _EXCHANGING:
         yield Case(manager, Modifiers(), "cpu", "whole batch", manager)
 
 

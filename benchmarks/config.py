@@ -111,9 +111,13 @@ class Config:
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can move the number."""
         aside = self.aside_fields()
-        if self.cluster is None:  # what a single process runs keeps the key it has always had
+        # What a single process runs keeps the key it has always had; so do gradients that travel as they always could.
+        if self.cluster is None:
             aside += ["num_workers", "num_ps", "num_hosts"]
-        return {name: value for name, value in self.to_dict().items() if name not in aside}
+        fields = {name: value for name, value in self.to_dict().items() if name not in aside}
+        if self.modifiers.wire_dtype != "bfloat16":
+            del fields["modifiers"]["compact_gradient_dtype"]
+        return fields
 
     def session_options(self) -> dict[str, Any]:
         """Returns what `devices.session_config` wants besides the kind and number of devices."""

@@ -137,7 +137,7 @@ def _arithmetic(config: Config) -> str:
         return "not plain SGD: the gradient is of earlier weights, see above"
     if config.variable_update == "local_sgd" and not (modifiers.local_sgd_steps == 1 and config.optimizer == "sgd"):
         return "every tower steps by its own gradient: not what one device with the whole batch does"
-    rounded = ", but gradients are rounded to float16" if modifiers.compact_gradient_transfer else ""
+    rounded = f", but gradients are rounded to {modifiers.wire_dtype}" if modifiers.compact_gradient_transfer else ""
     return f"as one device with a batch of {config.batch_global}, batch-norm statistics aside{rounded}"
 
 

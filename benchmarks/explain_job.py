@@ -166,7 +166,7 @@ def _around_the_reduction(config: Config) -> list[str]:
         f"packed into {modifiers.gradient_repacking} equal chunks": modifiers.gradient_repacking,
         f"those of at most {modifiers.agg_small_grads_max_bytes} bytes in groups of at most "
         f"{modifiers.agg_small_grads_max_group}": modifiers.agg_small_grads_max_bytes,
-        "sent as float16": modifiers.compact_gradient_transfer,
+        f"sent as {modifiers.wire_dtype}": modifiers.compact_gradient_transfer,
     }
     return [text for text, used in words.items() if used]
 
@@ -185,7 +185,7 @@ def _arithmetic(config: Config) -> str:
     if _divides(config):
         plain += ", but dropout draws other units"
     rounded = config.modifiers.compact_gradient_transfer and config.num_devices > 1
-    return f"{plain}{', but gradients are rounded to float16' if rounded else ''}"
+    return f"{plain}, but gradients are rounded to {config.modifiers.wire_dtype}" if rounded else plain
 
 
 def _bytes(sent: Traffic, towers: int) -> dict[str, str]:

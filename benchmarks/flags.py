@@ -106,7 +106,8 @@ RUN_FLAGS: Groups = {
         Flag("gradient_repacking", int, "gradients travel in that many chunks (default 0: one by one)"),
         Flag("agg_small_grads_max_bytes", int, "gradients of at most so many bytes travel in groups (default 0: none)"),
         Flag("agg_small_grads_max_group", int, "gradients in such a group, at most (default 10)"),
-        Flag("compact_gradient_transfer", bool, "gradients travel as float16"),
+        Flag("compact_gradient_transfer", bool, "gradients travel in 16 bits"),
+        Flag("compact_gradient_dtype", str, "in which 16 bits they travel (default float16)", ("float16", "bfloat16")),
         Flag("local_sgd_steps", int, "local_sgd: average the weights every so many steps (default 4)"),
         Flag(
             "fc_model_parallel",
@@ -218,15 +219,14 @@ DOCTOR_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Devices", "Several p
     "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"]
 }
 
-_CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_bytes", "agg_small_grads_max_group")
+_CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
         Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
         Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
         Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
         Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
-        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name in _CHOSEN_FOR_ALL_REDUCE),
-        Flag("compact_gradient_transfer", bool, "messages travel as float16"),
+        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_CHOSEN_FOR_ALL_REDUCE)),
     ),
     "Devices": VERIFY_FLAGS["Devices"],
     "How long": (

@@ -47,6 +47,7 @@ def resolve(
         agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
         agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+        compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
         fc_model_parallel=bool(given["fc_model_parallel"]),
         local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
     )
@@ -110,6 +111,8 @@ def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
     """Refuses flags that would be ignored, since who gives one expects it to act."""
     if given["agg_small_grads_max_group"] and not given["agg_small_grads_max_bytes"]:
         raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: give that, too.")
+    if given["compact_gradient_dtype"] and not given["compact_gradient_transfer"]:
+        raise UsageError("--compact_gradient_dtype acts only with --compact_gradient_transfer: give that, too.")
     if given["variable_update"] == "staged" and given["staged_vars"] is False:
         raise UsageError("--variable_update=staged and --nostaged_vars contradict each other: drop one of them.")
     if not given["forward_only"]:

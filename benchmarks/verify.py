@@ -5,29 +5,27 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks import devices as device_planning
-from benchmarks import expectations, oracle
+from benchmarks import expectations, oracle, tolerances
 from benchmarks.errors import headline
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 
-EXACT = 1e-6
-AS_FLOAT16 = 4e-3
-AFTER_CONVOLUTIONS = 1e-5
-
 # What may be put around a reduction, by the name that the table shows.
-TRANSFERS: dict[str, dict[str, int]] = {
+TRANSFERS: dict[str, dict[str, Any]] = {
     "": {},
     "relaxed": {"relaxed_consistency": True},
     "repacked": {"gradient_repacking": 2},
     "small aggregated": {"agg_small_grads_max_bytes": 1024},
     "compact": {"compact_gradient_transfer": True},
+    "compact bfloat16": {"compact_gradient_transfer": True, "compact_gradient_dtype": "bfloat16"},
     "relaxed repacked compact": {
         "relaxed_consistency": True,
         "gradient_repacking": 1,
@@ -49,9 +47,7 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Returns how large the error may be."""
-        if self.modifiers.compact_gradient_transfer:
-            return AS_FLOAT16
-        return AFTER_CONVOLUTIONS if self.reference == "whole batch" else EXACT
+        return tolerances.AFTER_CONVOLUTIONS if self.reference == "whole batch" else tolerances.of(self.modifiers)
 
 
 @dataclasses.dataclass(frozen=True)

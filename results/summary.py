@@ -135,7 +135,8 @@ def manager_of(config: Mapping[str, Any]) -> str:
     if name in ("replicated", "distributed_all_reduce") and modifiers.get("all_reduce_spec"):
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
-    plain |= {"compact_gradient_transfer": "compact", "fc_model_parallel": "fc parallel"}
+    compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
+    plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}
     words += [word for field, word in plain.items() if modifiers.get(field)]
     if modifiers.get("gradient_repacking"):
         words.append(f"repacked {modifiers['gradient_repacking']}")

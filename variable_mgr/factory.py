@@ -18,8 +18,6 @@ from variable_mgr.reduction import AllReduce, NoExchange, Reduction
 from variable_mgr.replicated import Replicated
 from variable_mgr.staged import Staged
 
-_COMPACT_DTYPE = "float16"
-
 
 def make(
     name: str, place: Place, *, shared_devices: Sequence[str], modifiers: Modifiers, divided: Collection[str] = ()
@@ -51,7 +49,7 @@ def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: in
     if place.towers_in_total == 1:  # nothing travels, so there is nothing to pack or cast
         return reducing
     if modifiers.compact_gradient_transfer:
-        reducing = gradient_transfer.Compact(reducing, place, _COMPACT_DTYPE)
+        reducing = gradient_transfer.Compact(reducing, place, modifiers.wire_dtype)
     if modifiers.agg_small_grads_max_bytes:
         reducing = gradient_transfer.SmallAggregated(
             reducing, place, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group
@@ -83,7 +81,7 @@ def _distributed_replicated(place: Place, shared_devices: Sequence[str], modifie
 
 
 def _gathering(place: Place, modifiers: Modifiers) -> Gathering:
-    return Gathering(place, _COMPACT_DTYPE if modifiers.compact_gradient_transfer else None)
+    return Gathering(place, modifiers.wire_dtype)
 
 
 def _local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:

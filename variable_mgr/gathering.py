@@ -22,10 +22,10 @@ class Gathering:
 
     Args:
         place: this worker's towers, and which worker it is.
-        wire_dtype: in which type gradients travel; None leaves them as they are.
+        wire_dtype: in which type gradients travel.
     """
 
-    def __init__(self, place: Place, wire_dtype: str | None = None) -> None:
+    def __init__(self, place: Place, wire_dtype: str = "float32") -> None:
         self._place = place
         self._wire_dtype = wire_dtype
 
@@ -44,7 +44,7 @@ class Gathering:
         for values, home in zip(zip(*towers, strict=True), homes, strict=True):
             with tf.device(home):
                 mean = values[0] if len(values) == 1 else tf.add_n(values) / len(values)
-                means.append(tf.cast(mean, self._wire_dtype) if self._wire_dtype else mean)
+                means.append(tf.cast(mean, self._wire_dtype))
         return means
 
     def send(self, name: str, gradient: tf.Tensor, variable: tf.Variable, after: Sequence[tf.Tensor]) -> tf.Operation:

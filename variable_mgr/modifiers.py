@@ -21,7 +21,8 @@ class Modifiers:
         gradient_repacking: gradients travel in that many chunks; 0: one by one.
         agg_small_grads_max_bytes: gradients of at most this size travel in groups; 0: none.
         agg_small_grads_max_group: gradients in such a group, at most.
-        compact_gradient_transfer: gradients travel as float16.
+        compact_gradient_transfer: gradients travel in 16 bits.
+        compact_gradient_dtype: which 16 bits: `float16`, or `bfloat16` with float32's range and fewer digits.
         local_sgd_steps: steps that towers train alone before weights are averaged; 0: not said.
         fc_model_parallel: each tower holds some columns of the dense layers that end the model.
     """
@@ -34,8 +35,19 @@ class Modifiers:
     agg_small_grads_max_bytes: int = 0
     agg_small_grads_max_group: int = 10
     compact_gradient_transfer: bool = False
+    compact_gradient_dtype: str = "float16"
     local_sgd_steps: int = 0
     fc_model_parallel: bool = False
+
+    @property
+    def wire_dtype(self) -> str:
+        """In which type gradients travel."""
+        return self.compact_gradient_dtype if self.compact_gradient_transfer else "float32"
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of one number of a gradient that travels."""
+        return 2 if self.compact_gradient_transfer else 4
 
 
 _ALL_REDUCING = ("replicated", "collective_all_reduce", "distributed_all_reduce")

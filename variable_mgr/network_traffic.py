@@ -12,7 +12,7 @@ from typing import Protocol
 
 from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.traffic import FLOAT16_BYTES, FLOAT32_BYTES
+from variable_mgr.traffic import FLOAT32_BYTES
 
 _PS = re.compile(r"/job:ps/replica:0/task:(\d+)")
 
@@ -37,7 +37,7 @@ def links(manager: str, modifiers: Modifiers, place: Place, placed: Iterable[_Pl
         place: of the towers of one worker.
         placed: what the manager has created, as one worker sees it.
     """
-    wire = (FLOAT16_BYTES if modifiers.compact_gradient_transfer else FLOAT32_BYTES) / FLOAT32_BYTES
+    wire = modifiers.wire_bytes / FLOAT32_BYTES
     if place.ps:
         return _over_servers(place, placed, wire)
     if place.workers > 1:

@@ -14,7 +14,7 @@ from variable_mgr.algorithms import find
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.placement import even_parts, group_small
 
-FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
+FLOAT32_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _traffic(
     if manager == "independent":
         return Traffic()
     spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec or default
-    element_bytes = FLOAT16_BYTES if modifiers.compact_gradient_transfer else FLOAT32_BYTES
+    element_bytes = modifiers.wire_bytes
     if modifiers.gradient_repacking:
         weights_elements = even_parts(sum(weights_elements), modifiers.gradient_repacking)
     if modifiers.agg_small_grads_max_bytes:

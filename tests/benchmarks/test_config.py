@@ -202,6 +202,7 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
         (["--variable_update=staged", "--forward_only"], 0, "leave out --variable_update=staged"),
         (["--variable_consistency=relaxed", "--forward_only"], 0, "leave out --variable_consistency=relaxed"),
         (["--variable_update=staged", "--nostaged_vars"], 0, "contradict each other"),
+        (["--compact_gradient_dtype=bfloat16"], 0, "acts only with --compact_gradient_transfer"),
         (["--agg_small_grads_max_group=3"], 0, "acts only with --agg_small_grads_max_bytes"),
         (["--variable_update=replicated", "--use_nccl", "--all_reduce_spec=xring"], 0, "each choose a reduction"),
         (["--hierarchical_copy"], 0, "--hierarchical_copy.* goes with replicated.* Say --variable_update=replicated"),
@@ -248,3 +249,11 @@ def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
 def test_flags_that_change_nothing_are_accepted_with_synthetic_images() -> None:
     made = resolve("--nodistortions", "--resize_method=bilinear", "--datasets_use_prefetch", "--on_bad_record=fail")
     assert made.input is None
+
+
+def test_gradients_that_travel_as_they_always_could_keep_their_key() -> None:
+    common = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
+    half = resolve(*common, "--compact_gradient_transfer").key_fields()
+    assert "compact_gradient_dtype" not in resolve(*common).key_fields()["modifiers"]
+    assert "compact_gradient_dtype" not in half["modifiers"]
+    assert resolve(*common, "--compact_gradient_transfer", "--compact_gradient_dtype=BFLOAT16").key_fields() != half

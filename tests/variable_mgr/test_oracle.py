@@ -9,8 +9,9 @@ import functools
 
 import pytest
 
-from benchmarks import devices, expectations, oracle
-from benchmarks.verify import AS_FLOAT16, EXACT, TRANSFERS, wanted_of
+from benchmarks import devices, expectations, oracle, tolerances
+from benchmarks.tolerances import EXACT
+from benchmarks.verify import TRANSFERS, wanted_of
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.catalog import IN_ONE_PROCESS
@@ -46,8 +47,7 @@ def test_reduction_does_the_arithmetic(spec: str, towers: int, transfer: str) ->
     sentence = why_not("replicated", modifiers, place)
     if sentence:
         pytest.skip(sentence)
-    tolerance = AS_FLOAT16 if modifiers.compact_gradient_transfer else EXACT
-    assert _error("replicated", towers, "sgd", modifiers=modifiers) <= tolerance
+    assert _error("replicated", towers, "sgd", modifiers=modifiers) <= tolerances.of(modifiers)
 
 
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])

@@ -121,7 +121,8 @@ def test_groups_keep_order_and_bounds(sizes: list[int], max_bytes: int, max_grou
         assert len(left) == max_group or sizes[left[-1]] > max_bytes or sizes[right[0]] > max_bytes, "could be joined"
 
 
-def test_compact_travels_as_half_and_returns_as_it_came() -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-3), ("bfloat16", 8e-3)])
+def test_compact_travels_in_16_bits_and_returns_as_it_came(dtype: str, tolerance: float) -> None:
     place = _place(2)
     values = _tensors(2, [(3,), (2, 2)])
     seen = []
@@ -132,8 +133,8 @@ def test_compact_travels_as_half_and_returns_as_it_came() -> None:
             return super().mean(towers)
 
     inner = Watched(all_reduce_spec.parse("pscpu"), place)
-    _assert_means(_reduced(gradient_transfer.Compact(inner, place, "float16"), values), values, 1e-3)
-    assert seen == [tf.float16] * 2
+    _assert_means(_reduced(gradient_transfer.Compact(inner, place, dtype), values), values, tolerance)
+    assert seen == [tf.as_dtype(dtype)] * 2
 
 
 def test_deferring_hands_out_zeros_first() -> None:
