@@ -1,4 +1,7 @@
-"""The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late."""
+"""The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late.
+
+Without a cluster it is about this machine: see `machine_doctor`.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cluster_options, config, doctor_report, process_environment
+from benchmarks import cluster_options, config, doctor_report, machine_doctor, process_environment
 from benchmarks.cluster import Cluster
 from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.doctor_report import Link, Member
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus
 from benchmarks.guard import Guard
 
 
@@ -20,38 +23,33 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     """Turns flag values (None: not given) into a configuration.
 
     Raises:
-        UsageError: there is no cluster, or the flags name none that can be.
+        UsageError: the flags name a cluster or devices that cannot be.
     """
     cluster, _ = cluster_options.resolve(values, os.environ)
-    if cluster is None:
-        raise UsageError(
-            "doctor so far is about clusters, and none is named: say doctor --local_cluster=ps:1,worker:2, or start it "
-            "once per task with the flags of the run, such as doctor --ps_hosts=h0:50000 "
-            "--worker_hosts=h1:50000,h2:50000 --job_name=worker --task_index=0."
-        )
-    return config.resolve({**values, "variable_update": cluster_options.manager_for(cluster)}, count_gpus)
+    manager = {"variable_update": cluster_options.manager_for(cluster)} if cluster else {}
+    return config.resolve({**values, **manager}, count_gpus)
 
 
 def run(config: Config) -> ExitStatus:
-    """Does this task's part; the leader prints what was found out.
+    """Does this task's part, and the leader prints what was found out; without a cluster, looks at this machine.
 
     Raises:
-        UsageError: there is no cluster, or tasks differ in their addresses or software.
+        UsageError: tasks differ in their addresses or software.
         ClusterError: tasks are missing, or one has gone.
     """
+    for notice in config.notices:
+        warn(notice)
     cluster = config.cluster
-    if cluster is None:
-        raise UsageError("doctor so far is about clusters, and none is named.")
     process_environment.prepare(
-        device=config.device if cluster.own.job == "worker" else "cpu",
+        device=config.device if cluster is None or cluster.own.job == "worker" else "cpu",
         visible_gpus=config.visible_gpus,
-        peers=list(cluster.tasks.values()),
+        peers=list(cluster.tasks.values()) if cluster else (),
     )
+    if cluster is None:
+        return machine_doctor.run(config.output_format)
     process_environment.import_tensorflow()
     from benchmarks import cluster_doctor
 
-    for notice in config.notices:
-        warn(notice)
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
     show = _show_json if config.output_format == "json" else _show_text

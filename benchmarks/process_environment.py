@@ -15,8 +15,8 @@ from collections.abc import Sequence
 # that there is no CUDA. What stops a run comes as an exception all the same.
 _QUIET = {"gpu": "2", "cpu": "3"}
 
-# Of mallopt(3). M_MMAP_MAX: no block is mapped, and so unmapped, on its own; M_ARENA_MAX: all are in the one heap that may
-# hold large ones; M_TRIM_THRESHOLD and M_TOP_PAD: that is not cut, and grows by much.
+# Of mallopt(3). M_MMAP_MAX: no block is mapped, and so unmapped, on its own; M_ARENA_MAX: all are in the one heap that
+# may hold large ones; M_TRIM_THRESHOLD and M_TOP_PAD: that is not cut, and grows by much.
 _MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 

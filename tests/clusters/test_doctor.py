@@ -197,12 +197,6 @@ def test_a_task_that_is_missing_is_named(start_cluster: StartCluster) -> None:
     assert f"worker 1 ({tasks.addresses['worker 1']})" in tasks.text("worker 0")
 
 
-def test_without_a_cluster(run_bench: RunBench) -> None:
-    done = run_bench("doctor")
-    assert done.status == 2
-    assert "doctor --local_cluster=ps:1,worker:2" in done.stderr
-
-
 def test_the_whole_tensor_crosses_in_the_named_direction_and_every_hop_is_taken() -> None:
     (last, received), sent_bytes = _through_proxies(CARRY)
     for times, sent in zip((1, 2), sent_bytes, strict=True):

@@ -1,0 +1,71 @@
+"""The verb `doctor` where no cluster is named: is this machine quiet enough to be measured on? No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import quietness
+from benchmarks.display import say
+from benchmarks.errors import ExitStatus
+from benchmarks.observation import UNSEEN, Observation
+
+
+def run(output_format: str, look: Callable[[], Sequence[Observation]] = quietness.look) -> ExitStatus:
+    """Looks at this machine and says what disturbs measurements on it.
+
+    Args:
+        output_format: `text` or `json`.
+        look: looks at the machine.
+
+    Returns:
+        OK if it is quiet; otherwise UNDECIDED, since what is measured on it now decides little.
+    """
+    observations = look()
+    if output_format == "json":
+        say(json.dumps(to_dict(observations)))
+    else:
+        for line in report(observations):
+            say(line)
+    return ExitStatus.UNDECIDED if _disturbing(observations) else ExitStatus.OK
+
+
+def to_dict(observations: Sequence[Observation]) -> dict[str, Any]:
+    """Returns everything, as JSON can hold it."""
+    return {
+        "is_quiet": not _disturbing(observations),
+        "observations": [dataclasses.asdict(observation) for observation in observations],
+    }
+
+
+def report(observations: Sequence[Observation]) -> list[str]:
+    """Returns a table, what to do about each thing that disturbs, and the verdict."""
+    disturbing = _disturbing(observations)
+    lines = [*_table(observations), ""]
+    if disturbing:
+        lines += [*(f"{observation.name}: {observation.advice}" for observation in disturbing), ""]
+    return [*lines, _verdict(disturbing)]
+
+
+def _disturbing(observations: Sequence[Observation]) -> list[Observation]:
+    return [observation for observation in observations if observation.is_disturbing]
+
+
+def _table(observations: Sequence[Observation]) -> list[str]:
+    rows = [("what", "", "seen"), *((one.name, _state(one), one.value) for one in observations)]
+    name_width, state_width = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"{name:{name_width}}  {state:{state_width}}  {value}".rstrip() for name, state, value in rows]
+
+
+def _state(observation: Observation) -> str:
+    if observation.value == UNSEEN:
+        return "?"
+    return "disturbs" if observation.is_disturbing else "ok"
+
+
+def _verdict(disturbing: Sequence[Observation]) -> str:
+    if not disturbing:
+        return "This machine is quiet."
+    return f"This machine is not quiet: {', '.join(observation.name for observation in disturbing)}."
