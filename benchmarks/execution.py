@@ -141,9 +141,7 @@ def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
         divided=trained.divided,
     )
     step = _build_step(config, trained, tower_input, devices, manager)
-    sent: dict[str, Any] = {}
-    if not config.forward_only:
-        sent = sent_per_step(config, model, devices.place, manager)
+    sent = sent_per_step(config, model, devices.place, manager)
     return _Built(
         input=tower_input,
         step=step,

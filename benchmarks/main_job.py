@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import hardware, places, process_environment
+from benchmarks import hardware, places, process_environment, slow_down
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
@@ -57,7 +57,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     )
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     images = config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices
-    log = RunLog(images_per_step=images, towers=config.num_devices)
+    log = RunLog(images_per_step=images, towers=config.num_devices, apart=_goes_alone(config))
     display = _display(config)
 
     def finish(outcome: Outcome) -> ExitStatus:
@@ -109,8 +109,7 @@ def _display(config: Config) -> Display:
 
 def _images_per_line(config: Config) -> int:
     """Returns how many images a step is of that this process sees: its own, where workers go their own way."""
-    alone = config.cluster is not None and config.modifiers.asynchronous
-    return config.batch_per_device * config.num_devices if alone else config.batch_global
+    return config.batch_per_device * config.num_devices if _goes_alone(config) else config.batch_global
 
 
 def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
@@ -163,7 +162,11 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         derived=derived,
         status=outcome.status,
         reason=outcome.reason,
-        warnings=[*config.notices, *_doubts(config, measurement, derived, provenance.load_per_core)],
+        warnings=[
+            *config.notices,
+            *slow_down.warnings(),
+            *_doubts(config, measurement, derived, provenance.load_per_core),
+        ],
     )
 
 
@@ -174,6 +177,11 @@ def _is_of_all(config: Config, log: RunLog) -> bool:
 
 def _drives_all(config: Config) -> bool:
     return config.cluster is None or config.variable_update in places.IN_GRAPH
+
+
+def _goes_alone(config: Config) -> bool:
+    """Returns whether this is a worker of a cluster that waits for no other."""
+    return not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
 
 
 def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:

@@ -64,11 +64,19 @@ def model_traffic(config: Config, model: Model) -> Traffic:
 
 
 def sent_per_step(config: Config, model: Model, place: Place, manager: VariableManager) -> dict[str, Any]:
-    """Returns for the record what is sent in a step: in a process between devices, in a cluster between processes."""
+    """Returns for the record what is sent in a step: in a process between devices, in a cluster between processes.
+
+    A forward pass sends nothing but what it fetches from parameter servers.
+    """
+    if config.forward_only and not (place.ps and config.variable_update == "parameter_server"):
+        return {}
     if config.cluster is None:
         by_formula = model_traffic(config, model)
         return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
-    sent = network_traffic.links(config.variable_update, config.modifiers, place, manager.placed())
+    if config.forward_only:
+        sent = network_traffic.fetched(place, manager.placed())
+    else:
+        sent = network_traffic.links(config.variable_update, config.modifiers, place, manager.placed())
     return {
         "links": dict(sent),
         "total_bytes": sum(sent.values()) if sent else None,

@@ -18,10 +18,14 @@ from results.measurement import Measurement
 
 @dataclasses.dataclass
 class RunLog:
-    """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`."""
+    """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`.
+
+    `apart` says whether this is a worker of a cluster that waits for no other.
+    """
 
     images_per_step: int
     towers: int
+    apart: bool = False
     startup_seconds: float | None = None
     first: Phase = dataclasses.field(default_factory=Phase)
     warmup: Phase = dataclasses.field(default_factory=Phase)
@@ -40,7 +44,8 @@ class RunLog:
         return WorkerReport(
             measurement=self.own(),
             ends=[at - self.opened_at for at in self.measured.ended_at],
-            staleness=[step.staleness for step in self.measured.tower_steps] or None,
+            apart=self.apart,
+            staleness=[step.staleness for step in self.measured.tower_steps],
             compute_seconds=self.measured.observed.get("compute_seconds", []),
             placement=self.placement,
             weights_are_finite=self.weights_are_finite,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks import training
+from benchmarks import slow_down, training
 from benchmarks.config import Config
 from benchmarks.display import Display
 from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
@@ -34,7 +34,7 @@ class Stepper:
 @contextlib.contextmanager
 def stepping(session: tf.compat.v1.Session, step: training.Step, options: tf.compat.v1.RunOptions) -> Iterator[Stepper]:
     """Yields what takes a global step, as long as it is needed."""
-    takes = [_take(session, loop, options) for loop in step.loops]
+    takes = [slow_down.slowed(_take(session, loop, options)) for loop in step.loops]
     if step.loops[0].staleness is None:
         (take,) = takes
 

@@ -19,7 +19,8 @@ class WorkerReport:
     Attributes:
         measurement: its own.
         ends: when each measured step ended, since this worker learnt that all were ready to measure.
-        staleness: of each measured step, where workers go their own way; else None.
+        apart: whether workers go their own way.
+        staleness: of each measured step, where they do so and update common weights; else empty.
         compute_seconds: of each measured step, from its begin until the worker had its gradients.
         placement: what is where, as this worker sees it.
         weights_are_finite: whether they were, in the end.
@@ -27,7 +28,8 @@ class WorkerReport:
 
     measurement: Measurement
     ends: Sequence[float]
-    staleness: Sequence[int] | None
+    apart: bool
+    staleness: Sequence[int]
     compute_seconds: Sequence[float]
     placement: Mapping[str, Any]
     weights_are_finite: bool = True
@@ -49,8 +51,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
     steps as there are workers make a global step, whichever workers took them; what was done before all were ready, or
     after the first worker had taken its last step, is not counted.
     """
-    apart = reports[0].staleness is not None
-    steps = _apart(reports) if apart else _in_step(reports)
+    steps = _apart(reports) if reports[0].apart else _in_step(reports)
     first = reports[0].measurement
     every = [report.measurement for report in reports]
     return dataclasses.replace(
@@ -110,7 +111,7 @@ def _apart(reports: Sequence[WorkerReport]) -> dict[str, Any]:
     stale: Counter[int] = Counter()
     for _, worker, number in counted:
         seconds[worker].append(reports[worker].measurement.step_seconds[number])
-        stale[(reports[worker].staleness or ())[number]] += 1
+        stale.update(reports[worker].staleness[number : number + 1])
     return {
         "step_seconds": [end - begin for begin, end in itertools.pairwise([0.0, *ends])],
         "losses": means("losses"),

@@ -64,6 +64,18 @@ def _over_servers(place: Place, placed: Iterable[_Placed], wire: float) -> Mappi
     return dict(sent)
 
 
+def fetched(place: Place, placed: Iterable[_Placed]) -> Mapping[str, int]:
+    """Returns likewise what a forward pass fetches from parameter servers: everything, for every worker."""
+    sent: Counter[str] = Counter()
+    for entry in placed:
+        server = _PS.match(entry.device)
+        if not server:
+            continue
+        for worker in range(place.workers):
+            sent[f"ps {server[1]} -> worker {worker}"] += entry.size_bytes
+    return dict(sent)
+
+
 def busiest_server(sent: Mapping[str, int]) -> int | None:
     """Returns the bytes per step, in and out, of the parameter server that has most of them; None without servers."""
     of_server: Counter[str] = Counter()

@@ -20,6 +20,7 @@ def report(
 ) -> WorkerReport:
     """A worker whose steps ended so; each took the time since the one before, the first since 0."""
     seconds = [end - begin for begin, end in itertools.pairwise([0.0, *ends])]
+    alone = fields.pop("apart", False)
     return WorkerReport(
         measurement=Measurement(
             step_seconds=fields.pop("step_seconds", seconds),
@@ -27,7 +28,8 @@ def report(
             **{"images_per_step": IMAGES, **fields},
         ),
         ends=list(ends),
-        staleness=staleness,
+        apart=alone,
+        staleness=staleness or [],
         compute_seconds=[0.5 * s for s in seconds],
         placement={},
     )
@@ -35,7 +37,7 @@ def report(
 
 def apart(*ends: float, staleness: list[int] | None = None, **fields: Any) -> WorkerReport:
     """A worker that goes its own way."""
-    return report(*ends, staleness=[0] * len(ends) if staleness is None else staleness, **fields)
+    return report(*ends, apart=True, staleness=[0] * len(ends) if staleness is None else staleness, **fields)
 
 
 # Workers that step together.
@@ -111,6 +113,13 @@ def test_what_ended_before_all_were_ready_is_not_counted() -> None:
     assert both.step_seconds == [1.0, 1.0]
     assert both.tower_step_seconds == [[1.0, 1.0], [0.5, 1.0]]
     assert both.staleness_counts == [4]
+
+
+def test_workers_that_only_infer_wait_for_nobody_and_have_no_staleness() -> None:
+    both = together([report(1.0, 2.0, apart=True), report(0.5, 1.0, 1.5, 2.0, apart=True)])
+    assert both.step_seconds == [1.0, 0.5, 0.5]
+    assert both.tower_step_seconds == [[1.0, 1.0], [0.5] * 4]
+    assert both.staleness_counts == []
 
 
 def test_the_first_worker_to_finish_closes_the_window() -> None:

@@ -45,6 +45,17 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     }
 
 
+def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SMALL, "--forward_only", "--local_cluster=ps:1,worker:2", "--variable_update=parameter_server")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert set(record["placement"]["sent_per_step"]["links"]) == {"ps 0 -> worker 0", "ps 0 -> worker 1"}
+    assert len(record["measurement"]["tower_step_seconds"]) == 2
+    assert record["measurement"]["staleness_counts"] == []
+    assert record["derived"]["slowest_worker"] in (0, 1)
+    assert "staleness" not in done.stdout
+
+
 def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
