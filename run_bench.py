@@ -7,9 +7,10 @@ import importlib.util
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 
-PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
+PACKAGES = ("benchmarks", "gate", "models", "results", "variable_mgr")
 
 
 def main() -> int:
@@ -35,6 +36,9 @@ def main() -> int:
     except BrokenPipeError:  # the reader of stdout went away
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitStatus.RUN_FAILED
+    except Exception:
+        traceback.print_exc()
+        return ExitStatus.RUN_FAILED  # Python's own status would be 1, which says that the gate has found something
 
 
 def foreign_package() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -13,7 +14,9 @@ class ExitStatus(enum.IntEnum):
     """The exit statuses of `run_bench.py`."""
 
     OK = 0
+    REGRESSED = 1
     USAGE = 2
+    UNDECIDED = 3
     RUN_FAILED = 4
     DATA = 5
     CLUSTER = 6
@@ -59,6 +62,16 @@ class OverdueError(BenchError):
 
     exit_status = ExitStatus.TIMEOUT
     record_status = Status.TIMEOUT
+
+
+class StoppedError(BenchError):
+    """The process was asked to end by Ctrl-C or SIGTERM while it could not be interrupted."""
+
+    record_status = Status.INTERRUPTED
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__("Interrupted by Ctrl-C." if number is signal.SIGINT else "Ended by SIGTERM.")
+        self.exit_status = ExitStatus.INTERRUPTED if number is signal.SIGINT else ExitStatus.TERMINATED
 
 
 class InvalidRunError(BenchError):

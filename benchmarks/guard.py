@@ -1,7 +1,8 @@
-"""Ends the process when it cannot go on: something is overdue, or another process of the cluster has gone.
+"""Ends the process when it cannot go on: something is overdue, another process has gone, or a signal says so.
 
-TensorFlow may wait without limit for what will never come, and then no exception can be raised where it waits. So a
-thread of its own watches, lets what has been measured be kept, and ends the process. Imports no TensorFlow.
+TensorFlow may wait without limit for what will never come, and then no exception can be raised where it waits, nor does
+Python handle a signal there. So a thread of its own watches, lets what has been measured be kept, and ends the process.
+Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 
-from benchmarks.errors import BenchError, OverdueError
+from benchmarks.errors import BenchError, OverdueError, StoppedError
 
 LastWill = Callable[[BenchError], object]
-# What the main thread gets to notice by itself that somebody has gone, and to end in order.
+# What the main thread gets to notice by itself that somebody has gone or a signal has come, and to end in order.
 _GRACE_SECONDS = 15.0
 _LOOK_SECONDS = 0.25
 
@@ -45,15 +47,21 @@ class Guard:
         self._trouble: tuple[BenchError, float] | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="guard", daemon=True)
+        self._signals: tuple[int, int] | None = None
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Begins to watch; for the main thread, which alone may have a say in signals."""
+        reader, writer = self._signals = os.pipe()
+        for end in (reader, writer):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         self._thread.start()
 
     def stop(self) -> None:
         """Watches no more: whatever comes now is in order."""
         with self._lock:  # if it is about to end the process, that is what happens
             self._stopped.set()
+        signal.set_wakeup_fd(-1)
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Says what must be over soon; the next call replaces this one."""
@@ -100,4 +108,12 @@ class Guard:
 
     def _watch(self) -> None:
         while not self._stopped.wait(_LOOK_SECONDS):
+            self._hear()
             self.look()
+
+    def _hear(self) -> None:
+        """Notes a signal that the main thread may be too busy to handle."""
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._signals[0], 64) if self._signals else b"":
+                if number in (signal.SIGINT, signal.SIGTERM):
+                    self.report(StoppedError(signal.Signals(number)))

@@ -318,3 +318,12 @@ def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
     words = " ".join(run_bench("--help").stdout.split())
     assert all(f"{name}," in words for name in catalog.MANAGERS)
     assert "--train_images" in run_bench("data", "--help").stdout
+
+
+def test_a_fault_of_our_own_does_not_look_like_a_regression() -> None:
+    script = (
+        "import sys, run_bench, benchmarks.command_line as c; c.dispatch = lambda a: 1 / 0; sys.exit(run_bench.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4
+    assert "ZeroDivisionError" in done.stderr

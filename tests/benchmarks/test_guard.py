@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 import subprocess
 import sys
 import threading
@@ -175,3 +176,33 @@ def test_a_process_that_is_stuck_ends() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert (done.returncode, done.stdout) == (124, "kept: Waiting took longer than 0.1 s.\n")
     assert 'File "<string>", line' in done.stderr
+
+
+DEAF = """
+import ctypes, sys, threading
+sys.path.insert(0, {root!r})
+from benchmarks import guard
+guard._GRACE_SECONDS = 0.5
+guard.Guard(lambda error: print("kept:", error, error.record_status)).start()
+threading.Timer(0.3, print, ["deaf"], {{"flush": True}}).start()
+mutex = ctypes.create_string_buffer(64)
+for _ in range(2):
+    ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGINT, 130, "Interrupted by Ctrl-C."), (signal.SIGTERM, 143, "Ended by SIGTERM.")],
+)
+def test_a_signal_ends_a_process_whose_main_thread_cannot_hear_it(
+    number: signal.Signals, status: int, said: str
+) -> None:
+    command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)" + DEAF]
+    command[-1] = command[-1].format(root=str(ROOT))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "deaf\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=SECONDS)[0] == f"kept: {said} interrupted\n"
+        assert process.returncode == status
