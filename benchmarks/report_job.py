@@ -9,17 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import record_files
 from benchmarks.child_process import RUN_BENCH
 from benchmarks.display import say, warn
-from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
+from benchmarks.errors import ExitStatus, UsageError
 from results import headline
 from results.anomalies import anomalies, warnings_of
-from results.columns import COLUMNS, row
 from results.record import Record
-from results.store import JSONL_NAME, load
 from results.summary import summarize
 
-_DEFAULT_FILE = Path("out") / JSONL_NAME
 _MOST_NOTES = 10
 
 
@@ -30,8 +28,9 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: there is nothing to report, or the directory cannot be written.
         DataError: a file cannot be read.
     """
-    paths = _paths(words)
-    records = [record for record in _load(paths) if _matches(record, _conditions(values["where"]))]
+    paths = record_files.paths(words)
+    wanted = record_files.conditions(values["where"])
+    records = [record for record in record_files.load(paths) if record_files.matches(record, wanted)]
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     if values["output"] is None:
@@ -65,7 +64,7 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """
     if not words:
         raise UsageError("rerun: name the record by its run id, such as rerun f13e1c470598 out/results.jsonl.")
-    record = _find(words[0], _load(_paths(words[1:])))
+    record = _find(words[0], record_files.load(record_files.paths(words[1:])))
     command = [sys.executable, str(RUN_BENCH), *record.identity.command]
     say(f"$ {shlex.join(command[1:])}")
     if values["dry_run"]:
@@ -83,7 +82,7 @@ def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """
     if len(words) < 2:
         raise UsageError("diff: name two records by their run ids, such as diff f13e1c470598 0daa2ee5cace.")
-    records = _load(_paths(words[2:]))
+    records = record_files.load(record_files.paths(words[2:]))
     first, second = (_find(word, records) for word in words[:2])
     parts = ("config", "environment", "placement", "derived")
     sides = [
@@ -100,42 +99,6 @@ def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if alike:
         say("Configuration, environment and placement are the same.")
     return ExitStatus.OK
-
-
-def _paths(words: Sequence[str]) -> list[Path]:
-    """Returns the files that are named; a directory stands for the results in it."""
-    paths = [Path(word) for word in words] or [_DEFAULT_FILE]
-    return [path / JSONL_NAME if path.is_dir() else path for path in paths]
-
-
-def _load(paths: Sequence[Path]) -> list[Record]:
-    try:
-        loaded = load(*paths)
-    except OSError as error:
-        raise DataError(
-            f"{error.filename}: {error.strerror}. Name files that runs have left, {_DEFAULT_FILE} or so."
-        ) from error
-    for problem in loaded.problems:
-        warn(problem)
-    return loaded.records
-
-
-def _conditions(text: str | None) -> dict[str, str]:
-    names = [column.name for column in COLUMNS]
-    conditions = {}
-    for condition in (text or "").split(",") if text else []:
-        name, equals, value = condition.partition("=")
-        if not equals or name not in names:
-            raise UsageError(
-                f"--where={condition}: say COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
-            )
-        conditions[name] = value
-    return conditions
-
-
-def _matches(record: Record, conditions: Mapping[str, str]) -> bool:
-    cells = row(record)
-    return all(str(cells[name]).lower() == value.lower() for name, value in conditions.items())
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:

@@ -1,0 +1,61 @@
+"""The records that a verb is about: files that the command line names, and which of their records count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.display import warn
+from benchmarks.errors import DataError, UsageError, did_you_mean
+from results import store
+from results.columns import COLUMNS, row
+from results.record import Record
+
+_DEFAULT_FILE = Path("out") / store.JSONL_NAME
+
+
+def paths(words: Sequence[str]) -> list[Path]:
+    """Returns the files that are named, or the default one; a directory stands for the results in it."""
+    named = [Path(word) for word in words] or [_DEFAULT_FILE]
+    return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
+
+
+def load(files: Sequence[Path]) -> list[Record]:
+    """Reads records. A line that is torn or of an unknown format is warned about and left out.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    try:
+        loaded = store.load(*files)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: {error.strerror}. Name files that runs have left, {_DEFAULT_FILE} or so."
+        ) from error
+    for problem in loaded.problems:
+        warn(problem)
+    return loaded.records
+
+
+def conditions(text: str | None) -> dict[str, str]:
+    """Reads the value of --where: columns of results.csv, and the values that they must have.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    names = [column.name for column in COLUMNS]
+    found = {}
+    for condition in (text or "").split(",") if text else []:
+        name, equals, value = condition.partition("=")
+        if not equals or name not in names:
+            raise UsageError(
+                f"--where={condition}: say COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
+            )
+        found[name] = value
+    return found
+
+
+def matches(record: Record, wanted: Mapping[str, str]) -> bool:
+    """Returns whether a record meets the conditions; the case of values does not matter."""
+    cells = row(record)
+    return all(str(cells[name]).lower() == value.lower() for name, value in wanted.items())
