@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.algorithms import Place
-from variable_mgr.cluster_parameter_server import create_shared
 from variable_mgr.gathering import Gathering
 from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.one_copy import create_shared
 
 
 class DistributedReplicated(VariableManager):
