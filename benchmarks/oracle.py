@@ -1,7 +1,7 @@
 """Two references that every variable manager is compared with: scalars in NumPy, and one device with the whole batch.
 
 The first: loss = mean over the batch of x * a * b, with scalars a = 1, b = 2 and x = the 16 numbers -1..14 in order,
-two per tower and step; learning rate 2^-4, weight decay 2^-4. What must come out is computed in float64 by NumPy,
+two per tower and step; learning rate 2^-5, weight decay 2^-4. What must come out is computed in float64 by NumPy,
 without any of the code under test. The second: a small convolutional network without batch normalisation, on N towers
 and on one device with the N-fold batch.
 """
