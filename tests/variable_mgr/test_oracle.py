@@ -74,11 +74,11 @@ def test_the_oracle_by_hand() -> None:
     """One tower, one step: x = -1, 0; loss = -0.5 * 1 * 2; gradients -0.5 * 2 + 1/16 and -0.5 * 1 + 2/16."""
     first = expectations.expected(1, "sgd", exchanged=True)
     assert first.loss[0] == -1.0
-    assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 16]
-    assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 16]
+    assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 32]
+    assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 32]
     # Two towers: x = -1, 0 and 1, 2; the mean of the gradients.
     second = expectations.expected(2, "sgd", exchanged=True)
-    assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 16] * 2
+    assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 32] * 2
 
 
 def test_the_oracle_tells_everything_apart() -> None:
