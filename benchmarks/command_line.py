@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import (
+    ab_flags,
+    ab_job,
     allreduce_job,
+    baseline_flags,
+    baseline_job,
+    calibrate_job,
     cluster_options,
+    compare_job,
     config,
     data_job,
     device_options,
     doctor_job,
     explain_job,
     flags,
+    gate_flags,
     grid,
     hardware,
     input_job,
@@ -33,11 +40,17 @@ from variable_mgr import catalog
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
     "sweep": "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    "ab": "is the candidate slower than the base? Runs two revisions, or two environments, in turn: ab --base=REVISION",
+    "calibrate": "how much do equal runs differ on this machine, and which drop can it show?",
     "report": "tables, plots and a page from records: report FILE ... --output=DIR",
     "rerun": "the exact command of a record again: rerun RUN_ID [FILE ...]",
     "diff": "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
+    "compare": "is a build slower than another? compare BASE CANDIDATE, files of records; status 1 if it is",
+    "baseline": "results that are kept to be compared with: baseline promote FILE, list, show KEY, prune",
+    "check": "is today slower than the stored sessions? check FILE; status 1 if it is",
+    "history": "the rate session by session, of baselines or files; where it changed; --plot=FILE.png draws it",
     "verify": "is the arithmetic of every variable manager right on these devices?",
-    "doctor": "does every task of a cluster answer, and how fast is the network between each two?",
+    "doctor": "is this machine quiet? With a cluster: does every task answer, and how fast is the network between two?",
     "server": "a bare TensorFlow server, one task of a cluster, for any client's session",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "input": "how fast is each stage of the input, and which one limits it?",
@@ -47,9 +60,15 @@ _VERBS = {
 _FLAGS = {
     "run": flags.RUN_FLAGS,
     "sweep": grid.help_groups(flags.SWEEP_FLAGS),
+    "ab": grid.help_groups(ab_flags.AB_FLAGS),
+    "calibrate": grid.help_groups(ab_flags.CALIBRATE_FLAGS),
     "report": flags.REPORT_FLAGS,
     "rerun": flags.RERUN_FLAGS,
     "diff": flags.DIFF_FLAGS,
+    "compare": gate_flags.COMPARE_FLAGS,
+    "baseline": baseline_flags.BASELINE_FLAGS,
+    "check": baseline_flags.CHECK_FLAGS,
+    "history": baseline_flags.HISTORY_FLAGS,
     "verify": flags.VERIFY_FLAGS,
     "doctor": flags.DOCTOR_FLAGS,
     "server": flags.SERVER_FLAGS,
@@ -83,12 +102,11 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if any(word in _HELP_WORDS for word in rest):
         print(_help(verb, groups))
         return ExitStatus.OK
-    if verb == "sweep":
-        return _sweep(rest, arguments)
+    if verb in _OF_GRIDS:
+        return _OF_GRIDS[verb](rest, arguments)
     parsed = flags.parse(rest, groups)
-    about_records = {"report": report_job.run, "rerun": report_job.rerun, "diff": report_job.diff, "data": data_job.run}
-    if verb in about_records:
-        return about_records[verb](parsed.words, parsed.values)
+    if verb in _WITH_WORDS:
+        return _WITH_WORDS[verb](parsed.words, parsed.values)
     values = flags.unset(parsed.values)
     if verb == "explain":
         chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
@@ -146,6 +164,16 @@ def _start_or(
     return work(resolved)
 
 
+_WITH_WORDS = {
+    "report": report_job.run,
+    "rerun": report_job.rerun,
+    "diff": report_job.diff,
+    "compare": compare_job.run,
+    "baseline": baseline_job.run,
+    "check": baseline_job.check,
+    "history": baseline_job.history,
+    "data": data_job.run,
+}
 _MEASURING = {
     "run": _run,
     "server": _server,
@@ -157,9 +185,28 @@ _MEASURING = {
 
 
 def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
-    parsed = flags.parse(grid.spell_out_booleans(arguments), grid.sweep_groups(flags.SWEEP_FLAGS))
+    values = _lists(arguments, flags.SWEEP_FLAGS)
+    return sweep_job.run(sweep_job.resolve(values, _count_gpus), command)
+
+
+def _ab(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
+    values = _lists(arguments, ab_flags.AB_FLAGS)
+    return ab_job.run(ab_job.resolve(values, _count_gpus), command, values)
+
+
+def _calibrate(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
+    values = _lists(arguments, ab_flags.CALIBRATE_FLAGS)
+    return calibrate_job.run(calibrate_job.resolve(values, _count_gpus), command)
+
+
+_OF_GRIDS = {"sweep": _sweep, "ab": _ab, "calibrate": _calibrate}
+
+
+def _lists(arguments: Sequence[str], own: flags.Groups) -> Mapping[str, Any]:
+    """Returns the values of flags where each of `run`'s may be a list."""
+    parsed = flags.parse(grid.spell_out_booleans(arguments), grid.sweep_groups(own))
     _refuse_words(arguments, parsed.words)
-    return sweep_job.run(sweep_job.resolve(parsed.values, _count_gpus), command)
+    return parsed.values
 
 
 def _print_config(resolved: config.Config) -> ExitStatus:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import config, flags
+from benchmarks import config, flags, started_cluster
 from benchmarks.config import Config
 from benchmarks.errors import UsageError
 
@@ -131,6 +131,26 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             identity = repr(dataclasses.replace(chosen, notices=()))
             found.append(Cell(arguments, chosen, same_as_before=identity in seen))
             seen.add(identity)
+    return found
+
+
+def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
+    """Returns every combination that flags, and the suite that they name, ask for.
+
+    Raises:
+        UsageError: a value that makes no sense, or nothing to run.
+    """
+    common = of_flags(values)
+    grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
+    found = cells(grids, count_gpus)
+    for cell in found:
+        if cell.config and cell.config.cluster and not started_cluster.is_asked_for_in(cell.arguments):
+            raise UsageError(
+                "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: let each "
+                "start its cluster with --local_cluster or --hosts, or unset TF_CONFIG."
+            )
+    if not any(cell.runs for cell in found):
+        raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in found), 'The suite is empty.')}")
     return found
 
 

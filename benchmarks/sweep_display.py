@@ -34,6 +34,14 @@ def grid_lines(cells: Sequence[Cell], estimates: Sequence[float], repeats: int) 
     return lines
 
 
+def what_is_run(cell: Cell) -> str:
+    """Returns a cell in few words; as flags, if it cannot be."""
+    if cell.config is None:
+        return " ".join(cell.arguments)
+    config = cell.config
+    return f"{config.model}, {manager_of(config.to_dict())}, {config.num_devices} x {config.batch_per_device}"
+
+
 class SweepDisplay:
     """Shows on stderr what is run: a bar with the time that is left on a terminal, else a line per run.
 
@@ -58,10 +66,7 @@ class SweepDisplay:
     def begin(self, count: int, cell: Cell) -> None:
         """A run begins, the `count`th from 0."""
         self._count = count
-        assert cell.config is not None, "what cannot run is not begun"
-        config = cell.config
-        manager = manager_of(config.to_dict())
-        self._what = f"{config.model}, {manager}, {config.num_devices} x {config.batch_per_device}"
+        self._what = what_is_run(cell)
         if self._bar:
             self._bar.show(self._what, self._left())
 

@@ -21,8 +21,6 @@ import functools
 import math
 from collections.abc import Sequence
 
-from scipy import special
-
 from gate.finding import Verdict
 
 _BOUND_CONFIDENCE = 0.99
@@ -256,12 +254,16 @@ def _variance(values: Sequence[float]) -> float:
 @functools.lru_cache(maxsize=1024)
 def _t(degrees: float, confidence: float) -> float:
     """Returns a quantile of Student's distribution; `scipy.stats` has it too, but takes a second to import."""
+    from scipy import special  # late: it takes longer than all else that reads records
+
     return float(special.stdtrit(degrees, confidence))
 
 
 @functools.lru_cache(maxsize=1024)
 def _detectable(degrees: float) -> float:
     """Returns how many standard errors a change must be for its bound to exclude zero often enough (noncentral t)."""
+    from scipy import special
+
     return float(special.nctdtrinc(degrees, 1 - _POWER, _t(degrees, _BOUND_CONFIDENCE)))
 
 

@@ -26,8 +26,6 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from scipy import special
-
 from gate.decision import Decision, in_words, log_threshold
 from gate.finding import Verdict
 from gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
@@ -167,4 +165,6 @@ def _halves(logs: Sequence[float]) -> list[float]:
 
 @functools.lru_cache(maxsize=256)
 def _student(degrees: float, confidence: float) -> float:
+    from scipy import special  # late: it takes longer than all else that reads records
+
     return float(special.stdtrit(degrees, confidence))

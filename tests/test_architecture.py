@@ -24,7 +24,9 @@ NEEDS_NO_TENSORFLOW = (
     "results.report, results.plots, models.specs, variable_mgr.catalog, variable_mgr.placement, benchmarks.config, "
     "benchmarks.flags, benchmarks.command_line, benchmarks.main_job, benchmarks.data_job, benchmarks.measuring, "
     "benchmarks.display, benchmarks.datasets.tfrecord, "
-    "benchmarks.input_job, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job"
+    "benchmarks.input_job, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job, "
+    "benchmarks.compare_job, benchmarks.gate_flags, benchmarks.gate_outputs, benchmarks.record_files, gate.comparison, "
+    "gate.text_view, gate.json_view, gate.junit_view, gate.markdown_view, gate.benchmark_view"
 )
 MOST_LINES_IN_A_FILE = 300
 MOST_LINES_IN_A_FUNCTION = 40

@@ -1,0 +1,130 @@
+"""Interleaved rounds of two sides: A B, B A, A B ... so that a machine that drifts does so for both. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.ab_side import Side
+from benchmarks.cell_run import CellRunner
+from benchmarks.display import warn
+from benchmarks.errors import UsageError
+from benchmarks.grid import Cell
+from benchmarks.keeping import open_store
+from benchmarks.provenance import Provenance
+from benchmarks.sweep_display import what_is_run
+from gate.rounds import rate, why_failed
+from results.record import Record, Status
+
+_HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
+BASE, CANDIDATE = "base", "candidate"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A round of each side, as they ended."""
+
+    base: Record
+    candidate: Record
+
+    @property
+    def rates(self) -> tuple[float, float] | None:
+        """Returns both rates in images per second; None if one has none."""
+        base, candidate = (rate(record) for record in (self.base, self.candidate))
+        return None if base is None or candidate is None else (base, candidate)
+
+
+class Rounds:
+    """Runs cells on both sides, each run a process of its own, whose record is kept in the side's directory.
+
+    Args:
+        base: one side.
+        candidate: the other.
+        output_dir: has a directory per side.
+        provenance: of all runs.
+        timeout_seconds: of one run.
+
+    Attributes:
+        notes: sentences on what a reader of the results must know.
+
+    Raises:
+        UsageError: results cannot be kept.
+    """
+
+    def __init__(
+        self, base: Side, candidate: Side, *, output_dir: Path, provenance: Provenance, timeout_seconds: float
+    ) -> None:
+        self.notes: list[str] = []
+        self._count = 0
+        self._runners = {
+            name: CellRunner(
+                program=side.program,
+                store=open_store(str(output_dir / name)),
+                output_dir=str((output_dir / name).resolve()),  # the program may run elsewhere
+                provenance=provenance,
+                timeout_seconds=timeout_seconds,
+            )
+            for name, side in ((BASE, base), (CANDIDATE, candidate))
+        }
+
+    def pair(self, cell: Cell, number: int) -> Pair:
+        """Runs a cell once on each side, the base first if the number is even. A run that fails is run again.
+
+        Raises:
+            UsageError: the sides ran on unlike hardware.
+        """
+        order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
+        pair = Pair(**{name: self._twice(name, cell) for name in order})
+        _refuse_unlike_hardware(pair)
+        return pair
+
+    def once(self, cell: Cell) -> None:
+        """Runs a cell on each side, whatever comes of it."""
+        for name in self._runners:
+            self._run(name, cell)
+
+    def _twice(self, name: str, cell: Cell) -> Record:
+        record = self._run(name, cell)
+        if rate(record) is not None or record.status is Status.SKIPPED:
+            return record
+        self.notes.append(f"{what_is_run(cell)}: a run of the {name} failed, and was run again. {why_failed(record)}")
+        warn(self.notes[-1])
+        return self._run(name, cell)
+
+    def _run(self, name: str, cell: Cell) -> Record:
+        self._count += 1
+        return self._runners[name].run(cell, self._count - 1)
+
+
+def differences(base: Record, candidate: Record) -> Iterator[str]:
+    """Yields in which fields that can move the number the two configurations differ, in words."""
+    if base.identity.config_key == candidate.identity.config_key:
+        return
+    ours, theirs = (_flat(record.config, set(record.config_aside)) for record in (base, candidate))
+    for name in dict.fromkeys([*ours, *theirs]):
+        if name in ours and name in theirs:
+            if ours[name] != theirs[name]:
+                yield f"{name} is {ours[name]} for the base and {theirs[name]} for the candidate"
+        else:
+            value, who = (ours[name], "base") if name in ours else (theirs[name], "candidate")
+            yield f"{name} ({value}) is known to the {who} alone"
+
+
+def _flat(config: object, leave_out: set[str], prefix: str = "") -> dict[str, object]:
+    if not isinstance(config, dict):
+        return {prefix: config}
+    parts = [_flat(value, set(), name) for name, value in config.items() if name not in leave_out]
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _refuse_unlike_hardware(pair: Pair) -> None:
+    if pair.rates is None:
+        return
+    ours, theirs = pair.base.environment, pair.candidate.environment
+    for name in _HARDWARE:
+        if name in ours and name in theirs and ours[name] != theirs[name]:
+            raise UsageError(
+                f"The sides ran on unlike hardware, which cannot be compared: {name} is {ours[name]} for the base and "
+                f"{theirs[name]} for the candidate. Let both sides see the same devices and cores."
+            )

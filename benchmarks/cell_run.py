@@ -1,0 +1,140 @@
+"""One cell of a grid, run in a process of its own: whatever happens to that becomes a record. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks import child_process, hardware
+from benchmarks.grid import Cell
+from benchmarks.keeping import keep
+from benchmarks.provenance import Provenance
+from models import specs
+from results.measurement import Derived, Measurement
+from results.record import Record, Status
+from results.store import Store
+
+DEFAULT_TIMEOUT_SECONDS = 3600.0
+_USAGE, _TAIL_LINES = 2, 5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CellRunner:
+    """Runs cells, one process each; their records go to one store.
+
+    Attributes:
+        program: runs a cell, given its flags.
+        store: where records are kept; logs lie beside them.
+        output_dir: the store's directory, as the program is told it.
+        provenance: of all runs; its session tells their records from others.
+        timeout_seconds: of one run.
+    """
+
+    program: Sequence[str]
+    store: Store
+    output_dir: str
+    provenance: Provenance
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+    def run(self, cell: Cell, number: int) -> Record:
+        """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
+        session = self.provenance.session_id
+        own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
+        before = self.store.size_bytes()
+        with (
+            tempfile.TemporaryFile() as stdout,
+            _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
+        ):
+            ended = child_process.run([*self.program, *cell.arguments, *own], stdout, log, self.timeout_seconds)
+            stdout.seek(0)
+            said = stdout.read().decode(errors="replace")
+            log.seek(0)
+            logged = log.read().decode(errors="replace")
+        loaded = self.store.load(before)
+        left = [record for record in loaded.records if record.identity.session_id == session]
+        if left:
+            return left[-1]
+        # What could not be stored, on a full disk for one, has been printed.
+        output = "\n".join([logged, said, *loaded.problems])
+        record = _printed(said, session) or self._without_run(
+            cell, *_what_happened(ended, output, self.timeout_seconds)
+        )
+        keep(self.store, record)
+        return record
+
+    def refuse(self, cell: Cell) -> Record:
+        """Returns the record of a cell that cannot be run, which has been kept."""
+        record = self._without_run(cell, Status.SKIPPED, cell.why_not)
+        keep(self.store, record)
+        return record
+
+    def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+        """Returns the record of a run that left none, or that there cannot be."""
+        config = cell.config.to_dict() if cell.config else given(cell)
+        in_key = cell.config.key_fields() if cell.config else config
+        spec = specs.find(cell.config.model) if cell.config else None
+        facts = ("title", "image_size", "parameters", "gflop_per_image") if spec else ()
+        provenance = self.provenance
+        if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
+            provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
+        return Record(
+            identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
+            config=config,
+            config_aside=cell.config.aside_fields() if cell.config else [],
+            environment=provenance.environment,
+            model={field: getattr(spec, field) for field in facts},
+            placement={},
+            measurement=Measurement(images_per_step=cell.config.batch_global if cell.config else None),
+            derived=Derived(),
+            status=status,
+            reason=reason,
+        )
+
+
+def given(cell: Cell) -> dict[str, Any]:
+    """Returns what an impossible cell asked for, under the names that a configuration has for it."""
+    names = {"num_gpus": "num_devices", "batch_size": "batch_per_device"}
+    pairs = (argument.removeprefix("--").split("=", 1) for argument in cell.arguments)
+    return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def _log(directory: Path, name: str) -> IO[bytes]:
+    """Opens a run's log; where that cannot be, one that is not kept."""
+    try:
+        (directory / "logs").mkdir(exist_ok=True)
+        return (directory / "logs" / f"{name}.log").open("w+b")
+    except OSError:
+        return tempfile.TemporaryFile()
+
+
+def _printed(stdout: str, session: str) -> Record | None:
+    """Returns the record of this session that a run has printed, if there is one."""
+    for line in reversed(stdout.splitlines()):
+        try:
+            record = Record.from_json(line)
+        except ValueError:
+            continue
+        return record if record.identity.session_id == session else None
+    return None
+
+
+def _what_happened(ended: child_process.Ended, output: str, timeout_seconds: float) -> tuple[Status, str]:
+    """Returns how a process ended that left no record, in words."""
+    lines = [line for line in output.splitlines() if line.strip()]
+    said = f" It said: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
+    refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
+    if ended.timed_out:
+        return Status.TIMEOUT, f"Not done after {timeout_seconds:g} s (--round_timeout_seconds), and killed.{said}"
+    if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
+        return Status.SKIPPED, refused[-1]
+    if ended.out_of_memory:
+        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host's memory did not suffice.{said}"
+    if ended.returncode < 0:
+        name = signal.strsignal(-ended.returncode) or "a signal"
+        hint = "; the host's memory may not have sufficed" if ended.returncode == -signal.SIGKILL else ""
+        return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
+    return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"

@@ -1,0 +1,430 @@
+"""A/B comparisons whose runs are a small program that leaves a record of the rate that it is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks import ab_rounds, ab_side, command_line
+from benchmarks.ab_rounds import differences
+from benchmarks.errors import ExitStatus, UsageError
+from gate import noise
+from gate.noise import Noise
+from results.store import load
+from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from tests.results.conftest import fake_run
+
+# Stands for run_bench.py. Its words, before the flags, say what it does; the n-th run in a directory is n % off or so.
+FAKE = """
+import json, os, random, signal, sys, time, uuid
+from pathlib import Path
+words = dict(word.split("=", 1) for word in ["side=?", WORDS, *sys.argv[1:]] if word and not word.startswith("--"))
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+store = Path(flags["output_dir"]) / "results.jsonl"
+model = flags["model"]
+earlier = store.read_text().count("\\n")
+with open(Path(LOG), "a") as log:
+    log.write(f"{'warmup ' * ('warmup' in str(store))}{words['side']} {model}\\n")
+number = sum(line == f"{words['side']} {model}\\n" for line in open(LOG))
+time.sleep(float(words.get("seconds", 0)))
+if number in map(int, filter(None, words.get("crash", "").split(","))) and "warmup" not in str(store):
+    print("it broke here", file=sys.stderr); os.kill(os.getpid(), signal.SIGSEGV)
+if words.get("refuse") == model:
+    print("run_bench: There is no flag --new.", file=sys.stderr); sys.exit(2)
+record = json.loads(TEMPLATE)
+rate = float(words.get(model) or words["rate"])
+rate *= 1 + float(words.get("noise", 0.002)) * random.Random(f"{words['side']} {number}").gauss(0, 1)
+record["derived"]["images_per_sec"] = rate
+record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": f"key of {model}"}
+record["config"]["model"] = model
+record["environment"]["cpu_model"] = words.get("cpu", "a CPU")
+record["environment"]["tensorflow_version"] = words.get("tensorflow", "2.21.0")
+with store.open("a") as file:
+    file.write(json.dumps(record) + "\\n")
+"""
+
+
+def fake(tmp_path: Path, words: str = "") -> str:
+    """Returns the source of the program."""
+    constants = {"TEMPLATE": fake_run().to_json(), "LOG": str(tmp_path / "order.log"), "WORDS": words}
+    return "\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Callable[..., str]:
+    """Returns the flag of a side that behaves as the words say."""
+    program = tmp_path / "fake.py"
+    program.write_text(fake(tmp_path))
+
+    def flag(name: str, **words: object) -> str:
+        spelled = " ".join(f"{word}={value}" for word, value in {"side": name, "rate": 100, **words}.items())
+        return f"--{name}_command={sys.executable} {program} {spelled}"
+
+    return flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """What a comparison has come to."""
+
+    status: int
+    findings: list[dict[str, Any]]
+    notes: list[str]
+    sides: list[dict[str, str]]
+    stderr: str
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [finding["verdict"] for finding in self.findings]
+
+
+@pytest.fixture
+def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Compared]:
+    """Runs the verb, in this process."""
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+
+    def run(*arguments: str, models: str = "trivial") -> Compared:
+        words = ["ab", "--device=cpu", f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
+        chosen = [f"--model={models}"] if models else []
+        status = command_line.dispatch([*words, *chosen, "--output_format=json", *arguments])
+        shown = capsys.readouterr()
+        said = json.loads(shown.out) if shown.out else {"findings": [], "notes": [], "base": {}, "candidate": {}}
+        return Compared(status, said["findings"], said["notes"], [said["base"], said["candidate"]], shown.err)
+
+    return run
+
+
+def order(tmp_path: Path) -> list[str]:
+    return (tmp_path / "order.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict", "status"),
+    [(100, "unchanged", ExitStatus.OK), (90, "regressed", ExitStatus.REGRESSED), (112, "improved", ExitStatus.OK)],
+)
+def test_a_change_of_rate_gets_its_verdict(
+    ab: Callable[..., Compared], side: Callable[..., str], rate: int, verdict: str, status: ExitStatus
+) -> None:
+    found = ab(side("base"), side("candidate", rate=rate))
+    assert (found.verdicts, found.status) == ([verdict], status)
+    (finding,) = found.findings
+    assert finding["change"] == pytest.approx(rate / 100 - 1, abs=0.01)
+    assert finding["base_rounds"] == finding["candidate_rounds"] >= 5
+    assert finding["title"].startswith("trivial") and finding["config_key"] == "key of trivial"
+    assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
+
+
+def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    found = ab(side("base", noise=0.2), side("candidate", noise=0.2), "--max_rounds=6", "--nowarmup_round")
+    assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
+    assert found.findings[0]["base_rounds"] == 6
+
+
+def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    ab(side("base"), side("candidate"), models="trivial,mlp")
+    warmup = [f"warmup {side} {model}" for model in ("trivial", "mlp") for side in ("base", "candidate")]
+    pairs = [["base", "candidate"], ["candidate", "base"], ["base", "candidate"], ["candidate", "base"]]
+    rounds = [f"{side} {model}" for pair in pairs for model in ("trivial", "mlp") for side in pair]
+    started = order(tmp_path)
+    assert started[: len(warmup)] == warmup
+    assert started[len(warmup) :][: len(rounds)] == rounds
+    assert len(started) < 4 + 2 * 2 * 15, "nothing is run that is decided"
+
+
+def test_both_sides_keep_their_records_in_one_session(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    ab(side("base"), side("candidate"))
+    sides = [load(tmp_path / "out" / name / "results.jsonl").records for name in ("base", "candidate")]
+    assert len(sides[0]) == len(sides[1]) >= 5
+    assert len({record.identity.session_id for records in sides for record in records} - {""}) == 1
+    assert len(load(tmp_path / "out" / "warmup" / "base" / "results.jsonl").records) == 1
+    assert len(list((tmp_path / "out" / "candidate" / "logs").glob("*.log"))) == len(sides[1])
+
+
+def test_without_a_warm_up_there_is_none(ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path) -> None:
+    ab(side("base"), side("candidate"), "--nowarmup_round")
+    assert order(tmp_path)[0] == "base trivial" and not (tmp_path / "out" / "warmup").exists()
+
+
+def test_a_candidate_that_crashes_where_the_base_runs_has_failed(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    found = ab(side("base"), side("candidate", crash="3,4"), "--nowarmup_round")
+    assert (found.verdicts, found.status) == (["failed"], ExitStatus.REGRESSED)
+    reason = found.findings[0]["reason"]
+    assert (
+        "candidate" in reason and "round 3" in reason and "Segmentation fault" in reason and "it broke here" in reason
+    )
+    assert found.findings[0]["base_rounds"] == 2
+    assert order(tmp_path).count("candidate trivial") == 4, "it was tried again, and then left"
+
+
+def test_one_crash_is_forgiven_and_told(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    found = ab(side("base"), side("candidate", crash="2"))
+    assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
+    assert len(found.notes) == 1 and "candidate failed, and was run again" in found.notes[0]
+
+
+def test_a_base_that_crashes_decides_nothing(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    found = ab(side("base", crash="1,2"), side("candidate"))
+    assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
+    assert "The base did not run in round 1" in found.findings[0]["reason"]
+    assert found.findings[0]["base_images_per_sec"] is None
+
+
+def test_a_candidate_that_refuses_what_the_base_runs_has_failed(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    found = ab(side("base"), side("candidate", refuse="mlp"), models="trivial,mlp")
+    assert (found.verdicts, found.status) == (["unchanged", "failed"], ExitStatus.REGRESSED)
+    assert "There is no flag --new" in found.findings[1]["reason"]
+    assert order(tmp_path).count("candidate mlp") == 1, "what is refused once is refused again"
+
+
+def test_a_combination_that_cannot_be_is_a_note(ab: Callable[..., Compared], tmp_path: Path) -> None:
+    source = fake(tmp_path).replace('if words.get("refuse") == model', 'if "independent" in flags["variable_update"]')
+    (tmp_path / "picky.py").write_text(source)
+    sides = [f"--{name}_command={sys.executable} {tmp_path / 'picky.py'} rate=100" for name in ("base", "candidate")]
+    found = ab(*sides, "--variable_update=parameter_server,independent", "--staged_vars=true")
+    assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
+    (note,) = found.notes
+    assert "--variable_update=independent" in note and "There is no flag --new" in note
+
+
+def test_a_suite_has_several_configurations(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "suite.toml").write_text('[[grid]]\nmodel = ["trivial", "vgg16"]\n[[grid]]\nmodel = "trivial"\n')
+    found = ab(side("base"), side("candidate", vgg16=85), f"--suite={tmp_path / 'suite.toml'}", models="")
+    assert (found.verdicts, found.status) == (["unchanged", "regressed"], ExitStatus.REGRESSED)
+    assert [finding["title"].split(",")[0] for finding in found.findings] == ["trivial", "vgg16"]
+
+
+def test_the_threshold_is_that_of_the_user(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    assert ab(side("base"), side("candidate", rate=92), "--threshold=15").verdicts == ["unchanged"]
+    assert ab(side("base"), side("candidate", rate=97), "--threshold=2").verdicts == ["regressed"]
+
+
+def test_a_noisy_machine_has_a_threshold_of_its_own(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
+    noise.keep(path, {"key of trivial": Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
+    found = ab(side("base"), side("candidate", rate=92))
+    assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
+    assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
+    assert ab(side("base"), side("candidate", rate=92), "--threshold=5").verdicts == ["regressed"]
+
+
+def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    found = ab(side("base"), side("candidate", tensorflow="2.22.0"))
+    assert "TensorFlow 2.21.0" in found.sides[0]["software"] and "TensorFlow 2.22.0" in found.sides[1]["software"]
+    (note,) = found.notes
+    assert "tensorflow_version is 2.21.0 in the base and 2.22.0 in the candidate" in note
+
+
+def test_unlike_hardware_is_refused(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    with pytest.raises(UsageError, match="cpu_model is a CPU for the base and another"):
+        ab(side("base"), side("candidate", cpu="another"))
+
+
+def test_fields_in_which_configurations_differ_are_named() -> None:
+    one = fake_run(batch_per_device=32, modifiers={"staged_vars": False}, output_dir="a")
+    other = fake_run(batch_per_device=16, modifiers={"staged_vars": True}, output_dir="b", xla=True)
+    assert list(differences(one, other)) == [
+        "batch_per_device is 32 for the base and 16 for the candidate",
+        "staged_vars is False for the base and True for the candidate",
+        "xla (True) is known to the candidate alone",
+    ]
+    assert not list(differences(one, fake_run(modifiers={"staged_vars": False}, output_dir="c")))
+
+
+@dataclasses.dataclass(frozen=True)
+class Repository:
+    """A small repository in which the suite lies."""
+
+    suite: Path
+
+    def commit(self, text: str) -> None:
+        self.suite.write_text(text)
+        self.git("add", ".")
+        self.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "a change")
+
+    def git(self, *words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=self.suite.parent, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    @property
+    def worktrees(self) -> int:
+        return self.git("worktree", "list").count("\n")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
+    """A repository with two commits, the later one slower, with the suite in a folder of it; temporary files apart."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    made = Repository(tmp_path / "repository" / "bench" / "run_bench.py")
+    made.suite.parent.mkdir(parents=True)
+    made.git("init", "-b", "main", "..")
+    made.commit(fake(tmp_path).replace("WORDS,", '"side=first", "rate=100",'))
+    made.commit(fake(tmp_path).replace("WORDS,", '"side=second", "rate=90",'))
+    monkeypatch.setattr(ab_side, "RUN_BENCH", made.suite)
+    return made
+
+
+def test_a_revision_is_checked_out_and_removed(
+    ab: Callable[..., Compared], repository: Repository, tmp_path: Path
+) -> None:
+    found = ab("--base=HEAD~1", "--candidate=main")
+    assert (found.verdicts, found.status) == (["regressed"], ExitStatus.REGRESSED)
+    commit = repository.git("rev-parse", "HEAD~1")[:12]
+    assert found.sides[0]["name"] == f"HEAD~1 ({commit})"
+    assert {line.split()[-2] for line in order(tmp_path)} == {"first", "second"}
+    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
+
+
+def test_without_a_candidate_it_is_the_working_tree_as_it_is(
+    ab: Callable[..., Compared], repository: Repository, tmp_path: Path
+) -> None:
+    repository.suite.write_text(fake(tmp_path).replace("WORDS,", '"side=uncommitted", "rate=100",'))
+    found = ab("--base=HEAD~1")
+    assert found.verdicts == ["unchanged"] and "this suite as it is" in found.sides[1]["name"]
+    assert {line.split()[-2] for line in order(tmp_path)} == {"first", "uncommitted"}
+
+
+def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), ab_side.of_revision("HEAD") as side:
+        assert Path(side.program[1]).exists() and repository.worktrees == 2
+        raise RuntimeError
+    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
+
+
+def test_git_hooks_do_not_lead_astray(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    with ab_side.of_revision("HEAD") as side:
+        assert Path(side.program[1]).exists()
+
+
+@pytest.mark.parametrize("revision", ["nowhere", "--help", "HEAD~9"])
+def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> None:
+    with pytest.raises(UsageError, match=f"no revision '{revision}'"), ab_side.of_revision(revision):
+        pass
+    assert repository.worktrees == 1
+
+
+def test_a_revision_without_the_suite_is_named(repository: Repository, tmp_path: Path) -> None:
+    repository.git("mv", "run_bench.py", "other.py")
+    repository.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "moved")
+    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), ab_side.of_revision("HEAD"):
+        pass
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ab_side, "RUN_BENCH", tmp_path / "run_bench.py")
+    with pytest.raises(UsageError, match="is no git repository"), ab_side.of_revision("HEAD"):
+        pass
+
+
+@pytest.mark.parametrize(("signal_number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_it_in_order(repository: Repository, tmp_path: Path, signal_number: int, status: int) -> None:
+    repository.commit(fake(tmp_path).replace("WORDS,", '"side=third", "rate=100", "seconds=0.3",'))
+    code = (
+        "import sys; from pathlib import Path; from benchmarks import ab_side, command_line\n"
+        "ab_side.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(command_line.dispatch(sys.argv[1:]))"
+    )
+    words = ["ab", "--base=HEAD", "--device=cpu", "--model=trivial", f"--output_dir={tmp_path / 'out'}"]
+    comparison = subprocess.Popen(
+        [sys.executable, "-c", code, str(repository.suite), *words],
+        cwd=ROOT,
+        env={**USER_ENVIRONMENT, "TMPDIR": str(tmp_path / "temporary")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    path = tmp_path / "out" / "base" / "results.jsonl"
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_bytes().count(b"\n") < 1:
+        assert time.monotonic() < deadline and comparison.poll() is None
+        time.sleep(0.05)
+    assert repository.worktrees == 2
+    comparison.send_signal(signal_number)
+    _, said = comparison.communicate(timeout=60)
+    assert comparison.returncode == status and "What was run is in" in said
+    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
+    assert len(load(path).records) >= 1 and not load(path).problems
+    commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not any(str(tmp_path) in word for command in commands for word in command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device=cpu"], "say what to compare with"),
+        (["--candidate=HEAD"], "say what to compare with"),
+        (["--base=a", "--base_command=true"], "--base and --base_command"),
+        (["--base=a", "--candidate=b", "--candidate_command=true"], "--candidate and --candidate_command"),
+        (["--base_command=nowhere --x"], "there is no program 'nowhere'"),
+        (["--base_command="], "there is no program ''"),
+        (["--base_command='a"], "No closing quotation"),
+        (["--base_command=true", "--max_rounds=5"], "at least 6 pairs of rounds"),
+        (["--base_command=true", "--threshold=0"], "--threshold=0"),
+        (["--base_command=true", "--round_timeout_seconds=0"], "must be above 0"),
+        (["--base_command=true", "--model=vgg61"], "Did you mean 'vgg16'?"),
+        (["--base_command=true", "word"], "'word' is no flag"),
+    ],
+)
+def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        command_line.dispatch(["ab", f"--output_dir={tmp_path / 'out'}", "--device=cpu", *arguments])
+    assert words in str(error.value)
+
+
+def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(
+    side: Callable[..., str], ab: Callable[..., Compared], tmp_path: Path
+) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(UsageError, match="Results cannot be written"):
+        ab(side("base"), side("candidate"))
+    assert not (tmp_path / "order.log").exists()
+
+
+def test_names_of_sides_are_those_of_their_directories() -> None:
+    assert {field.name for field in dataclasses.fields(ab_rounds.Pair)} == {ab_rounds.BASE, ab_rounds.CANDIDATE}
+
+
+@pytest.mark.slow
+def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    program = f"{sys.executable} {ROOT / 'run_bench.py'}"
+    done = run_bench(
+        "ab",
+        f"--base_command={program}",
+        f"--candidate_command=env CNN_BENCH_SLOW_DOWN_FOR_TESTS=1.0 {program}",
+        "--device=cpu",
+        "--model=trivial",
+        "--batch_size=32",
+        "--num_batches=100",
+        "--threshold=10",
+        "--json=found.json",
+    )
+    assert done.status == ExitStatus.REGRESSED, done.stdout + done.stderr
+    (finding,) = json.loads((tmp_path / "found.json").read_text())["findings"]
+    assert finding["verdict"] == "regressed"
+    records = load(tmp_path / "out" / "ab" / "candidate" / "results.jsonl").records
+    assert all("on purpose" in record.warnings[0] for record in records)

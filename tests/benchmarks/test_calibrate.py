@@ -1,0 +1,132 @@
+"""Calibrating with a small program whose rounds have a known noise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import calibrate_job, command_line, slow_down
+from benchmarks.ab_side import Side
+from benchmarks.errors import DataError, ExitStatus, UsageError
+from gate.noise import Noise
+from results.store import load
+from tests.results.conftest import fake_run
+
+FAKE = """
+import json, os, random, sys, uuid
+from pathlib import Path
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
+store = Path(flags["output_dir"]) / "results.jsonl"
+if flags["model"] == BROKEN: sys.exit(9)
+record = json.loads(TEMPLATE)
+number = store.read_text().count("\\n")
+swing = NOISE * (1 if number % 2 else -1) * (1 if store.parent.name == "base" else -1)
+record["derived"]["images_per_sec"] = 100 * (1 + swing)
+record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": flags["model"]}
+record["config"]["model"] = flags["model"]
+with store.open("a") as file:
+    file.write(json.dumps(record) + "\\n")
+"""
+
+Calibrate = Callable[..., ExitStatus]
+
+
+@pytest.fixture
+def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
+    """Runs the verb, in this process, on a program with that noise."""
+
+    def run(*arguments: str, of: float = 0.001, broken: str = "") -> ExitStatus:
+        constants = {"TEMPLATE": fake_run().to_json(), "NOISE": of, "BROKEN": broken}
+        text = "\n".join(f"{name} = {value!r}" for name, value in constants.items())
+        (tmp_path / "fake.py").write_text(text + FAKE)
+        side = Side("fake", (sys.executable, str(tmp_path / "fake.py")))
+        monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: side)
+        places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
+        words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
+        return command_line.dispatch(["calibrate", "--device=cpu", *places, *words])
+
+    return run
+
+
+def _kept(tmp_path: Path) -> dict[str, dict[str, object]]:
+    path = tmp_path / "baselines" / fake_run().identity.hardware_key / "noise.json"
+    return json.loads(path.read_text())
+
+
+def test_a_quiet_machine_supports_five_percent(
+    calibrate: Calibrate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert calibrate() == ExitStatus.OK
+    entry = _kept(tmp_path)["trivial"]
+    assert entry["rounds"] == 10 and entry["title"].startswith("trivial") and entry["suite_commit"] == "abc"
+    # Both swing by 0.1 %, against each other: log ratios of +-0.2 %, over the root of 2.
+    assert entry["noise"] == pytest.approx(0.002 * (10 / 9 / 2) ** 0.5, rel=0.01)
+    shown = capsys.readouterr()
+    assert "noise of one round: 0.15 % (95 % interval" in shown.out
+    assert "threshold that this machine supports: 5.0 %" in shown.out
+    assert "a drop of 7.5 % is found in 95 % of the cases with up to 7 pairs of rounds" in shown.out
+    assert "Quiet enough for 5 %." in shown.out and "round 10 of 10" in shown.err
+    for side in ("base", "candidate"):
+        assert len(load(tmp_path / "out" / side / "results.jsonl").records) == 10
+
+
+def test_a_noisy_machine_gets_a_higher_threshold_and_advice(
+    calibrate: Calibrate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibrate("--rounds=4", of=0.05)
+    shown = capsys.readouterr().out
+    assert "threshold that this machine supports: 16.3 %" in shown and "Noisy: look for other load" in shown
+
+
+def test_each_configuration_has_its_noise_and_one_that_fails_none(
+    calibrate: Calibrate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = calibrate("--rounds=3", "--model=trivial,mlp,vgg16", broken="mlp")
+    assert status == ExitStatus.RUN_FAILED
+    assert sorted(_kept(tmp_path)) == ["trivial", "vgg16"]
+    assert "mlp" in (said := capsys.readouterr().err) and "failed, and is not calibrated" in said
+    calibrate("--rounds=3", "--model=mlp")
+    assert sorted(_kept(tmp_path)) == ["mlp", "trivial", "vgg16"]
+
+
+def test_few_rounds_are_said_to_be_few() -> None:
+    assert "more --rounds make it surer" in calibrate_job.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))[-1]
+
+
+def test_noise_that_no_number_of_rounds_overcomes() -> None:
+    words = calibrate_job.lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
+    assert any("more than 60 pairs" in line for line in words)
+
+
+def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path) -> None:
+    path = tmp_path / "baselines" / fake_run().identity.hardware_key / "noise.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(DataError, match="run calibrate again"):
+        calibrate("--rounds=3")
+    assert path.read_text() == "{"
+
+
+def test_too_few_rounds_are_refused(calibrate: Calibrate) -> None:
+    with pytest.raises(UsageError, match="--rounds=2: at least 3"):
+        calibrate("--rounds=2")
+
+
+def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def step() -> str:
+        return "done"
+
+    assert slow_down.slowed(step, slept.append) is step and slow_down.warnings() == []
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr(slow_down.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setenv("CNN_BENCH_SLOW_DOWN_FOR_TESTS", "0.10")
+    assert slow_down.slowed(step, slept.append)() == "done"
+    assert slept == [pytest.approx(0.2)]
+    (warning,) = slow_down.warnings()
+    assert "10% longer on purpose" in warning

@@ -1,0 +1,169 @@
+"""The verbs `baseline`, `check` and `history` as a user and a CI job meet them: real processes, real files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.command_line import dispatch
+from benchmarks.errors import BenchError
+from results.record import Record, Status
+from tests.conftest import Finished
+from tests.results.conftest import fake_run
+
+RunBench = Callable[..., Finished]
+Keep = Callable[[str, Iterable[Record]], Path]
+
+
+def night(day: int, rate: float = 100.0, **given: object) -> list[Record]:
+    """Three rounds of a session."""
+    made = []
+    for index in range(3):
+        run = fake_run(step_seconds=32 / (rate * (1 + 0.002 * (index - 1))), **given)
+        time = f"2026-01-{day:02d}T00:0{index}:00+00:00"
+        identity = dataclasses.replace(run.identity, time_utc=time, session_id=f"night {day}")
+        made.append(dataclasses.replace(run, identity=identity))
+    return made
+
+
+def nights(number: int, slower_from: int = 99, **given: object) -> list[Record]:
+    return [
+        record
+        for day in range(1, number + 1)
+        for record in night(day, (90 if day >= slower_from else 100) + 0.5 * (day % 3), **given)
+    ]
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Keep:
+    """Writes records to a file as a run would have left them."""
+
+    def write(name: str, records: Iterable[Record]) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(record.to_json() + "\n" for record in records))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def promoted(run_bench: RunBench, keep: Keep, tmp_path: Path) -> Path:
+    """Baselines of ten sessions in the default directory."""
+    keep("past.jsonl", nights(10))
+    done = run_bench("baseline", "promote", "past.jsonl")
+    assert done.status == 0, done.stderr
+    return tmp_path / "results" / "baselines"
+
+
+def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("more.jsonl", [*night(11), *night(11, model="vgg16"), fake_run(status=Status.CRASH)])
+    done = run_bench("baseline", "promote", "more.jsonl", "past.jsonl", "--where=model=resnet50")
+    assert done.status == 0
+    assert "promoted: resnet50" in done.stdout and "vgg16" not in done.stdout
+    assert done.stdout.splitlines()[-1] == "3 runs new in results/baselines, 30 there already."
+    assert "cannot become a baseline: its status is crash" in done.stderr
+    (path,) = promoted.glob("*/*.jsonl")
+    listed = run_bench("baseline", "list")
+    assert listed.status == 0 and path.parent.name in listed.stdout and path.stem in listed.stdout
+    assert " 11 " in listed.stdout and "2026-01-11 00:00" in listed.stdout
+    shown = run_bench("baseline", "show", path.stem[:5])
+    assert shown.status == 0 and shown.stdout.count("2026-01-") == 11 and "2.21.0" in shown.stdout
+    pruned = run_bench("baseline", "prune", "--keep=4")
+    assert pruned.status == 0 and "7 sessions taken away, 4 kept" in pruned.stdout
+    assert len(path.read_text().splitlines()) == 12
+
+
+def test_a_slower_day_is_status_1_and_stated_for_programs(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("today.jsonl", night(20, 85.0))
+    done = run_bench("check", "today.jsonl", "--output_format=json", "--junit=junit.xml")
+    assert done.status == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert [finding["verdict"] for finding in found["findings"]] == ["regressed"]
+    assert "results/baselines, 2026-01-01 to 2026-01-10" in found["base"]["name"]
+    assert "<failure" in (promoted.parent.parent / "junit.xml").read_text()
+
+
+def test_a_day_like_the_others_is_status_0(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("today.jsonl", night(20, 100.0))
+    done = run_bench("check", "today.jsonl")
+    assert (done.status, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
+    assert run_bench("check", "today.jsonl", "--threshold=0.1").status == 3
+
+
+def test_a_crash_where_baselines_are_is_status_1(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("today.jsonl", [*night(20), fake_run(status=Status.CRASH, reason="Ended by signal 11.")])
+    done = run_bench("check", "today.jsonl")
+    assert done.status == 1 and "Ended by signal 11." in done.stdout
+
+
+def test_too_few_sessions_are_status_3(run_bench: RunBench, keep: Keep) -> None:
+    keep("past.jsonl", nights(3))
+    assert run_bench("baseline", "promote", "past.jsonl", "--baselines_dir=kept").status == 0
+    keep("today.jsonl", night(20, 50.0))
+    done = run_bench("check", "today.jsonl", "--baselines_dir=kept")
+    assert done.status == 3 and "promote 2 more" in done.stdout
+
+
+def test_other_hardware_is_status_2(run_bench: RunBench, promoted: Path, keep: Keep) -> None:
+    keep("today.jsonl", night(20, hardware="another machine"))
+    done = run_bench("check", "today.jsonl")
+    assert done.status == 2 and "There are no baselines of this hardware" in done.stderr
+
+
+def test_history_shows_where_the_rate_changed(run_bench: RunBench, keep: Keep, tmp_path: Path) -> None:
+    keep("past.jsonl", [*nights(16, slower_from=9), *nights(3, model="vgg16")])
+    done = run_bench("history", "past.jsonl", "--plot=history.svg")
+    assert (done.status, done.stderr) == (0, "")
+    (marked,) = [line for line in done.stdout.splitlines() if "<-" in line]
+    assert marked.startswith("2026-01-09") and "slower from here" in marked
+    assert "slower" in (tmp_path / "history.svg").read_text()
+    assert run_bench("baseline", "promote", "past.jsonl").status == 0
+    kept = run_bench("history", "--where=model=vgg16", "--output_format=json")
+    (only,) = json.loads(kept.stdout)
+    assert len(only["sessions"]) == 3 and only["title"].startswith("vgg16")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["baseline"], 2, "promote, list, show, prune"),
+        (["baseline", "promot"], 2, "Did you mean 'promote'?"),
+        (["baseline", "promote", "nowhere.jsonl"], 5, "nowhere.jsonl"),
+        (["baseline", "promote", "failed.jsonl"], 2, "can become a baseline"),
+        (["baseline", "promote", "today.jsonl", "--baselines_dir=failed.jsonl"], 2, "--baselines_dir=failed.jsonl"),
+        (["baseline", "show"], 2, "name one"),
+        (["baseline", "show", "zzz"], 2, "begins with 'zzz'"),
+        (["baseline", "list", "x"], 2, "takes no 'x'"),
+        (["baseline", "prune", "--keep=0"], 2, "--keep=0"),
+        (["check", "nowhere.jsonl"], 5, "nowhere.jsonl"),
+        (["check", "today.jsonl"], 2, "baseline promote FILE"),
+        (["check", "today.jsonl", "--threshold=0"], 2, "--threshold=0"),
+        (["history"], 2, "no ok runs in results/baselines"),
+        (["history", "nowhere.jsonl"], 5, "nowhere.jsonl"),
+        (["history", "today.jsonl", "--where=model=vgg16"], 2, "no ok runs with model=vgg16"),
+        (["history", "today.jsonl", "--where=modle=vgg16"], 2, "Did you mean 'model'?"),
+        (["history", "today.jsonl", "--plot=history.gif"], 2, ".png or .svg"),
+        (["history", "today.jsonl", "--plot=no/such/place.png"], 2, "--plot=no/such/place.png"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done_is_said(
+    keep: Keep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, said: str
+) -> None:
+    keep("today.jsonl", night(20))
+    keep("failed.jsonl", [fake_run(status=Status.CRASH)])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchError) as refused:  # which run_bench.py prints, and ends with its status
+        dispatch(words)
+    assert refused.value.exit_status == status and said in str(refused.value)
+
+
+def test_an_empty_directory_lists_nothing(run_bench: RunBench) -> None:
+    done = run_bench("baseline", "list")
+    assert done.status == 0 and "There are no baselines in results/baselines" in done.stdout
+    assert run_bench("baseline", "prune").status == 0

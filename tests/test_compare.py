@@ -1,0 +1,214 @@
+"""The verb `compare` as a user and a CI job meet it: real processes, real files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import compare_job, gate_flags, gate_outputs, record_files
+from benchmarks.errors import UsageError
+from gate.finding import Findings, Side
+from results.record import Record, Status
+from tests.conftest import Finished
+from tests.results.conftest import fake_run
+
+RunBench = Callable[..., Finished]
+Keep = Callable[[str, Sequence[Record]], Path]
+NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
+
+
+def rounds(step_seconds: float = 0.1, number: int = len(NOISE), **config: object) -> list[Record]:
+    return [fake_run(step_seconds=step_seconds * noise, **config) for noise in NOISE[:number]]
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Keep:
+    """Writes records to a file as a run would have left them."""
+
+    def write(name: str, records: Sequence[Record]) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(record.to_json() + "\n" for record in records))
+        return path
+
+    return write
+
+
+def test_nothing_slower_is_status_0(run_bench: RunBench, keep: Keep) -> None:
+    base, candidate = keep("main/results.jsonl", rounds()), keep("branch/results.jsonl", rounds())
+    done = run_bench("compare", str(base.parent), str(candidate))
+    assert (done.status, done.stderr) == (0, ""), "a directory stands for the results in it"
+    assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
+
+
+def test_a_drop_is_status_1_and_stated(run_bench: RunBench, keep: Keep) -> None:
+    base = keep("main.jsonl", [*rounds(), *rounds(model="vgg16")])
+    candidate = keep("branch.jsonl", [*rounds(), *rounds(0.1 / 0.9, model="vgg16")])
+    done = run_bench("compare", "main.jsonl", "branch.jsonl", "--output_format=json")
+    assert done.status == 1, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["base"]["name"], found["candidate"]["name"]) == (base.name, candidate.name)
+    by_model = {finding["title"].split(",")[0]: finding for finding in found["findings"]}
+    assert by_model["resnet50"]["verdict"] == "unchanged"
+    assert by_model["vgg16"]["verdict"] == "regressed"
+    assert by_model["vgg16"]["change"] == pytest.approx(-0.1)
+    assert by_model["vgg16"]["base_rounds"] == len(NOISE)
+
+
+def test_a_threshold_is_in_percent(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    keep("branch.jsonl", rounds(0.1 / 0.9))
+    assert run_bench("compare", "main.jsonl", "branch.jsonl", "--threshold=20").status == 0
+    assert run_bench("compare", "main.jsonl", "branch.jsonl", "--threshold=8").status == 1
+
+
+@pytest.mark.parametrize("percent", [0.0, -5.0, 100.0, float("nan")])
+def test_a_threshold_that_is_no_drop_is_refused(percent: float) -> None:
+    with pytest.raises(UsageError, match="--threshold=.*more than 0 and less than 100"):
+        compare_job.threshold_of(percent)
+
+
+def test_where_takes_some_records_only(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", [*rounds(), *rounds(model="vgg16")])
+    keep("branch.jsonl", [*rounds(), *rounds(0.2, model="vgg16")])
+    assert run_bench("compare", "main.jsonl", "branch.jsonl").status == 1
+    assert run_bench("compare", "main.jsonl", "branch.jsonl", "--where=model=resnet50").status == 0
+    nothing = run_bench("compare", "main.jsonl", "branch.jsonl", "--where=model=alexnet")
+    assert nothing.status == 2
+    assert "--where=model=alexnet: no record in main.jsonl is so" in nothing.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["main.jsonl"], ["main.jsonl", "main.jsonl", "main.jsonl"]])
+def test_two_files_are_wanted(run_bench: RunBench, keep: Keep, words: list[str]) -> None:
+    keep("main.jsonl", rounds(number=1))
+    done = run_bench("compare", *words)
+    assert done.status == 2
+    assert "compare: name two files of records, first the base, such as compare main/results.jsonl " in done.stderr
+    assert f"{len(words)} came." in done.stderr
+
+
+def test_unlike_hardware_is_refused_and_named(run_bench: RunBench, keep: Keep) -> None:
+    for name, cpu in (("main.jsonl", "Xeon 8480"), ("branch.jsonl", "EPYC 9654")):
+        keep(name, [dataclasses.replace(r, environment={"cpu_model": cpu}) for r in rounds(hardware=cpu)])
+    done = run_bench("compare", "main.jsonl", "branch.jsonl")
+    assert (done.status, done.stdout) == (2, "")
+    assert "cpu_model is Xeon 8480 in main.jsonl and EPYC 9654 in branch.jsonl" in done.stderr
+
+
+def test_one_round_decides_nothing(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds(number=1))
+    keep("branch.jsonl", rounds(0.2, number=1))
+    done = run_bench("compare", "main.jsonl", "branch.jsonl")
+    assert done.status == 3, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 of 1 inconclusive."
+
+
+def test_what_the_candidate_has_not_run_is_missing(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", [*rounds(), *rounds(model="vgg16")])
+    keep("branch.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "branch.jsonl")
+    assert done.status == 3, done.stderr
+    assert done.stdout.splitlines()[-1] == "1 of 2 missing, 1 unchanged."
+
+
+def test_what_only_the_candidate_cannot_run_has_failed(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    keep("branch.jsonl", rounds(status=Status.CRASH, reason="Ended by SIGSEGV."))
+    done = run_bench("compare", "main.jsonl", "branch.jsonl")
+    assert done.status == 1, done.stderr
+    assert "Ended by SIGSEGV." in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 of 1 failed."
+
+
+@pytest.mark.parametrize("empty", ["main.jsonl", "branch.jsonl"])
+def test_a_file_without_records_is_a_data_error(run_bench: RunBench, keep: Keep, empty: str) -> None:
+    for name in ("main.jsonl", "branch.jsonl"):
+        keep(name, [] if name == empty else rounds())
+    done = run_bench("compare", "main.jsonl", "branch.jsonl")
+    assert done.status == 5
+    assert f"{empty}: there are no records in it" in done.stderr
+
+
+def test_a_missing_file_is_a_data_error(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "brunch.jsonl")
+    assert done.status == 5
+    assert "brunch.jsonl: No such file or directory" in done.stderr
+
+
+def test_torn_and_unknown_lines_are_named_and_older_formats_are_read(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    lines = [record.to_json() for record in rounds()]
+    older = [line.replace('"format_version":4', f'"format_version":{version}') for version, line in enumerate(lines, 1)]
+    older = older[:4] + lines[4:]
+    unknown = lines[0].replace('"format_version":4', '"format_version":99')
+    path = keep("branch.jsonl", [])
+    path.write_text("\n".join([*older, unknown, lines[0][:500]]))
+    done = run_bench("compare", "main.jsonl", "branch.jsonl", "--output_format=json")
+    assert done.status == 0, done.stderr
+    assert "branch.jsonl:9: The record has format 99" in done.stderr
+    assert "branch.jsonl:10: skipped a damaged line" in done.stderr
+    assert json.loads(done.stdout)["findings"][0]["candidate_rounds"] == len(NOISE)
+
+
+def test_every_output_is_written_and_the_jobs_summary_is_appended_to(
+    run_bench: RunBench, keep: Keep, tmp_path: Path
+) -> None:
+    keep("main.jsonl", rounds())
+    keep("branch.jsonl", rounds(0.2))
+    summary = tmp_path / "summary.md"
+    summary.write_text("before")
+    names = {"json": "a.json", "junit": "b.xml", "markdown": "c.md", "benchmark_json": "d.json"}
+    flags = [f"--{flag}={name}" for flag, name in names.items()]
+    done = run_bench("compare", "main.jsonl", "branch.jsonl", *flags, GITHUB_STEP_SUMMARY=str(summary))
+    assert done.status == 1, done.stderr
+    as_json, as_xml, as_markdown, as_benchmark = ((tmp_path / name).read_text() for name in names.values())
+    assert json.loads(as_json)["has_regressed"]
+    assert ElementTree.fromstring(as_xml).find("testsuite").get("failures") == "1"
+    assert as_markdown.startswith("## Performance gate: regressed\n")
+    assert json.loads(as_benchmark)[0]["value"] == pytest.approx(160, rel=0.01)
+    assert summary.read_text() == "before\n" + as_markdown
+    assert done.stdout.splitlines()[-1] == "1 of 1 regressed."
+    assert {path.name for path in tmp_path.iterdir()} == {"main.jsonl", "branch.jsonl", "summary.md", *names.values()}
+
+
+def test_an_output_that_cannot_be_written_is_named_and_stdout_has_the_findings(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "main.jsonl", "--junit=nowhere/b.xml")
+    assert done.status == 2
+    assert "--junit=nowhere/b.xml: No such file or directory. Name a file that can be written." in done.stderr
+    assert done.stdout.splitlines()[-1] == "1 of 1 unchanged."
+
+
+def test_a_summary_that_cannot_be_written_changes_no_verdict(run_bench: RunBench, keep: Keep) -> None:
+    keep("main.jsonl", rounds())
+    done = run_bench("compare", "main.jsonl", "main.jsonl", GITHUB_STEP_SUMMARY="/nowhere/summary.md")
+    assert done.status == 0
+    assert "$GITHUB_STEP_SUMMARY=/nowhere/summary.md cannot be written: No such file or directory." in done.stderr
+
+
+def test_to_have_compared_nothing_passes_no_gate() -> None:
+    nothing = Findings(
+        base=Side(name="a", software=""), candidate=Side(name="b", software=""), hardware="", findings=()
+    )
+    assert gate_outputs.exit_status(nothing) == 3
+
+
+def test_help_names_every_flag(run_bench: RunBench) -> None:
+    done = run_bench("compare", "--help")
+    assert done.status == 0
+    for flag in [flag for group in gate_flags.COMPARE_FLAGS.values() for flag in group]:
+        assert f"  --{flag.name}=" in done.stdout
+
+
+def test_conditions_name_columns_and_the_case_of_values_does_not_matter() -> None:
+    wanted = record_files.conditions("model=ResNet50,num_gpus=1")
+    assert record_files.matches(fake_run(), wanted)
+    assert not record_files.matches(fake_run(model="vgg16"), wanted)
+    with pytest.raises(UsageError, match="--where=modell=x.*Did you mean 'model'"):
+        record_files.conditions("modell=x")
