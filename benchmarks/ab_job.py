@@ -203,11 +203,12 @@ class _Comparison:
 
     def _announce(self) -> None:
         plan = self._plan
+        count = len(plan.cells)
         once = 2 * sum(estimate_seconds(cell.config, []) for cell in plan.cells if cell.config)
         warn(f"base: {self._base.name}; candidate: {self._candidate.name}")
         warn(
-            f"{len(plan.cells)} configurations, at most {plan.max_rounds} pairs of rounds each; about {in_words(once)} "
-            "for a pair of all, by a rough guess."
+            f"{count} configuration{'s' * (count > 1)}, at most {plan.max_rounds} pairs of rounds each; about "
+            f"{in_words(once)} for a pair of all, by a rough guess."
         )
 
     def _threshold(self, record: Record) -> float:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from benchmarks import liveness
 from benchmarks.cluster import Cluster, Task
 from benchmarks.display import TerminalProgress, warn
+from benchmarks.environment import suite_commit
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.guard import Guard
 from benchmarks.meeting import Meeting
@@ -215,6 +216,7 @@ def hello(cluster: Cluster, must_agree: Mapping[str, Any], devices: str) -> dict
     return {
         "tasks": cluster.signature(),
         "TensorFlow": tf.__version__,
+        "suite's commit": suite_commit(),
         "options": dict(must_agree),
         "devices": devices,
         "host": socket.gethostname(),
@@ -226,8 +228,8 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     """Returns a sentence if tasks differ in what all must have in common."""
     wanted = messages[leader]
     for task, message in messages.items():
-        for what in ("tasks", "TensorFlow"):
-            if message[what] != wanted[what]:
+        for what in ("tasks", "TensorFlow", "suite's commit"):
+            if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
                 return (
                     f"{task} and {leader} differ in {what}: {message[what]} at the one, {wanted[what]} at the other. "
                     "Start all tasks with the same addresses and the same software."

@@ -155,7 +155,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
-        environment=provenance.environment,
+        environment={**provenance.environment, **slow_down.environment()},
         model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
         placement=log.placement,
         measurement=measurement,

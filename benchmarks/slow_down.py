@@ -35,3 +35,8 @@ def warnings() -> list[str]:
     """Returns what the record must say of it."""
     said = f"Each step was made {share():.0%} longer on purpose ({_VARIABLE}): this is no measurement of this build."
     return [said] if share() else []
+
+
+def environment() -> dict[str, float]:
+    """Returns what keeps the record from ever being a baseline."""
+    return {"slowed_down_by": share()} if share() else {}

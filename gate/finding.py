@@ -33,8 +33,8 @@ class Finding:
         change_high: upper end of it.
         smallest_drop: the smallest true drop, as a positive share, that would have been called regressed in 95 % of
             trials with this noise and so many rounds; None if the noise is not known.
-        base_images_per_sec: geometric mean over the base's rounds.
-        candidate_images_per_sec: likewise.
+        base_images_per_sec: geometric mean over the base's rounds; against stored sessions, the median of these.
+        candidate_images_per_sec: likewise; the median of today's rounds.
         base_rounds: valid rounds of the base.
         candidate_rounds: likewise.
     """

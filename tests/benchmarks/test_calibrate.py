@@ -122,11 +122,12 @@ def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.Mo
     def step() -> str:
         return "done"
 
-    assert slow_down.slowed(step, slept.append) is step and slow_down.warnings() == []
+    assert slow_down.slowed(step, slept.append) is step and not slow_down.warnings() and not slow_down.environment()
     clock = iter([10.0, 12.0])
     monkeypatch.setattr(slow_down.time, "perf_counter", lambda: next(clock))
     monkeypatch.setenv("CNN_BENCH_SLOW_DOWN_FOR_TESTS", "0.10")
     assert slow_down.slowed(step, slept.append)() == "done"
     assert slept == [pytest.approx(0.2)]
+    assert slow_down.environment() == {"slowed_down_by": 0.1}
     (warning,) = slow_down.warnings()
     assert "10% longer on purpose" in warning

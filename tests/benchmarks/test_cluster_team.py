@@ -54,6 +54,16 @@ def test_other_addresses_are_told() -> None:
     assert sentence.endswith("Start all tasks with the same addresses and the same software.")
 
 
+def test_another_commit_of_the_suite_is_told_where_both_are_known() -> None:
+    everyone = said(ps_0={"suite's commit": "aaaa"}, worker_0={"suite's commit": "bbbb"})
+    sentence = disagreement(everyone, LEADER)
+    assert sentence is not None and sentence.startswith(
+        "ps 0 and worker 0 differ in suite's commit: aaaa at the one, bbbb"
+    )
+    everyone["ps 0"]["suite's commit"] = everyone["worker 1"]["suite's commit"] = None
+    assert disagreement(everyone, LEADER) is None
+
+
 def test_another_tensorflow_is_told() -> None:
     sentence = disagreement(said(ps_0={"TensorFlow": "2.3.0"}), LEADER)
     assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in TensorFlow: ")

@@ -71,6 +71,7 @@ class TestStore:
             *((run(1, status=status), f"its status is {status}") for status in Status if status is not Status.OK),
             (fake_reduction("pscpu", 1024, 0.1), "it is of kind allreduce"),
             (fake_input(), "it is of kind input"),
+            (dataclasses.replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
         ],
     )
     def test_only_ok_runs_become_baselines(self, baselines: Baselines, record: Record, why: str) -> None:
