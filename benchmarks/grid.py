@@ -63,7 +63,7 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     booleans = {flag.name for group in flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
     words = {f"--{name}": f"--{name}=true" for name in booleans}
     words |= {f"--no{name}": f"--{name}=false" for name in booleans}
-    followed = zip(arguments, [*arguments[1:], "--"], strict=True)
+    followed = zip(arguments, [*arguments, "--"][1:], strict=True)
     return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
 
 

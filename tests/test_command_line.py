@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import command_line
+from benchmarks.errors import BenchError
 from results.store import load
 from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
 from variable_mgr import catalog
@@ -327,3 +329,11 @@ def test_a_fault_of_our_own_does_not_look_like_a_regression() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 4
     assert "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["ab", "baseline", "check", "compare", "data", "diff", "history", "report", "rerun"])
+def test_a_verb_that_needs_more_says_so(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BenchError) as error:
+        command_line.dispatch([verb])
+    assert str(error.value)
