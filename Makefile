@@ -11,14 +11,24 @@ EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 ARGS ?=
+# Is it slower than this revision? GATE_FLAGS are of `ab`, NIGHTLY_FLAGS of `sweep`.
+BASE ?= origin/main
+GATE_FLAGS ?=
+NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench test test-slow test-all lint typecheck install install-test browser clean
+.PHONY: bench test test-slow test-all lint typecheck install install-test browser clean gate nightly
 .DELETE_ON_ERROR:
 
 bench: install
 	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
+
+gate: install
+	deploy/gate/run gate --base="$(BASE)" $(GATE_FLAGS)
+
+nightly: install
+	deploy/gate/run nightly $(NIGHTLY_FLAGS)
 
 test: lint typecheck browser
 	$(BIN)/python -m pytest -m "not slow"

@@ -148,8 +148,8 @@ def test_make_hands_on_base_and_flags() -> None:
 # The suites.
 
 
-def cells(name: str) -> list[Cell]:
-    return grid.cells(grid.of_suite(GATE / name), lambda: 1)
+def cells(name: str, gpus: int = 1) -> list[Cell]:
+    return grid.cells(grid.of_suite(GATE / name), lambda: gpus)
 
 
 @pytest.mark.parametrize(("name", "devices"), [("gate.toml", {"cpu"}), ("nightly.toml", {"gpu"})])
@@ -157,6 +157,10 @@ def test_every_configuration_of_a_suite_can_be_run(name: str, devices: set[str])
     found = cells(name)
     assert [cell.why_not for cell in found if not cell.runs] == []
     assert {cell.config.device for cell in found if cell.config} == devices
+
+
+def test_a_night_without_its_gpu_is_not_measured_on_the_cpu() -> None:
+    assert not any(cell.runs for cell in cells("nightly.toml", gpus=0))
 
 
 def test_the_flags_of_nightly_reach_every_configuration() -> None:
