@@ -18,8 +18,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
 
-# What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow. Findings
-# that tests make up do not belong into the summary of a job that runs them.
+# What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow. What
+# tests make up does not belong into the summary of a job that runs them.
 USER_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
 
 # No test here uses a GPU unless it says so, and whoever imports TensorFlow first must have said that.
