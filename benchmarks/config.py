@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks import cluster_options, device_options, input_options, variable_options
+from benchmarks import cluster_options, device_options, input_options, precision_options, variable_options
 from benchmarks.cluster import Cluster
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
@@ -48,7 +48,7 @@ class Config:
     print_training_accuracy: bool
     batch_per_device: int
     data_format: Literal["NHWC", "NCHW"]
-    precision: Literal["fp32"] = "fp32"
+    precision: str
     forward_only: bool
 
     device: Literal["cpu", "gpu"]
@@ -161,12 +161,13 @@ def resolve(
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices, cluster)
+    arithmetic, notices = _arithmetic(given, on_gpu, variables["modifiers"])
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
         batch_per_device=_either(given["batch_size"], spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
-        data_format=_resolve_data_format(given["data_format"], on_gpu),
         forward_only=bool(given["forward_only"]),
+        **arithmetic,
         **devices,
         gpu_memory_fraction=given["gpu_memory_frac"],
         gpu_allow_growth=bool(given["allow_growth"]),
@@ -178,16 +179,18 @@ def resolve(
         **data,
         **_optimizer(given, spec),
         seed=_either(given["tf_random_seed"], 1234),
-        num_batches=_either(given["num_batches"], None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
-        num_epochs=given["num_epochs"],
-        num_warmup_batches=_either(given["num_warmup_batches"], 10 if on_gpu else 3),
-        time_limit_seconds=given["time_limit_seconds"],
+        **_length(given, on_gpu),
         output_dir=given["output_dir"] or "out",
         output_format=given["output_format"] or "text",
         display_every=_either(given["display_every"], 10),
         session_id=given["session_id"] or "",
-        notices=data_notices + cluster_notices + variable_notices,
+        notices=data_notices + cluster_notices + variable_notices + notices,
     )
+
+
+def _arithmetic(given: Mapping[str, Any], on_gpu: bool, modifiers: Modifiers) -> tuple[dict[str, Any], tuple[str, ...]]:
+    precision, notices = precision_options.resolve(given, on_gpu=on_gpu, divides_layers=modifiers.fc_model_parallel)
+    return {"data_format": _resolve_data_format(given["data_format"], on_gpu), "precision": precision}, notices
 
 
 def _optimizer(given: Mapping[str, Any], spec: specs.ModelSpec) -> dict[str, Any]:
@@ -197,6 +200,15 @@ def _optimizer(given: Mapping[str, Any], spec: specs.ModelSpec) -> dict[str, Any
         "learning_rate": _either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[name]),
         "momentum": _either(given["momentum"], 0.9),
         "weight_decay": _either(given["weight_decay"], 4e-5),
+    }
+
+
+def _length(given: Mapping[str, Any], on_gpu: bool) -> dict[str, Any]:
+    return {
+        "num_batches": _either(given["num_batches"], None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
+        "num_epochs": given["num_epochs"],
+        "num_warmup_batches": _either(given["num_warmup_batches"], 10 if on_gpu else 3),
+        "time_limit_seconds": given["time_limit_seconds"],
     }
 
 

@@ -50,7 +50,8 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     spec = specs.find(config.model)
     devices = _devices(config)
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # fp32 means fp32; TensorFlow's default is TF32
+    # fp32 means fp32; TensorFlow's default is TF32.
+    tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
     team.expect("Building the graph", FIRST_STEPS * config.step_timeout_seconds)
     with tf.Graph().as_default() as graph, tf.device(team.device or None):
         built = _build(config, spec, devices)
@@ -130,7 +131,13 @@ def _all_have(team: Team, done: str, config: Config) -> None:
 
 def _build(config: Config, spec: specs.ModelSpec, devices: Devices) -> _Built:
     """Builds everything that the session runs, in the default graph."""
-    model = building.build(spec, data_format=config.data_format, num_classes=config.num_classes, seed=config.seed)
+    model = building.build(
+        spec,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        precision=config.precision,
+    )
     tower_input = run_input.build(config, devices.towers, run_input.find(config))
     trained = _trained(model, config)
     manager = factory.make(

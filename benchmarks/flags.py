@@ -13,8 +13,8 @@ from benchmarks.datasets import corruption
 from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
+from benchmarks.precision_options import PRECISIONS
 from models import specs
-from results import published
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
 
@@ -26,10 +26,14 @@ RUN_FLAGS: Groups = {
         Flag("batch_size", int, "images per device and step (default: the model's, a small one on a CPU)"),
         Flag("num_classes", int, "of ImageNet: 1001 with its background class (default), or 1000"),
         Flag(
-            "data_format",
+            "data_format", str, "layout of images (default auto: NCHW on GPUs, NHWC on CPUs)", ("auto", "NHWC", "NCHW")
+        ),
+        Flag(
+            "precision",
             str,
-            "layout of images (default auto: NCHW on GPUs, NHWC on CPUs)",
-            ("auto", "NHWC", "NCHW"),
+            "of the arithmetic (default fp32); weights, batch-norm statistics and loss stay in float32; tf32 rounds "
+            "factors of products on GPUs",
+            PRECISIONS,
         ),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "show and record which share of a step's images is right (top 1, top 5)"),
@@ -257,20 +261,6 @@ SWEEP_FLAGS: Groups = {
         Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
     )
 }
-
-REPORT_FLAGS: Groups = {
-    "report FILE ...: what records show; without --output, the headline table": (
-        Flag("output", str, "a directory for report.html, report.md, results.csv and plots"),
-        Flag("against", str, "published figures to be put beside", tuple(published.SOURCES)),
-        Flag("where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"),
-    )
-}
-RERUN_FLAGS: Groups = {
-    "rerun RUN_ID [FILE ...]: the exact command of a record again": (
-        Flag("dry_run", bool, "print the command and stop"),
-    )
-}
-DIFF_FLAGS: Groups = {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()}
 
 DATA_FLAGS: Groups = {
     "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (

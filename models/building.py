@@ -85,11 +85,19 @@ class Model:
         return {id(keras_variable): variable.name for keras_variable, variable in pairs}
 
 
-def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int) -> Model:
-    """Builds a model; equal seeds give equal initial values."""
+def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
+    """Builds a model; equal seeds give equal initial values.
+
+    Args:
+        spec: which.
+        data_format: layout of images.
+        num_classes: logits.
+        seed: of the initial values.
+        precision: with `bf16` layers compute in bfloat16; variables, batch-norm statistics and logits stay in float32.
+    """
     size = spec.image_size
     shape = (spec.channels, size, size) if data_format == "NCHW" else (size, size, spec.channels)
-    with stateless_building(seed):
+    with stateless_building(seed, _POLICIES[precision]):
         images = keras.Input(shape, name="images")
         definition = importlib.import_module(f"models.{spec.module}")
         logits = definition.build(images, Layers(data_format), num_classes, **spec.options)
@@ -97,13 +105,26 @@ def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: i
         return adapt(keras.Model(images, logits, name=name))
 
 
+_POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16"}
+
+
 @contextmanager
-def stateless_building(seed: int) -> Iterator[None]:
-    """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed."""
+def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
+    """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed.
+
+    Args:
+        seed: of the initialisers.
+        policy: Keras' for the types of layers.
+    """
     keras.utils.set_random_seed(seed)
     keras.config.set_floatx("float32")  # whatever the user's keras.json says
-    with no_own_variables():
-        yield
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(policy)
+    try:
+        with no_own_variables():
+            yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def adapt(keras_model: keras.Model) -> Model:

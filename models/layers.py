@@ -22,10 +22,12 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
 
     In training, the kernel itself moves the averages (`exponential_avg_factor`), which saves six small operations a
     layer. The moving variance is of the unbiased batch variance, as in tf_cnn_benchmarks and cuDNN.
+
+    The kernel takes bfloat16 images with float32 scales, so Keras must cast neither.
     """
 
     def __init__(self, *, data_format: DataFormat, **kwargs: Any) -> None:
-        super().__init__(axis=1 if data_format == "NCHW" else -1, **kwargs)
+        super().__init__(axis=1 if data_format == "NCHW" else -1, **{"dtype": "float32", "autocast": False, **kwargs})
         self.data_format = data_format
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:

@@ -60,3 +60,15 @@ def test_the_commands_of_the_2017_guide_run(run_bench: RunBench, fake_imagenet: 
     done = run_bench(*words, *ON_CPU, "--batch_size=2")
     assert done.status == 0, done.stderr
     assert ("NCCL" in done.stderr) == ("--use_nccl=True" in words)
+
+
+def test_bfloat16_learns_what_float32_learns(run_bench: RunBench, records: Callable[[], list[dict]]) -> None:
+    flags = ("--model=resnet20", "--device=cpu", "--num_batches=5", "--batch_size=8", "--output_format=json")
+    for precision in ("fp32", "bf16"):
+        assert run_bench(*flags, f"--precision={precision}").status == 0
+    single, half = records()
+    assert (single["config"]["precision"], half["config"]["precision"]) == ("fp32", "bf16")
+    assert single["identity"]["config_key"] != half["identity"]["config_key"]
+    losses, others = (record["measurement"]["losses"] for record in (single, half))
+    assert losses != others
+    assert losses == pytest.approx(others, rel=0.05)

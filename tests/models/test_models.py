@@ -168,3 +168,24 @@ def test_a_keras_model_built_outside_is_refused() -> None:
     model = building.adapt(keras.Model(images, keras.layers.Dense(2)(images)))
     with tf.Graph().as_default(), pytest.raises(RuntimeError, match="stateless_building"):
         model.variables[0].initial_value()
+
+
+@every_model
+def test_bfloat16_is_what_layers_compute_in_and_nothing_else(spec: ModelSpec) -> None:
+    with tf.Graph().as_default() as graph:
+        model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, precision="bf16")
+        values = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables]
+        images = tf.compat.v1.placeholder(tf.float32, (2, spec.image_size, spec.image_size, spec.channels))
+        logits, state = model.call(values, images, training=True)
+        weights = [value for value, v in zip(values, model.variables, strict=True) if v.kind == "weight"]
+        gradients = tf.gradients(logits, weights)
+    assert logits.dtype == tf.float32
+    assert {gradient.dtype for gradient in gradients} == {tf.float32}
+    assert {value.dtype for value in state.values()} <= {tf.float32, tf.int64}
+    kernels = [
+        o for o in graph.get_operations() if o.type in ("Conv2D", "MatMul") and not o.name.startswith("gradients")
+    ]
+    assert [o.outputs[0].dtype for o in kernels] == [tf.bfloat16] * (len(kernels) - 1) + [tf.float32], "logits"
+    norms = [o for o in graph.get_operations() if o.type == "FusedBatchNormV3"]
+    assert {o.inputs[0].dtype for o in norms} <= {tf.bfloat16} and {o.inputs[1].dtype for o in norms} <= {tf.float32}
+    assert keras.config.dtype_policy().name == "float32", "the next model is not affected"
