@@ -95,8 +95,13 @@ class Configuration:
 def titles(configurations: Sequence[Configuration]) -> list[str]:
     """Returns what each configuration is, in few words that tell it from the others."""
     firsts = [configuration.pairs[0].base for configuration in configurations]
-    found = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
+    found = titles_by_run(firsts)
     return [
         found[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
         for first, configuration in zip(firsts, configurations, strict=True)
     ]
+
+
+def titles_by_run(records: Sequence[Record]) -> dict[str, str]:
+    """Returns what each record is of, in few words that tell it from the others, by run id."""
+    return {record.identity.run_id: title(row) for row in summarize(records) for record in row.records}

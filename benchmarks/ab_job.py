@@ -15,6 +15,7 @@ from benchmarks import ab_rounds, ab_side, gate_outputs, grid
 from benchmarks.ab_configuration import Configuration, titles
 from benchmarks.ab_rounds import Pair, Rounds, differences
 from benchmarks.ab_side import Side
+from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.compare_job import threshold_of
 from benchmarks.display import warn
@@ -28,7 +29,6 @@ from gate.likeness import hardware_in_words, software_differences, software_in_w
 from gate.rounds import rate
 from results.record import Record
 
-BASELINES_DIR = "results/baselines"
 _MAX_ROUNDS = 15
 _UNKNOWN = "unknown, for no run was valid"
 

@@ -14,10 +14,10 @@ from benchmarks.grid import Cell
 from benchmarks.keeping import open_store
 from benchmarks.provenance import Provenance
 from benchmarks.sweep_display import what_is_run
+from gate.likeness import hardware
 from gate.rounds import rate, why_failed
 from results.record import Record, Status
 
-_HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 BASE, CANDIDATE = "base", "candidate"
 
 
@@ -121,9 +121,10 @@ def _flat(config: object, leave_out: set[str], prefix: str = "") -> dict[str, ob
 def _refuse_unlike_hardware(pair: Pair) -> None:
     if pair.rates is None:
         return
-    ours, theirs = pair.base.environment, pair.candidate.environment
-    for name in _HARDWARE:
-        if name in ours and name in theirs and ours[name] != theirs[name]:
+    ours, theirs = hardware(pair.base), hardware(pair.candidate)
+    for name in ours:
+        recorded = name in pair.base.environment and name in pair.candidate.environment
+        if recorded and ours[name] != theirs[name]:
             raise UsageError(
                 f"The sides ran on unlike hardware, which cannot be compared: {name} is {ours[name]} for the base and "
                 f"{theirs[name]} for the candidate. Let both sides see the same devices and cores."

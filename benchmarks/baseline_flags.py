@@ -5,7 +5,8 @@ from __future__ import annotations
 from benchmarks.flag_parsing import Flag, Groups
 from benchmarks.gate_outputs import OUTPUT_FLAGS
 
-_DIRECTORY = Flag("baselines_dir", str, "where baselines are kept, to be committed (default results/baselines)")
+BASELINES_DIR = "results/baselines"
+_DIRECTORY = Flag("baselines_dir", str, f"where baselines are kept, to be committed (default {BASELINES_DIR})")
 _WHERE = Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)")
 
 BASELINE_FLAGS: Groups = {

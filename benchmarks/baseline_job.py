@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gate_outputs, record_files
+from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.compare_job import threshold_of
 from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
@@ -17,7 +18,6 @@ from gate.past import MOST_SESSIONS
 from gate.sessions import sessions
 from results.record import Record
 
-BASELINES_DIR = "results/baselines"
 _PICTURES = (".png", ".svg")
 _MOST_REFUSALS = 10
 

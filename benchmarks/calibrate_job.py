@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import ab_side, grid
-from benchmarks.ab_job import BASELINES_DIR, seconds_above_zero, until_stopped
+from benchmarks.ab_configuration import titles_by_run
+from benchmarks.ab_job import seconds_above_zero, until_stopped
 from benchmarks.ab_rounds import Pair, Rounds
 from benchmarks.ab_side import Side
+from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
@@ -20,9 +22,7 @@ from benchmarks.provenance import of_this_run
 from benchmarks.sweep_display import what_is_run
 from gate import noise
 from gate.noise import Noise
-from results.anomalies import title
 from results.record import Record
-from results.summary import summarize
 
 _ROUNDS = 10
 # A drop that a gate should not miss, in thresholds.
@@ -81,7 +81,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     def calibrate() -> ExitStatus:
         found = _take_rounds(plan, command)
         firsts = [pairs[0].base for pairs in found if pairs]
-        titles = {r.identity.run_id: title(row) for row in summarize(firsts) for r in row.records}
+        titles = titles_by_run(firsts)
         for pairs in found:
             if pairs:
                 _conclude(plan, pairs, titles[pairs[0].base.identity.run_id])

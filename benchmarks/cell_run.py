@@ -76,8 +76,6 @@ class CellRunner:
         """Returns the record of a run that left none, or that there cannot be."""
         config = cell.config.to_dict() if cell.config else given(cell)
         in_key = cell.config.key_fields() if cell.config else config
-        spec = specs.find(cell.config.model) if cell.config else None
-        facts = ("title", "image_size", "parameters", "gflop_per_image") if spec else ()
         provenance = self.provenance
         if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
@@ -86,7 +84,7 @@ class CellRunner:
             config=config,
             config_aside=cell.config.aside_fields() if cell.config else [],
             environment=provenance.environment,
-            model={field: getattr(spec, field) for field in facts},
+            model=specs.find(cell.config.model).facts() if cell.config else {},
             placement={},
             measurement=Measurement(images_per_step=cell.config.batch_global if cell.config else None),
             derived=Derived(),

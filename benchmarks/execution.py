@@ -78,14 +78,15 @@ def _require_valid(log: RunLog) -> None:
     Raises:
         InvalidRunError: the numbers must not be used.
     """
-    if not log.measurement().step_seconds:
+    measurement = log.measurement()
+    if not measurement.step_seconds:
         raise InvalidRunError(
             "While all workers measured, they did not complete as many steps as there are workers, so there is no "
             "common rate: give more --num_batches."
         )
     if not all(report["weights_are_finite"] for report in log.reports):
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
-    drift = log.measurement().replica_drift
+    drift = measurement.replica_drift
     if drift:
         raise InvalidRunError(
             f"After the run the copies of the variables differ by up to {drift:g}, and they must be equal: this is a "

@@ -73,13 +73,12 @@ def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[s
 def _without_run(config: Config, command: Sequence[str]) -> Record:
     """Returns what is known of a run whose leader could keep no record."""
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    spec = specs.find(config.model)
     return Record(
         identity=provenance.identity(config.key_fields()),
         config=config.to_dict(),
         config_aside=config.aside_fields(),
         environment=provenance.environment,
-        model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
+        model=specs.find(config.model).facts(),
         placement={},
         measurement=Measurement(images_per_step=config.batch_global),
         derived=Derived(),

@@ -149,14 +149,13 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
     derived = derive(measurement, config.towers_in_total) if stated else Derived()
-    spec = specs.find(config.model)
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
         environment={**provenance.environment, **slow_down.environment()},
-        model={field: getattr(spec, field) for field in ("title", "image_size", "parameters", "gflop_per_image")},
+        model=specs.find(config.model).facts(),
         placement=log.placement,
         measurement=measurement,
         derived=derived,

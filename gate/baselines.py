@@ -10,14 +10,13 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from gate.likeness import hardware
 from gate.sessions import sessions, why_not
 from results import store
 from results.record import Record
 
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
-_HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +100,10 @@ def nearest_hardware(record: Record, stored: Iterable[Record]) -> tuple[Record, 
 
     None if nothing is stored.
     """
-    wanted = _hardware(record)
+    wanted = hardware(record)
     found = []
     for other in {other.identity.hardware_key: other for other in stored}.values():
-        theirs = _hardware(other)
+        theirs = hardware(other)
         differing = [
             f"{name} is {wanted[name]} here, not {theirs[name]}" for name in wanted if wanted[name] != theirs[name]
         ]
@@ -113,10 +112,6 @@ def nearest_hardware(record: Record, stored: Iterable[Record]) -> tuple[Record, 
         return None
     other, differing = min(found, key=lambda pair: len(pair[1]))
     return other, "; ".join(differing) or "other versions of the suite have computed their hardware_key"
-
-
-def _hardware(record: Record) -> dict[str, Any]:
-    return {name: record.environment.get(name) for name in _HARDWARE}
 
 
 def _append(path: Path, records: Iterable[Record]) -> None:

@@ -10,10 +10,10 @@ from gate.decision import Decision, judge, judge_apart
 from gate.finding import Finding, Findings, Side, Verdict
 from gate.likeness import UnlikeError as UnlikeError
 from gate.likeness import hardware_in_words, refuse_unlike, software_differences, software_in_words
+from gate.noise import QUIET_THRESHOLD
 from gate.rounds import Key, Rounds
 from results.record import Record
 
-DEFAULT_THRESHOLD = 0.05
 # Of fewer, the noise is hardly known.
 FEWEST_ROUNDS = 3
 _MOST_TITLES = 5
@@ -45,7 +45,7 @@ def compare(
     names = (base_name, candidate_name)
     mine, others = rounds.group(base), rounds.group(candidate)
     refuse_unlike(mine, others, names)
-    usual = DEFAULT_THRESHOLD if threshold is None else threshold
+    usual = QUIET_THRESHOLD if threshold is None else threshold
     findings, apart = [], []
     for key, of_base in mine.items():
         limit, of_candidate = thresholds.get(key[0], usual), others.get(key)

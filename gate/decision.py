@@ -159,7 +159,7 @@ def log_threshold(threshold: float) -> float:
 
 def _decide(sample: _Sample, threshold: float) -> Decision:
     limit = log_threshold(threshold)
-    bound = _t(sample.degrees, _BOUND_CONFIDENCE) * sample.error
+    bound = student(sample.degrees, _BOUND_CONFIDENCE) * sample.error
     size, downwards = abs(sample.mean), sample.mean < 0
     is_change = size >= limit - _ROUNDING and size > bound
     is_again = bool(sample.again) and all((-m if downwards else m) >= limit - _ROUNDING for m in sample.again)
@@ -167,7 +167,7 @@ def _decide(sample: _Sample, threshold: float) -> Decision:
         verdict = Verdict.REGRESSED if downwards else Verdict.IMPROVED
     else:
         verdict = Verdict.UNCHANGED if not is_change and size + bound < limit else Verdict.INCONCLUSIVE
-    half = _t(sample.degrees, (1 + _INTERVAL_CONFIDENCE) / 2) * sample.error
+    half = student(sample.degrees, (1 + _INTERVAL_CONFIDENCE) / 2) * sample.error
     smallest = _smallest_drop(sample, limit)
     interval = (sample.mean - half, sample.mean + half)
     return Decision(
@@ -185,7 +185,7 @@ def _decide(sample: _Sample, threshold: float) -> Decision:
 def _smallest_drop(sample: _Sample, limit: float) -> float:
     """Returns the drop that meets each condition often enough, if noise is as large as it was seen to be."""
     missed = (1 - _POWER) / max(1, len(sample.again))
-    seen_again = limit + _t(sample.degrees, 1 - missed) * sample.again_error
+    seen_again = limit + student(sample.degrees, 1 - missed) * sample.again_error
     beyond_bound = _detectable(sample.degrees) * sample.error
     return -math.expm1(-max(seen_again, beyond_bound))
 
@@ -252,7 +252,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def _t(degrees: float, confidence: float) -> float:
+def student(degrees: float, confidence: float) -> float:
     """Returns a quantile of Student's distribution; `scipy.stats` has it too, but takes a second to import."""
     from scipy import special  # late: it takes longer than all else that reads records
 
@@ -264,7 +264,7 @@ def _detectable(degrees: float) -> float:
     """Returns how many standard errors a change must be for its bound to exclude zero often enough (noncentral t)."""
     from scipy import special
 
-    return float(special.nctdtrinc(degrees, 1 - _POWER, _t(degrees, _BOUND_CONFIDENCE)))
+    return float(special.nctdtrinc(degrees, 1 - _POWER, student(degrees, _BOUND_CONFIDENCE)))
 
 
 def _expm1(log: float) -> float:

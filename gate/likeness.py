@@ -32,7 +32,7 @@ def refuse_unlike(base: Mapping[Key, Rounds], candidate: Mapping[Key, Rounds], n
             )
     if base.keys() & candidate.keys():
         return
-    alike = {hardware for _, hardware in base} & {hardware for _, hardware in candidate}
+    alike = {machine for _, machine in base} & {machine for _, machine in candidate}
     if not alike:
         first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
         found = _differences(_hardware(first), _hardware(second), names)
@@ -41,9 +41,9 @@ def refuse_unlike(base: Mapping[Key, Rounds], candidate: Mapping[Key, Rounds], n
         )
     couples = [
         (mine, other)
-        for (_, hardware), mine in base.items()
+        for (_, machine), mine in base.items()
         for (_, where), other in candidate.items()
-        if hardware == where
+        if machine == where
     ]
     nearest = min(couples, key=lambda couple: len(_unlike(*_configs(*couple))))
     found = _differences(*_configs(*nearest), names)
@@ -55,12 +55,17 @@ def refuse_unlike(base: Mapping[Key, Rounds], candidate: Mapping[Key, Rounds], n
 
 def hardware_in_words(record: Record) -> str:
     """Returns the machine of a record."""
-    facts = {name: record.environment.get(name) for name in _HARDWARE}
+    facts = hardware(record)
     words = [str(facts["cpu_model"])] if facts["cpu_model"] else []
     words += [f"{facts['cpu_cores_usable']} cores"] if facts["cpu_cores_usable"] else []
     words += [f"{facts['memory_gib']} GiB"] if facts["memory_gib"] else []
     words += [f"{count} x {gpu}" for gpu, count in Counter(facts["gpus"] or []).items()]
     return ", ".join(words) or f"hardware {record.identity.hardware_key}"
+
+
+def hardware(record: Record) -> dict[str, Any]:
+    """Returns what is recorded of the machine and must be equal where rates are compared."""
+    return {name: record.environment.get(name) for name in _HARDWARE}
 
 
 def software_in_words(records: Sequence[Record]) -> str:
@@ -85,7 +90,7 @@ def _software(record: Record) -> str:
 
 
 def _hardware(record: Record) -> dict[str, Any]:
-    return {name: record.environment.get(name) for name in _HARDWARE} | {"hardware_key": record.identity.hardware_key}
+    return hardware(record) | {"hardware_key": record.identity.hardware_key}
 
 
 def _configs(base: Rounds, candidate: Rounds) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -21,12 +21,11 @@ with 10 sessions and a noise of 2 %. tests/gate/test_past.py keeps such rates; d
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from statistics import median
 
-from gate.decision import Decision, in_words, log_threshold
+from gate.decision import Decision, in_words, log_threshold, student
 from gate.finding import Verdict
 from gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.statistics import MAD_TO_SIGMA
@@ -62,7 +61,7 @@ class Past:
             sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
             self.noise = max(LEAST_NOISE, sigma)
             self.reach = max(
-                _STUDENT_SHARE * _student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
+                _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
 
@@ -118,7 +117,7 @@ class Past:
 
     def _t(self, confidence: float) -> float:
         """Returns Student's quantile for a noise that the MAD tells: as from about half as many values (simulated)."""
-        return _student((self.sessions - 1) / 2, confidence)
+        return student((self.sessions - 1) / 2, confidence)
 
     def _too_few(self, logs: Sequence[float]) -> Decision:
         missing = FEWEST_SESSIONS - self.sessions
@@ -161,10 +160,3 @@ def _halves(logs: Sequence[float]) -> list[float]:
     """Returns the medians of the earlier and the later half; nothing for less than two rounds."""
     middle = (len(logs) + 1) // 2
     return [median(logs[:middle]), median(logs[middle:])] if len(logs) > 1 else []
-
-
-@functools.lru_cache(maxsize=256)
-def _student(degrees: float, confidence: float) -> float:
-    from scipy import special  # late: it takes longer than all else that reads records
-
-    return float(special.stdtrit(degrees, confidence))

@@ -60,6 +60,10 @@ class ModelSpec:
         """Returns the number of logits by default: ImageNet's labels have a background class."""
         return BACKGROUND_CLASSES if self.classes == IMAGENET_CLASSES else self.classes
 
+    def facts(self) -> dict[str, Any]:
+        """Returns what a record says of the model."""
+        return {name: getattr(self, name) for name in ("title", "image_size", "parameters", "gflop_per_image")}
+
 
 MODELS = (
     ModelSpec(
