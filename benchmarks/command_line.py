@@ -17,6 +17,7 @@ from benchmarks import (
     cluster_options,
     compare_job,
     config,
+    data_flags,
     data_job,
     device_options,
     doctor_job,
@@ -76,7 +77,7 @@ _FLAGS = {
     "allreduce": flags.ALLREDUCE_FLAGS,
     "input": flags.INPUT_FLAGS,
     "explain": flags.RUN_FLAGS,
-    "data": flags.DATA_FLAGS,
+    "data": data_flags.DATA_FLAGS,
 }
 _ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")

@@ -7,24 +7,26 @@ Imports without TensorFlow.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks import cluster_options, device_options, input_options, precision_options, variable_options
+from benchmarks import cluster_options, device_options, flag_ranges, input_options, precision_options, variable_options
 from benchmarks.cluster import Cluster
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
 from models import specs
 from variable_mgr.modifiers import Modifiers
 
-Number = int | float
-
 
 def _aside(**kwargs: Any) -> Any:
     """A field that cannot move the number: paths, what is printed, how long is measured."""
     return dataclasses.field(metadata={"aside": True}, **kwargs)
+
+
+def _later(default: Any) -> Any:
+    """A field that came later: with its default it is left out of the key, so that earlier records keep theirs."""
+    return dataclasses.field(metadata={"later": True}, default=default)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,6 +116,9 @@ class Config:
         # What a single process runs keeps the key it has always had; so do gradients that travel as they always could.
         if self.cluster is None:
             aside += ["num_workers", "num_ps", "num_hosts"]
+        aside += [
+            f.name for f in dataclasses.fields(self) if f.metadata.get("later") and getattr(self, f.name) == f.default
+        ]
         fields = {name: value for name, value in self.to_dict().items() if name not in aside}
         if self.modifiers.wire_dtype != "bfloat16":
             del fields["modifiers"]["compact_gradient_dtype"]
@@ -230,64 +235,9 @@ def _either(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-# flag: (smallest value, what it counts)
-_AT_LEAST: dict[str, tuple[Number, str]] = {
-    "batch_size": (1, "images per device"),
-    "num_gpus": (1, "devices"),
-    "num_batches": (1, "measured steps"),
-    "num_warmup_batches": (0, "steps"),
-    "display_every": (1, "steps"),
-    "num_intra_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
-    "num_inter_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
-    "weight_decay": (0, "as a factor"),
-    "momentum": (0, "as a factor"),
-    "tf_random_seed": (0, "as a seed"),
-    "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
-    "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
-    "local_sgd_steps": (1, "steps"),
-    "agg_small_grads_max_group": (1, "gradients in a group"),
-    "datasets_parallel_interleave_cycle_length": (1, "files"),
-    "datasets_shuffle_records": (0, "records; 0 or 1 leaves them in order"),
-    "datasets_parallel_calls": (-1, "images at a time; 0 is cores + 1, -1 leaves it to tf.data"),
-    "datasets_prefetch_buffer_size": (0, "batches per device; 0 makes each when it is asked for"),
-    "datasets_num_private_threads": (0, "threads; 0 shares the session's"),
-    "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),
-}
-# A share of the memory; the largest seed that NumPy takes.
-_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
-_ABOVE_ZERO = (
-    "start_timeout_seconds",
-    "step_timeout_seconds",
-    "num_epochs",
-    "time_limit_seconds",
-    "init_learning_rate",
-    "gpu_memory_frac",
-)
-
-
 def _check(given: Mapping[str, Any]) -> None:
-    _check_numbers(given)
-    _check_choices(given)
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    """Refuses numbers that are out of their range."""
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"--{name}={value}: give a finite number.")
-    for name, (smallest, what) in _AT_LEAST.items():
-        if given[name] is not None and given[name] < smallest:
-            raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
-    for name in _ABOVE_ZERO:
-        if given[name] is not None and given[name] <= 0:
-            raise UsageError(f"--{name}={given[name]} must be above 0.")
-    for name, largest in _AT_MOST.items():
-        if given[name] is not None and given[name] > largest:
-            raise UsageError(f"--{name}={given[name]} is too large: it must be at most {largest}.")
-
-
-def _check_choices(given: Mapping[str, Any]) -> None:
-    """Refuses what is not available, and flags that contradict each other."""
+    """Refuses numbers that are out of their range, and flags that contradict each other."""
+    flag_ranges.check(given)
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both say how long to measure: give one of them.")
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.datasets import corruption
-from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
-from benchmarks.datasets.options import RESIZE_METHODS, ROUND_ROBIN
+from benchmarks import cluster_flags, data_flags
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
 from benchmarks.precision_options import PRECISIONS
 from models import specs
@@ -54,28 +52,7 @@ RUN_FLAGS: Groups = {
         Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default"),
         Flag("log_device_placement", bool, "print where each operation runs"),
     ),
-    "Several processes": (
-        Flag("local_cluster", str, "start them all on this host, such as ps:1,worker:2 (ps=1,worker=2 will do)"),
-        Flag(
-            "private_network",
-            bool,
-            "with --local_cluster: in a network that nothing else can reach (default, where the kernel permits it)",
-        ),
-        Flag("hosts", str, "with --ssh: start a worker on each, and where wanted a parameter server"),
-        Flag("ssh", bool, "with --hosts: same directory and Python there as here, and no password asked for"),
-        Flag("job_name", str, "what this process is", ("ps", "worker", "controller")),
-        Flag("task_index", int, "which of its job's tasks this process is, from 0"),
-        Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
-        Flag("worker_hosts", str, "addresses of the workers, likewise"),
-        Flag("controller_host", str, "distributed_all_reduce: the address of the client, if it is no worker"),
-        Flag("cluster_spec", str, "all addresses in one, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
-        Flag("cluster", str, "slurm: addresses and role come from srun (default: from TF_CONFIG, if set)", ("slurm",)),
-        Flag("num_ps", int, "with --cluster=slurm: how many of the tasks are parameter servers (default 0)"),
-        Flag("server_port", int, "with --cluster=slurm or --hosts: of the first task of each (default 50000)"),
-        Flag("server_protocol", str, "between processes; TensorFlow has one left (default grpc)", ("grpc",)),
-        Flag("start_timeout_seconds", float, "wait so long for all processes to be there (default 300)"),
-        Flag("step_timeout_seconds", float, "a step may take so long (default 600)"),
-    ),
+    **cluster_flags.CLUSTER_FLAGS,
     "Variables and gradients": (
         Flag(
             "variable_update",
@@ -121,62 +98,7 @@ RUN_FLAGS: Groups = {
         ),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
     ),
-    "Data": (
-        Flag("data_dir", str, "where images are read from (default: they are synthetic)"),
-        Flag(
-            "data_name",
-            str,
-            "which data set (default: the model's with --data_dir, else synthetic); synthetic images are made once on "
-            "the devices, synthetic_host ones on the host, so that the way to the device is in the measurement",
-            (*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
-        ),
-        Flag("data_split", str, "which part of the data set (default train)", ("train", "validation")),
-        Flag(
-            "on_bad_record",
-            str,
-            "fail: the run ends and names file, record and reason (default); skip: it goes on and counts them",
-            ("fail", "skip"),
-        ),
-        Flag(
-            "pipelined_input",
-            bool,
-            "the next step's images are brought to the device while this one computes (default where any are read)",
-        ),
-    ),
-    "How images are prepared": (
-        Flag(
-            "image_crop",
-            str,
-            "distorted: a random part, flipped at random (default); central: the middle (default of --forward_only)",
-            ("distorted", "central"),
-        ),
-        Flag("fuse_decode_and_crop", bool, "decode only the part that is kept (default)"),
-        Flag("decode_scaling", bool, "decode a part of twice the size or more at half the size, and so on"),
-        Flag(
-            "resize_method",
-            str,
-            "default bilinear; round_robin takes them in turn",
-            (*RESIZE_METHODS, ROUND_ROBIN),
-        ),
-        Flag("distortions", bool, "random brightness, saturation, hue and contrast (default: none)"),
-        Flag("distort_color_in_yiq", bool, "saturation and hue of --distortions in YIQ (default), else in HSV"),
-    ),
-    "How files are read": (
-        Flag("datasets_parallel_interleave_cycle_length", int, "files read at a time (default 10)"),
-        Flag("datasets_shuffle_records", int, "records that wait to be drawn from (default 256)"),
-        Flag("datasets_parallel_calls", int, "images prepared at a time (default 0: cores + 1; -1: tf.data chooses)"),
-        Flag("datasets_use_prefetch", bool, "batches are made before they are asked for (default)"),
-        Flag("datasets_prefetch_buffer_size", int, "batches per device that wait to be fetched (default 2)"),
-        Flag("datasets_num_private_threads", int, "threads of the pipeline alone (default 0: the session's)"),
-        Flag(
-            "datasets_autotune_cpu_budget",
-            int,
-            "with --datasets_parallel_calls=-1: cores that tf.data may plan with (default 0: all)",
-        ),
-        Flag("datasets_sloppy_parallel_interleave", bool, "take what is ready first; runs then differ"),
-        Flag("datasets_use_caching", bool, "keep all records in memory, as they are on disk"),
-        Flag("datasets_repeat_cached_sample", bool, "use the first record again and again: no reading"),
-    ),
+    **data_flags.IMAGE_FLAGS,
     "Optimizer": (
         Flag("optimizer", str, "update rule (default sgd)", ("sgd", "momentum", "rmsprop", "adam")),
         Flag("init_learning_rate", float, "learning rate (default: the model's)"),
@@ -246,7 +168,8 @@ INPUT_FLAGS: Groups = {
         *(flag for flag in RUN_FLAGS["What is trained"] if flag.name in ("model", "batch_size", "num_classes")),
         Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
     ),
-    **{name: RUN_FLAGS[name] for name in ("Data", "How images are prepared", "How files are read", "Devices")},
+    **data_flags.IMAGE_FLAGS,
+    "Devices": RUN_FLAGS["Devices"],
     "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format", "session_id")],
 }
 
@@ -260,27 +183,6 @@ SWEEP_FLAGS: Groups = {
         Flag("stop_after_seconds", float, "begin no run after so long"),
         Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
     )
-}
-
-DATA_FLAGS: Groups = {
-    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
-        Flag("train_images", int, "training images (default 512 photos, 2000 small images)"),
-        Flag("validation_images", int, "validation images (default 0)"),
-        Flag("images_per_shard", int, "photos in one file (default 64, convert 1280)"),
-        Flag("seed", int, "equal seeds write equal files (default 1)"),
-        Flag("overwrite", bool, "replace files that are there"),
-        Flag("corrupt", str, "damage one record, or the file that holds it", corruption.KINDS),
-        Flag("python", bool, "make-cifar10: the version for Python (default: the binary one)"),
-        Flag("gzip", bool, "make-mnist: compressed files"),
-    ),
-    "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
-        Flag("resize", int, "make larger photos smaller: pixels of the shorter side"),
-    ),
-    "check DIR: walk every record and list what is wrong": (
-        Flag("data_name", str, "which data set (default imagenet)", tuple(DATA_SETS)),
-        Flag("data_split", str, "convert, check: which part (default train)", ("train", "validation")),
-        Flag("decode", bool, "decode every photo, too"),
-    ),
 }
 
 
