@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
@@ -54,7 +54,12 @@ class Objective:
         """
         if gradient is None:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
-        return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
+        factor = self.decay_of([variable]).get(variable.name)
+        return gradient if factor is None else gradient + factor * value
+
+    def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
+        """Returns by name which part of a weight's value belongs to its gradient; nothing of those without decay."""
+        return {variable.name: self.weight_decay for variable in variables if variable.decayed and self.weight_decay}
 
 
 def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:

@@ -137,11 +137,15 @@ def _train_towers(
 ) -> tuple[list[Score], list[TowerUpdate]]:
     """Returns each tower's score, and what it computed, each tower for itself."""
     scores, updates = [], []
+    decay: Mapping[str, float] = {}
+    if manager.adds_decay:
+        decay = objective.decay_of(model.variables)
+        objective = dataclasses.replace(objective, weight_decay=0.0)
     for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{tower}"):
             score, update = _train_tower(model, manager.read(tower), tower_input, objective)
             scores.append(score)
-            updates.append(update)
+            updates.append(dataclasses.replace(update, decay=decay))
     return scores, updates
 
 

@@ -32,6 +32,11 @@ class ClusterParameterServer(OneCopy):
         self._asynchronous = asynchronous
         self._fetched: dict[str, tf.Tensor] = {}  # what was read, here
 
+    @property
+    def adds_decay(self) -> bool:
+        """Returns whether weights are still those that all workers read when gradients are applied."""
+        return not self._asynchronous
+
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates the shared variables on the parameter servers, and fetches them."""
         super().create(specs)
@@ -55,7 +60,7 @@ class ClusterParameterServer(OneCopy):
         ]
         if self._gathering.is_chief:
             shared = [self._shared[name] for name in names]
-            operations += optimizer.apply(shared, self._gathering.means(names, shared, means))
+            operations += optimizer.apply(shared, self._gathering.means(names, shared, means, updates[0].decay))
         return [Applied(self._gathering.end_together([*operations, *state]))]
 
     def _apply_alone(

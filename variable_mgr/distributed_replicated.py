@@ -34,6 +34,11 @@ class DistributedReplicated(VariableManager):
         self._copies: list[dict[str, tf.Variable]] = [{} for _ in place.towers]
         self._reads: list[dict[str, tf.Tensor]] = [{} for _ in place.towers]
 
+    @property
+    def adds_decay(self) -> bool:
+        """Returns True: a master holds what all copies held when the gradients were computed."""
+        return True
+
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates the masters, and a copy of every variable on every tower's device."""
         self._specs = list(specs)
@@ -62,7 +67,7 @@ class DistributedReplicated(VariableManager):
         ]
         if self._gathering.is_chief:
             masters = [self._masters[name] for name in names]
-            applied = optimizer.apply(masters, self._gathering.means(names, masters, means))
+            applied = optimizer.apply(masters, self._gathering.means(names, masters, means, updates[0].decay))
             for name, master, update in zip(names, masters, applied, strict=True):
                 operations += self._gathering.publish(name, master, after=[update])
         for name in names:

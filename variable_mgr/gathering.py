@@ -7,7 +7,7 @@ added in the order of the workers, whichever came first, so equal runs give equa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -53,18 +53,27 @@ class Gathering:
             return self._queue("gradient", name, self._place.worker, gradient.dtype, variable.shape).enqueue(gradient)
 
     def means(
-        self, names: Sequence[str], variables: Sequence[tf.Variable], sent: Sequence[tf.Tensor]
+        self,
+        names: Sequence[str],
+        variables: Sequence[tf.Variable],
+        sent: Sequence[tf.Tensor],
+        decay: Mapping[str, float],
     ) -> list[tf.Tensor]:
-        """Takes every worker's gradient of each variable and returns their means; for the chief alone.
+        """Takes every worker's gradient of each variable and returns their means with decay; for the chief alone.
 
         Args:
             names: of the variables, as they were sent.
             variables: each mean is where its variable is.
             sent: what this worker has sent, for the types.
+            decay: which part of a variable's value is added to its mean, by name. Until the mean is applied, that is
+                the value with which all workers computed.
         """
-        return [
-            self._mean(name, variable, own.dtype) for name, variable, own in zip(names, variables, sent, strict=True)
-        ]
+        means = []
+        for name, variable, own in zip(names, variables, sent, strict=True):
+            mean = self._mean(name, variable, own.dtype)
+            with tf.device(variable.device), tf.control_dependencies([mean]):
+                means.append(mean + decay[name] * variable.read_value() if name in decay else mean)
+        return means
 
     def _mean(self, name: str, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
         workers = self._place.workers

@@ -42,10 +42,17 @@ class Optimizer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class TowerUpdate:
-    """What one tower computed in a step, by variable name: gradients of weights, new values of all other variables."""
+    """What one tower computed in a step, by variable name.
+
+    Attributes:
+        gradients: of weights.
+        state: new values of all other variables.
+        decay: which part of a weight's value its gradient still lacks; empty but for managers that add it themselves.
+    """
 
     gradients: Mapping[str, tf.Tensor]
     state: Mapping[str, tf.Tensor]
+    decay: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +93,11 @@ class VariableManager(abc.ABC):
     Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
     initialisers have run, `preparations` run once, then the steps.
     """
+
+    @property
+    def adds_decay(self) -> bool:
+        """Returns whether `apply` adds weight decay, once where a weight lives, so that no tower passes over it."""
+        return False
 
     @abc.abstractmethod
     def create(self, specs: Sequence[VariableSpec]) -> None:
