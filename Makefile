@@ -18,11 +18,21 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench test test-slow test-all lint typecheck install install-test browser clean gate nightly
+.PHONY: bench compare-peers test test-slow test-all lint typecheck install install-test browser clean gate nightly
 .DELETE_ON_ERROR:
 
 bench: install
 	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
+
+# Against the training loops that users know, and what it takes to compare with tf_cnn_benchmarks as well.
+PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
+compare-peers: install
+	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
+	$(PEERS) $(ARGS) --variable_update=keras_fit --keras_application --model=resnet50
+	@echo
+	@echo "tf_cnn_benchmarks is not part of this suite: it is the folder scripts/tf_cnn_benchmarks of the repository"
+	@echo "tensorflow/benchmarks on GitHub. Run it with the same flags (--model, --batch_size, --num_gpus,"
+	@echo "--variable_update, --data_format) in an environment with a TensorFlow that it supports: its own README says which."
 
 gate: install
 	deploy/gate/run gate --base="$(BASE)" $(GATE_FLAGS)

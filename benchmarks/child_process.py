@@ -64,7 +64,7 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=_give_way,
     )
     timed_out = False
     try:
@@ -113,6 +113,15 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 def die_with_parent() -> None:
     """Is called in a new process, so that it does not outlive this one."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _give_way() -> None:
+    """Is called in a new process: it dies with this one, and before any other if the host's memory does not suffice."""
+    die_with_parent()
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    except OSError:
+        pass
 
 
 def _out_of_memory_kills() -> int:

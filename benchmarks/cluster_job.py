@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks import devices, execution, places
+from benchmarks import devices, execution, places, run_graph
 from benchmarks.cluster import Cluster
 from benchmarks.cluster_team import ClusterTeam, hello, joined
 from benchmarks.config import Config
@@ -29,6 +29,7 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, guard
     """
 
     def work(team: ClusterTeam) -> None:
+        log.started("cluster")
         execution.execute(config, log, display, team)
 
     serves = not places.trains(cluster, cluster.own, config.variable_update)
@@ -52,7 +53,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
     if computes and config.device == "gpu":
         devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices = execution.session_config(config) if computes else devices.session_config("cpu", 1)
+    own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
     with joined(cluster, config.variable_update, guard, own_devices, config.start_timeout_seconds) as team:

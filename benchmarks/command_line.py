@@ -13,6 +13,7 @@ from benchmarks import (
     allreduce_job,
     baseline_flags,
     baseline_job,
+    batch_trials,
     calibrate_job,
     cluster_options,
     compare_job,
@@ -20,6 +21,7 @@ from benchmarks import (
     data_flags,
     data_job,
     device_options,
+    doctor_flags,
     doctor_job,
     explain_job,
     flags,
@@ -29,6 +31,8 @@ from benchmarks import (
     input_job,
     launch,
     main_job,
+    recommend_flags,
+    recommend_job,
     record_flags,
     report_job,
     server_job,
@@ -42,6 +46,7 @@ from variable_mgr import catalog
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
     "sweep": "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    "recommend": "which batch size, layout, manager ... are fastest here? recommend --model=M --time_limit_seconds=600",
     "ab": "is the candidate slower than the base? Runs two revisions, or two environments, in turn: ab --base=REVISION",
     "calibrate": "how much do equal runs differ on this machine, and which drop can it show?",
     "report": "tables, plots and a page from records: report FILE ... --output=DIR",
@@ -52,7 +57,8 @@ _VERBS = {
     "check": "is today slower than the stored sessions? check FILE; status 1 if it is",
     "history": "the rate session by session, of baselines or files; where it changed; --plot=FILE.png draws it",
     "verify": "is the arithmetic of every variable manager right on these devices?",
-    "doctor": "is this machine quiet? With a cluster: does every task answer, and how fast is the network between two?",
+    "doctor": "is this machine quiet, and where does the time go? With a cluster: does every task answer, how fast is "
+    "the network between two?",
     "server": "a bare TensorFlow server, one task of a cluster, for any client's session",
     "allreduce": "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     "input": "how fast is each stage of the input, and which one limits it?",
@@ -62,6 +68,7 @@ _VERBS = {
 _FLAGS = {
     "run": flags.RUN_FLAGS,
     "sweep": grid.help_groups(flags.SWEEP_FLAGS),
+    "recommend": recommend_flags.RECOMMEND_FLAGS,
     "ab": grid.help_groups(ab_flags.AB_FLAGS),
     "calibrate": grid.help_groups(ab_flags.CALIBRATE_FLAGS),
     "report": record_flags.REPORT_FLAGS,
@@ -72,7 +79,7 @@ _FLAGS = {
     "check": baseline_flags.CHECK_FLAGS,
     "history": baseline_flags.HISTORY_FLAGS,
     "verify": flags.VERIFY_FLAGS,
-    "doctor": flags.DOCTOR_FLAGS,
+    "doctor": doctor_flags.DOCTOR_FLAGS,
     "server": flags.SERVER_FLAGS,
     "allreduce": flags.ALLREDUCE_FLAGS,
     "input": flags.INPUT_FLAGS,
@@ -129,7 +136,8 @@ def _input(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
 
 
 def _run(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
-    resolved = config.resolve(values, _count_gpus)
+    find_batch = values["batch_size"] == batch_trials.AUTO
+    resolved = batch_trials.resolve(values, command, _count_gpus) if find_batch else config.resolve(values, _count_gpus)
     if values["print_config"]:
         return _print_config(resolved)
     if started_cluster.is_asked_for(values):
@@ -147,7 +155,12 @@ def _verify(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
 
 
 def _doctor(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
-    return _start_or(doctor_job.run, doctor_job.resolve(values, _count_gpus), values, command)
+    plan = doctor_job.resolve(values, _count_gpus)
+    return _start_or(lambda _: doctor_job.run(plan, command), plan.chosen, values, command)
+
+
+def _recommend(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
+    return recommend_job.run(recommend_job.resolve(values, _count_gpus), command, _count_gpus)
 
 
 def _server(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -178,6 +191,7 @@ _WITH_WORDS = {
 }
 _MEASURING = {
     "run": _run,
+    "recommend": _recommend,
     "server": _server,
     "allreduce": _allreduce,
     "input": _input,

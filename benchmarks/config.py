@@ -15,6 +15,7 @@ from benchmarks import cluster_options, device_options, flag_ranges, input_optio
 from benchmarks.cluster import Cluster
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
+from benchmarks.precision_options import Computing, LossScaling
 from models import specs
 from variable_mgr.modifiers import Modifiers
 
@@ -51,6 +52,10 @@ class Config:
     batch_per_device: int
     data_format: Literal["NHWC", "NCHW"]
     precision: str
+    loss_scaling: LossScaling | None = _later(None)
+    xla: Literal["off", "jit"] = _later("off")
+    conv1x1_as_matmul: bool = _later(False)
+    check_precision: bool = _aside(default=False)
     forward_only: bool
 
     device: Literal["cpu", "gpu"]
@@ -59,6 +64,8 @@ class Config:
     visible_gpus: tuple[int, ...] | None
     gpu_memory_fraction: float | None
     gpu_allow_growth: bool
+    gpu_thread_mode: str | None = _later(None)
+    per_gpu_thread_count: int = _later(0)
     num_intra_threads: int
     num_inter_threads: int
     log_device_placement: bool = _aside()
@@ -73,6 +80,7 @@ class Config:
     variable_update: str
     shared_on: Literal["cpu", "gpu"]
     modifiers: Modifiers
+    keras_application: bool = _later(False)
 
     data_name: input_options.DataName
     data_dir: str | None = _aside()
@@ -95,6 +103,19 @@ class Config:
     display_every: int = _aside()
     session_id: str = _aside()
     notices: tuple[str, ...] = _aside()
+
+    @property
+    def computing(self) -> Computing:
+        """How each tower computes."""
+        return Computing(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Computing)})
+
+    @property
+    def gpu_threads(self) -> tuple[str, int] | None:
+        """Whose threads hand work to GPUs, and how many per GPU, or in all if shared (0: TensorFlow's default)."""
+        if self.gpu_thread_mode is None:
+            return None
+        sharing = self.num_devices if self.gpu_thread_mode == "gpu_shared" else 1
+        return self.gpu_thread_mode, self.per_gpu_thread_count * sharing
 
     @property
     def batch_global(self) -> int:
@@ -166,7 +187,7 @@ def resolve(
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices, cluster)
-    arithmetic, notices = _arithmetic(given, on_gpu, variables["modifiers"])
+    arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
@@ -193,9 +214,22 @@ def resolve(
     )
 
 
-def _arithmetic(given: Mapping[str, Any], on_gpu: bool, modifiers: Modifiers) -> tuple[dict[str, Any], tuple[str, ...]]:
-    precision, notices = precision_options.resolve(given, on_gpu=on_gpu, divides_layers=modifiers.fc_model_parallel)
-    return {"data_format": _resolve_data_format(given["data_format"], on_gpu), "precision": precision}, notices
+def _arithmetic(
+    given: Mapping[str, Any], on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    # Keras' own model comes in Keras' own layout.
+    data_format = _resolve_data_format(given["data_format"], on_gpu and not variables["keras_application"])
+    computing, notices = precision_options.resolve(
+        given,
+        on_gpu=on_gpu,
+        manager=variables["variable_update"],
+        modifiers=variables["modifiers"],
+        data_format=data_format,
+    )
+    if computing.check_precision and cluster:
+        raise UsageError("--check_precision trains a second time in this process: leave out the cluster, or the check.")
+    fields = {field.name: getattr(computing, field.name) for field in dataclasses.fields(computing)}
+    return {"data_format": data_format, **fields}, notices
 
 
 def _optimizer(given: Mapping[str, Any], spec: specs.ModelSpec) -> dict[str, Any]:
@@ -238,6 +272,8 @@ def _either(value: Any, default: Any) -> Any:
 def _check(given: Mapping[str, Any]) -> None:
     """Refuses numbers that are out of their range, and flags that contradict each other."""
     flag_ranges.check(given)
+    if given["batch_size"] == "auto":
+        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both say how long to measure: give one of them.")
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from benchmarks.errors import UsageError
 
+GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
+
 
 def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str, Any]:
     """Decides on the kind and number of devices, and on how GPUs are split.
@@ -42,14 +44,29 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
             f"{asked} asks for {wanted} GPU{'s' * (wanted > 1)}; {_there_are(existing)}{limit} Ask for no more than "
             f"there are, split them with --virtual_gpus, or say --device=cpu for {wanted} logical CPU devices."
         )
-    return {"device": "gpu", "num_devices": wanted, "virtual_gpus": split, "visible_gpus": visible}
+    return {
+        "device": "gpu",
+        "num_devices": wanted,
+        "virtual_gpus": split,
+        "visible_gpus": visible,
+        **_gpu_threads(given["gpu_thread_mode"], given["per_gpu_thread_count"] or 0),
+    }
 
 
 def _cpu_devices(given: Mapping[str, Any], wanted: int) -> dict[str, Any]:
-    for name in ("gpus", "gpu_memory_frac", "virtual_gpus"):
+    for name in ("gpus", "gpu_memory_frac", "virtual_gpus", "gpu_thread_mode", "per_gpu_thread_count"):
         if given["device"] == "cpu" and given[name] not in (None, "auto"):
             raise UsageError(f"--{name} is about GPUs, and --device=cpu uses none: leave one of them out.")
     return {"device": "cpu", "num_devices": wanted, "virtual_gpus": 1, "visible_gpus": None}
+
+
+def _gpu_threads(mode: str | None, count: int) -> dict[str, Any]:
+    if count and mode in (None, "global"):
+        raise UsageError(
+            f"--per_gpu_thread_count={count} counts threads that GPUs have for themselves, and they have none: say "
+            "--gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
+        )
+    return {"gpu_thread_mode": mode, "per_gpu_thread_count": count}
 
 
 def _visible_gpus(text: str | None) -> tuple[int, ...] | None:

@@ -73,16 +73,17 @@ def plan(
     return Devices(place=place, shared=shared, description=description)
 
 
-def require_gpus(count: int, *, virtual_gpus: int) -> None:
-    """Checks that TensorFlow itself can use the GPUs that the driver showed.
+def require_gpus(count: int, *, virtual_gpus: int, eager: bool = False) -> None:
+    """Checks that TensorFlow itself can use the GPUs that the driver showed; `eager` leaves them to the eager runtime.
 
     Raises:
         UsageError: it sees fewer than are needed.
     """
     needed = -(-count // virtual_gpus)
     seen = tf.config.list_physical_devices("GPU")
-    # Building an input pipeline starts the eager runtime, which would take all GPUs' memory before the session does.
-    tf.config.set_visible_devices([], "GPU")
+    if not eager:
+        # Building an input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
+        tf.config.set_visible_devices([], "GPU")
     if len(seen) < needed:
         built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"
         raise UsageError(
@@ -155,6 +156,37 @@ def session_config(
 
 
 def _split_gpus(config: tf.compat.v1.ConfigProto, physical: int, virtual_gpus: int, fraction: float) -> None:
-    for gpu in gpu_inventory().gpus[:physical]:
-        each_mib = fraction * gpu.memory_bytes / 2**20 / virtual_gpus
+    for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, fraction):
         config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)
+
+
+def _mib_per_virtual_gpu(physical: int, virtual_gpus: int, fraction: float) -> list[float]:
+    return [fraction * gpu.memory_bytes / 2**20 / virtual_gpus for gpu in gpu_inventory().gpus[:physical]]
+
+
+def configure_eager_runtime(
+    kind: str,
+    count: int,
+    *,
+    threads: tuple[int, int] = (0, 0),
+    virtual_gpus: int = 1,
+    gpu_memory: tuple[float | None, bool] = (None, False),
+) -> None:
+    """Gives the eager runtime the devices of `plan`, before anything has run in it; arguments as `session_config`."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads[0])
+    tf.config.threading.set_inter_op_parallelism_threads(threads[1])
+    if kind == "cpu":
+        (host,) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)
+        return
+    fraction, growth = gpu_memory
+    physical = tf.config.list_physical_devices("GPU")[: -(-count // virtual_gpus)]
+    tf.config.set_visible_devices(physical, "GPU")
+    if virtual_gpus == 1 and fraction is None:
+        for gpu in physical:
+            tf.config.experimental.set_memory_growth(gpu, growth)
+        return
+    limits = _mib_per_virtual_gpu(len(physical), virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
+    for gpu, each_mib in zip(physical, limits, strict=True):
+        limited = tf.config.LogicalDeviceConfiguration(memory_limit=each_mib)
+        tf.config.set_logical_device_configuration(gpu, [limited] * virtual_gpus)

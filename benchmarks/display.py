@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from benchmarks.measuring import Phase
+from benchmarks.resource_lines import resource_lines, startup_line
+from benchmarks.roofline import mfu_lines
+from benchmarks.step_lines import step_lines
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record
@@ -210,16 +213,16 @@ class TextDisplay:
                 low, high = derived.images_per_sec_low, derived.images_per_sec_high
                 say(f"95 % interval:  {low:.2f} to {high:.2f} images/sec")
             say(f"per device:     {derived.images_per_sec_per_device:.2f} images/sec")
-            p50, p99 = derived.step_ms_p50, derived.step_ms_p99
-            say(f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile")
             for line in [
+                *step_lines(record),
                 *_cluster_lines(record),
                 *_asynchronous_lines(record.measurement),
                 *_input_lines(record),
+                *mfu_lines(record),
+                *resource_lines(record),
+                startup_line(record.measurement),
             ]:
                 say(line)
-            first, startup = record.measurement.first_step_seconds, record.measurement.startup_seconds
-            say(f"start-up:       {startup:.1f} s, then {first:.1f} s for the first step")
         if self._started:
             say(f"status:         {record.status}{' - ' + record.reason if record.reason else ''}")
 

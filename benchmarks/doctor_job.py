@@ -1,59 +1,99 @@
 """The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late.
 
-Without a cluster it is about this machine: see `machine_doctor`.
+Without a cluster it is about this machine: see `machine_doctor` and `ladder_job`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import cluster_options, config, doctor_report, machine_doctor, process_environment
+from benchmarks import (
+    cluster_options,
+    config,
+    doctor_report,
+    ladder_job,
+    ladder_plan,
+    machine_doctor,
+    process_environment,
+)
 from benchmarks.cluster import Cluster
 from benchmarks.config import Config
 from benchmarks.display import say, warn
+from benchmarks.doctor_flags import DEFAULT_OUTPUT_DIR, OF_THE_LADDER
 from benchmarks.doctor_report import Link, Member
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.guard import Guard
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
-    """Turns flag values (None: not given) into a configuration.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is looked at: devices and cluster, and without one the ladder, None where only the machine is."""
+
+    chosen: Config
+    ladder: ladder_plan.Plan | None
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+    """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: the flags name a cluster or devices that cannot be.
+        UsageError: the flags name a cluster or devices that cannot be, or ask for a ladder where there is none.
     """
     cluster, _ = cluster_options.resolve(values, os.environ)
+    climbs = cluster is None and values["ladder"] is not False
+    if climbs:
+        plan = ladder_plan.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
+        return Plan(plan.chosen, plan)
+    _refuse_what_has_no_effect(values, "with a cluster" if cluster else "with --noladder")
     manager = {"variable_update": cluster_options.manager_for(cluster)} if cluster else {}
-    return config.resolve({**values, **manager}, count_gpus)
+    return Plan(config.resolve({**values, **manager}, count_gpus), None)
 
 
-def run(config: Config) -> ExitStatus:
+def _refuse_what_has_no_effect(values: Mapping[str, Any], where: str) -> None:
+    given = [name for name in OF_THE_LADDER if values[name] is not None]
+    if values["ladder"]:
+        given.insert(0, "ladder")
+    if given:
+        raise UsageError(
+            f"--{given[0]} is about the ladder of runs on this machine, and {where} doctor climbs none: leave it out."
+        )
+
+
+def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     """Does this task's part, and the leader prints what was found out; without a cluster, looks at this machine.
 
+    Args:
+        plan: what to look at.
+        command: the words of the command line.
+
     Raises:
-        UsageError: tasks differ in their addresses or software.
+        UsageError: tasks differ in their addresses or software, or results of the ladder cannot be kept.
         ClusterError: tasks are missing, or one has gone.
     """
-    for notice in config.notices:
+    chosen, ladder = plan.chosen, plan.ladder
+    for notice in chosen.notices:
         warn(notice)
-    cluster = config.cluster
+    cluster = chosen.cluster
     process_environment.prepare(
-        device=config.device if cluster is None or cluster.own.job == "worker" else "cpu",
-        visible_gpus=config.visible_gpus,
+        device=chosen.device if cluster is None or cluster.own.job == "worker" else "cpu",
+        visible_gpus=chosen.visible_gpus,
         peers=list(cluster.tasks.values()) if cluster else (),
     )
     if cluster is None:
-        return machine_doctor.run(config.output_format)
+        climb = functools.partial(ladder_job.run, ladder, command) if ladder else None
+        return machine_doctor.run(chosen.output_format, climb=climb)
     process_environment.import_tensorflow()
     from benchmarks import cluster_doctor
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
-    show = _show_json if config.output_format == "json" else _show_text
-    cluster_doctor.take_part(config, cluster, guard, lambda members, links: show(cluster, members, links))
+    show = _show_json if chosen.output_format == "json" else _show_text
+    cluster_doctor.take_part(chosen, cluster, guard, lambda members, links: show(cluster, members, links))
     guard.stop()
     return ExitStatus.OK
 

@@ -14,6 +14,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
+from variable_mgr.catalog import BASELINES, MANAGERS
 from variable_mgr.modifiers import why_not
 from variable_mgr.traffic import FLOAT32_BYTES, Traffic
 
@@ -52,7 +53,16 @@ _STALENESS = {
 
 
 def run(config: Config) -> ExitStatus:
-    """Prints where variables live, what is sent, how old the applied gradient is, and a diagram."""
+    """Prints where variables live, what is sent, how old the applied gradient is, and a diagram.
+
+    Raises:
+        UsageError: the configuration is none of this suite's managers.
+    """
+    if config.variable_update in BASELINES:
+        raise UsageError(
+            f"explain knows variable managers, and {config.variable_update} is the training loop of others: "
+            f"name one of {', '.join(MANAGERS)}."
+        )
     process_environment.prepare(device="cpu", visible_gpus=None)
     process_environment.import_tensorflow()
     from benchmarks.model_traffic import dense_share, model_traffic

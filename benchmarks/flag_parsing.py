@@ -19,12 +19,17 @@ _PRESETS = Path(__file__).resolve().parent / "presets"
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """One flag. `kind` is bool, int, float or str; with `choices` it is a word of them, in any case."""
+    """One flag. `kind` is bool, int, float or str; with `choices` it is a word of them, in any case; an int, or a word.
+
+    With `boolean`, a pair of values, the flag may be spelled as a boolean, too: `--name` stands for the first,
+    `--noname` for the second.
+    """
 
     name: str
     kind: type
     help: str
     choices: tuple[str, ...] = ()
+    boolean: tuple[str, str] | None = None
 
 
 Groups = Mapping[str, Sequence[Flag]]
@@ -74,7 +79,8 @@ def describe(groups: Groups) -> str:
             choices, text = "|".join(flag.choices), flag.help
             if len(choices) > _LONGEST_CHOICES:
                 choices, text = "", f"{text}; one of {', '.join(flag.choices)}"
-            value = "" if flag.kind is bool else "=" + (choices or flag.kind.__name__.upper())
+            kinds = [flag.kind.__name__.upper()] if flag.kind is int or not choices else []
+            value = "" if flag.kind is bool else "=" + "|".join([*kinds, *([choices] if choices else [])])
             lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
             lines += textwrap.wrap(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
@@ -97,7 +103,22 @@ class _Choice(absl_flags.ArgumentParser):
         return self.choices[argument.lower()]
 
 
+class _IntegerOrChoice(_Choice):
+    """A whole number, or a word of a fixed set."""
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the number, or the word."""
+        try:
+            return int(argument)
+        except ValueError as error:
+            if argument.lower() in self.choices:
+                return super().parse(argument)
+            raise ValueError(f"'{argument}' is no whole number, and not {' or '.join(self.choices)}.") from error
+
+
 def _parser(flag: Flag) -> absl_flags.ArgumentParser:
+    if flag.choices and flag.kind is int:
+        return _IntegerOrChoice(flag.choices)
     if flag.choices:
         return _Choice(flag.choices)
     parsers = {
@@ -143,12 +164,25 @@ def _read_presets(arguments: Sequence[str]) -> list[str]:
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for flags that are boolean."""
-    booleans = {f"--{flag.name}" for flag in table if flag.kind is bool}
+    """Turns `--xla true` into `--xla=true` for flags that are or may be boolean, and spells out these."""
+    may_be_boolean = [flag for flag in table if flag.kind is bool or flag.boolean]
+    values = {f"--{flag.name}": (*_TRUE_OR_FALSE, *(flag.boolean or ())) for flag in may_be_boolean}
     joined: list[str] = []
     for argument in arguments:
-        if joined and joined[-1] in booleans and argument.lower() in _TRUE_OR_FALSE:
+        if joined and argument.lower() in values.get(joined[-1], ()):
             joined[-1] += f"={argument.lower()}"
         else:
             joined.append(argument)
-    return joined
+    spelled = _spellings(table)
+    return [spelled.get(argument.lower(), argument) for argument in joined]
+
+
+def _spellings(table: Sequence[Flag]) -> dict[str, str]:
+    """Returns what the boolean spellings of flags with two choices stand for."""
+    spelled: dict[str, str] = {}
+    for flag in table:
+        if flag.boolean:
+            on, off = (f"--{flag.name}={value}" for value in flag.boolean)
+            spelled |= {f"--{flag.name}": on, f"--{flag.name}=true": on}
+            spelled |= {f"--no{flag.name}": off, f"--{flag.name}=false": off}
+    return spelled

@@ -17,10 +17,12 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "num_batches": (1, "measured steps"),
     "num_warmup_batches": (0, "steps"),
     "display_every": (1, "steps"),
+    "per_gpu_thread_count": (0, "threads; 0 leaves the choice to TensorFlow"),
     "num_intra_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
     "num_inter_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
     "weight_decay": (0, "as a factor"),
     "momentum": (0, "as a factor"),
+    "fp16_inc_loss_scale_every_n": (1, "steps"),
     "tf_random_seed": (0, "as a seed"),
     "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
     "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
@@ -34,7 +36,7 @@ _AT_LEAST: dict[str, tuple[Number, str]] = {
     "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),
 }
 # A share of the memory; the largest seed that NumPy takes.
-_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1}
+_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1, "fp16_loss_scale": 2**32}
 _ABOVE_ZERO = (
     "start_timeout_seconds",
     "step_timeout_seconds",
@@ -42,6 +44,7 @@ _ABOVE_ZERO = (
     "time_limit_seconds",
     "init_learning_rate",
     "gpu_memory_frac",
+    "fp16_loss_scale",
 )
 
 
@@ -55,7 +58,7 @@ def check(given: Mapping[str, Any]) -> None:
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"--{name}={value}: give a finite number.")
     for name, (smallest, what) in _AT_LEAST.items():
-        if given[name] is not None and given[name] < smallest:
+        if given[name] not in (None, "auto") and given[name] < smallest:
             raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
     for name in _ABOVE_ZERO:
         if given[name] is not None and given[name] <= 0:

@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import cluster_flags, data_flags
+from benchmarks import cluster_flags, data_flags, device_options
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
-from benchmarks.precision_options import PRECISIONS
+from benchmarks.precision_options import PRECISIONS, XLA_MODES
 from models import specs
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
 
-__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "read_files", "unset"]
+__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "read_files", "unset", "words"]
 
 RUN_FLAGS: Groups = {
     "What is trained": (
         Flag("model", str, f"one of {', '.join(specs.names())} (default resnet50)"),
-        Flag("batch_size", int, "images per device and step (default: the model's, a small one on a CPU)"),
+        Flag(
+            "batch_size",
+            int,
+            "images per device and step (default: the model's, a small one on a CPU); auto: the most that fit, tried "
+            "in processes of their own and remembered",
+            ("auto",),
+        ),
         Flag("num_classes", int, "of ImageNet: 1001 with its background class (default), or 1000"),
         Flag(
             "data_format", str, "layout of images (default auto: NCHW on GPUs, NHWC on CPUs)", ("auto", "NHWC", "NCHW")
@@ -33,6 +39,20 @@ RUN_FLAGS: Groups = {
             "factors of products on GPUs",
             PRECISIONS,
         ),
+        Flag("use_fp16", bool, "the same as --precision=fp16"),
+        Flag("fp16_loss_scale", float, "what the loss is multiplied by (default 128; a changing one starts at 32768)"),
+        Flag("fp16_enable_auto_loss_scale", bool, "halve it whenever a gradient overflows, and leave out that update"),
+        Flag("fp16_inc_loss_scale_every_n", int, "double a changing one after so many good steps (default 1000)"),
+        Flag("check_precision", bool, "train again in fp32 after the run and say how far the losses are apart"),
+        Flag(
+            "xla",
+            str,
+            "jit, or --xla: XLA compiles each tower as a whole (default off)",
+            XLA_MODES,
+            boolean=("jit", "off"),
+        ),
+        Flag("xla_compile", bool, "tf_cnn_benchmarks' spelling of --xla=jit"),
+        Flag("conv1x1_as_matmul", bool, "compute convolutions of one pixel as matrix products (NHWC; faster on CPUs)"),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "show and record which share of a step's images is right (top 1, top 5)"),
     ),
@@ -48,6 +68,14 @@ RUN_FLAGS: Groups = {
         Flag("virtual_gpus", str, "split each GPU into this many (default 1; auto: as many as --num_gpus needs)"),
         Flag("gpu_memory_frac", float, "share of a GPU's memory that may be taken, 0 to 1"),
         Flag("allow_growth", bool, "take a GPU's memory as it is needed, not all at the start"),
+        Flag(
+            "gpu_thread_mode",
+            str,
+            "whose threads hand work to GPUs: global ones, private to each GPU, or shared by all (default: "
+            "TensorFlow's)",
+            device_options.GPU_THREAD_MODES,
+        ),
+        Flag("per_gpu_thread_count", int, "such threads per GPU, unless they are global; 0: TensorFlow's default"),
         Flag("num_intra_threads", int, "threads within one operation; 0: TensorFlow's default"),
         Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default"),
         Flag("log_device_placement", bool, "print where each operation runs"),
@@ -58,9 +86,12 @@ RUN_FLAGS: Groups = {
             "variable_update",
             str,
             "variable manager (default parameter_server); "
-            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items()),
-            (*catalog.MANAGERS, *catalog.SHORTHANDS),
+            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items())
+            + "; training loops of others, to compare with: "
+            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.BASELINES.items()),
+            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.BASELINES),
         ),
+        Flag("keras_application", bool, "keras_fit: train keras.applications.ResNet50, not this suite's resnet50"),
         Flag(
             "local_parameter_device",
             str,
@@ -130,7 +161,13 @@ RUN_FLAGS: Groups = {
 }
 
 # Verifying fixes everything but the devices.
-_NOT_FOR_VERIFY = ("num_intra_threads", "num_inter_threads", "log_device_placement")
+_NOT_FOR_VERIFY = (
+    "gpu_thread_mode",
+    "per_gpu_thread_count",
+    "num_intra_threads",
+    "num_inter_threads",
+    "log_device_placement",
+)
 _ALL_DEVICES = Flag("num_gpus", int, "devices (default: all GPUs, or one split in two, or two logical CPU devices)")
 VERIFY_FLAGS: Groups = {
     "Devices": [
@@ -141,9 +178,6 @@ VERIFY_FLAGS: Groups = {
     "Several processes": RUN_FLAGS["Several processes"],
 }
 SERVER_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")}
-DOCTOR_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Devices", "Several processes")} | {
-    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"]
-}
 
 _CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 ALLREDUCE_FLAGS: Groups = {
@@ -184,6 +218,12 @@ SWEEP_FLAGS: Groups = {
         Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
     )
 }
+
+
+def words(values: Mapping[str, Any]) -> list[str]:
+    """Returns flag values as the words of a command line; None is left out."""
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    return [f"--{name}={given[name]}" for name, value in values.items() if value is not None]
 
 
 def unset(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.hardware import visible_indices
+from benchmarks import nvml
+from benchmarks.nvml import DriverGpu
 from benchmarks.observation import UNSEEN, Observation, judged
 
-# A power limit is left out: it is the rule under full load.
-_SLOWED_BY = {
-    "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
-    "nvmlClocksThrottleReasonSwThermalSlowdown": "heat (driver)",
-    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power brake",
-    "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown",
-}
 _BUSY_SHARE = 0.05
 _CLOCK_SHARE = 0.95
 _NEAR_CELSIUS = 10
@@ -62,42 +56,21 @@ def read_all(environment: Mapping[str, str] = os.environ, driver: Any = None) ->
         environment: the environment variables.
         driver: a module with what pynvml has; None for pynvml.
     """
-    import pynvml
-
-    driver = driver or pynvml
-    try:
-        driver.nvmlInit()
-    except driver.NVMLError:
-        return []
-    try:
-        indices = visible_indices(driver.nvmlDeviceGetCount(), environment)
-        return [_read(driver, index) for index in dict.fromkeys(indices)]
-    except driver.NVMLError:
-        return []
-    finally:
-        driver.nvmlShutdown()
+    with nvml.opened(environment, driver) as opened:
+        return [_read(gpu) for gpu in {gpu.index: gpu for gpu in opened.gpus}.values()]
 
 
-def _read(driver: Any, index: int) -> GpuState:
-    gpu = driver.nvmlDeviceGetHandleByIndex(index)
-
-    def ask(what: str, *which: int) -> Any:
-        try:
-            return getattr(driver, what)(gpu, *which)
-        except driver.NVMLError:
-            return None
-
+def _read(gpu: DriverGpu) -> GpuState:
+    ask, driver = gpu.ask, gpu.driver
     used, tenants = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetComputeRunningProcesses")
     # By the name that drivers before 535 know, too.
     reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     uncorrected = (driver.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, driver.NVML_VOLATILE_ECC)
     return GpuState(
-        index=index,
+        index=gpu.index,
         busy_share=None if used is None else used.gpu / 100,
         tenants=None if tenants is None else [one.pid for one in tenants if one.pid != os.getpid()],
-        slowed_by=None
-        if reasons is None
-        else [why for name, why in _SLOWED_BY.items() if reasons & getattr(driver, name)],
+        slowed_by=None if reasons is None else gpu.slowed_by(reasons),
         is_idle=None if reasons is None else bool(reasons & driver.nvmlClocksThrottleReasonGpuIdle),
         is_persistent=ask("nvmlDeviceGetPersistenceMode"),
         clock_mhz=ask("nvmlDeviceGetClockInfo", driver.NVML_CLOCK_SM),

@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from benchmarks import nvml
+
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
@@ -29,47 +31,14 @@ class Inventory:
 
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return Inventory()
-    try:
-        gpus = [_describe_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return Inventory()
-    finally:
-        pynvml.nvmlShutdown()
-    return Inventory(tuple(gpus[i] for i in visible_indices(len(gpus), environment)), driver)
+    with nvml.opened(environment) as driver:
+        return Inventory(tuple(_describe_gpu(gpu) for gpu in driver.gpus), driver.version)
 
 
-def _describe_gpu(index: int) -> Gpu:
-    import pynvml
-
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    try:
-        memory_bytes = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-    except pynvml.NVMLError:  # memory that is shared with the host has no size of its own
-        memory_bytes = psutil.virtual_memory().total
-    return Gpu(_text(pynvml.nvmlDeviceGetName(handle)), memory_bytes)
-
-
-def visible_indices(count: int, environment: Mapping[str, str]) -> list[int]:
-    """Returns which of `count` GPUs CUDA would show: as CUDA does, it stops at the first index that is no GPU."""
-    setting = environment.get("CUDA_VISIBLE_DEVICES")
-    if setting is None:
-        return list(range(count))
-    indices: list[int] = []
-    for word in setting.split(","):
-        if word.strip().startswith(("GPU-", "MIG-")):  # names, which only CUDA can resolve: assume that they exist
-            indices.append(min(len(indices), max(count - 1, 0)))
-        elif word.strip().isdigit() and int(word) < count:
-            indices.append(int(word))
-        else:
-            break
-    return indices[:count]
+def _describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
+    memory = gpu.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
+    memory_bytes = memory.total if memory else psutil.virtual_memory().total
+    return Gpu(nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU"), memory_bytes)
 
 
 def usable_cores() -> int:
@@ -102,7 +71,3 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
     numbers = "/".join(fields.get(key, "?") for key in ("cpu family", "model", "stepping"))
     return f"{fields.get('model name', platform.machine())} ({numbers})"
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -56,7 +56,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
+    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads)
     process_environment.import_tensorflow()
     from benchmarks import devices, input_stages, run_input
 

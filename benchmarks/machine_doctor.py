@@ -1,10 +1,10 @@
-"""The verb `doctor` where no cluster is named: is this machine quiet enough to be measured on? No TensorFlow."""
+"""The verb `doctor` where no cluster is named: is this machine quiet, and where does the time go? No TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import quietness
@@ -13,23 +13,30 @@ from benchmarks.errors import ExitStatus
 from benchmarks.observation import UNSEEN, Observation
 
 
-def run(output_format: str, look: Callable[[], Sequence[Observation]] = quietness.look) -> ExitStatus:
-    """Looks at this machine and says what disturbs measurements on it.
+def run(
+    output_format: str,
+    look: Callable[[], Sequence[Observation]] = quietness.look,
+    climb: Callable[[], tuple[Mapping[str, Any], ExitStatus]] | None = None,
+) -> ExitStatus:
+    """Looks at this machine and says what disturbs measurements on it; then climbs the ladder.
 
     Args:
         output_format: `text` or `json`.
         look: looks at the machine.
+        climb: climbs, prints what is found if that is to be text, and returns it; None to leave it out.
 
     Returns:
-        OK if it is quiet; otherwise UNDECIDED, since what is measured on it now decides little.
+        How the ladder ended, if that is not OK; then OK if the machine is quiet; otherwise UNDECIDED, since what is
+        measured on it now decides little.
     """
     observations = look()
-    if output_format == "json":
-        say(json.dumps(to_dict(observations)))
-    else:
+    if output_format == "text":
         for line in report(observations):
             say(line)
-    return ExitStatus.UNDECIDED if _disturbing(observations) else ExitStatus.OK
+    found, ended = climb() if climb else ({}, ExitStatus.OK)
+    if output_format == "json":
+        say(json.dumps({**to_dict(observations), **found}))
+    return ended or (ExitStatus.UNDECIDED if _disturbing(observations) else ExitStatus.OK)
 
 
 def to_dict(observations: Sequence[Observation]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import hardware, places, process_environment, slow_down
+from benchmarks import hardware, places, process_environment, roofline_job, slow_down
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
@@ -52,6 +52,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     process_environment.prepare(
         device=config.device if config.cluster is None or config.cluster.own.job == "worker" else "cpu",
         visible_gpus=config.visible_gpus,
+        gpu_threads=config.gpu_threads,
         log_placement=config.log_device_placement,
         peers=list(config.cluster.tasks.values()) if config.cluster else (),
     )
@@ -115,9 +116,11 @@ def _images_per_line(config: Config) -> int:
 def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
     signal.signal(signal.SIGTERM, raise_terminated)
     try:
+        log.started("Python")
         process_environment.import_tensorflow()
         from benchmarks import cluster_job, execution
 
+        log.started("TensorFlow")
         if config.cluster:
             cluster_job.train(config, config.cluster, log, display, guard)
         else:
@@ -148,7 +151,8 @@ def _outcome_of(error: BenchError) -> Outcome:
 def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
-    derived = derive(measurement, config.towers_in_total) if stated else Derived()
+    derived = derive(measurement, config.towers_in_total, compiled=config.xla == "jit") if stated else Derived()
+    derived = roofline_job.beside_peak(derived, config, log.placement, provenance.environment)
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),

@@ -29,8 +29,8 @@ class _Slots:
         """Returns the slot of that name, which starts at `value` everywhere."""
         key = (variable.ref(), name)
         if key not in self._slots:
-            # A manager may order updates, but what initialises a slot comes before all of them.
-            with tf.device(variable.device), tf.control_dependencies(None):
+            # A manager may order updates or make them depend on a condition; what initialises a slot precedes all that.
+            with tf.init_scope(), tf.device(variable.device):
                 initial = tf.fill(variable.shape, tf.constant(value, variable.dtype))
                 self._slots[key] = tf.Variable(initial, trainable=False, name=f"{variable.op.name}/{name}")
         return self._slots[key]
@@ -140,7 +140,7 @@ class Adam:
         """Returns the count of steps of the variables that begin with `first`."""
         key = first.ref()
         if key not in self._steps:
-            with tf.device(first.device), tf.control_dependencies(None):
+            with tf.init_scope(), tf.device(first.device):
                 self._steps[key] = tf.Variable(0.0, trainable=False, name="adam_steps")
         return self._steps[key]
 

@@ -1,48 +1,189 @@
-"""In which numbers is computed: decided once, from a flag. Imports no TensorFlow."""
+"""How towers compute: in which numbers, and whether compiled. Decided once, from flags. Imports no TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.errors import UsageError
+from variable_mgr.modifiers import Modifiers
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-_BFLOAT16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is Arm's
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+XLA_MODES = ("off", "jit")
+_16_BITS = ("bf16", "fp16")
+_INSTRUCTIONS = {  # as Linux names them: x86, Arm
+    "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
+_LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
+_FIRST_DYNAMIC_SCALE = 2.0**15
+_SCALED_UP_EVERY = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class LossScaling:
+    """What the loss is multiplied by so that small float16 gradients do not vanish, and these are divided by.
+
+    Attributes:
+        initial: the factor in the first step.
+        increase_every: double it after so many steps without overflow, and halve it, without an update, on each
+            overflow; 0: it stays.
+    """
+
+    initial: float
+    increase_every: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How a tower computes.
+
+    Attributes:
+        precision: one of `PRECISIONS`.
+        loss_scaling: None without float16, or without gradients.
+        xla: `jit` compiles each tower as a whole.
+        conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
+        check_precision: train a second time in fp32 after the run, and say how far the losses are apart.
+    """
+
+    precision: str = "fp32"
+    loss_scaling: LossScaling | None = None
+    xla: Literal["off", "jit"] = "off"
+    conv1x1_as_matmul: bool = False
+    check_precision: bool = False
 
 
 def resolve(
-    given: Mapping[str, Any], *, on_gpu: bool, divides_layers: bool, cpuinfo: Path = Path("/proc/cpuinfo")
-) -> tuple[str, tuple[str, ...]]:
-    """Returns the precision, and sentences on what to expect of it.
+    given: Mapping[str, Any],
+    *,
+    on_gpu: bool,
+    manager: str,
+    modifiers: Modifiers,
+    data_format: str,
+    cpuinfo: Path = Path("/proc/cpuinfo"),
+) -> tuple[Computing, tuple[str, ...]]:
+    """Returns how towers compute, and sentences on what to expect of it.
 
     Args:
         given: flag values; None: not given.
         on_gpu: whether GPUs compute.
-        divides_layers: whether the dense layers are divided over towers.
+        manager: of the variables.
+        modifiers: of the manager.
+        data_format: layout of images.
         cpuinfo: what the kernel says of the CPU.
 
     Raises:
-        UsageError: it is not to be had here.
+        UsageError: it is not to be had here, or flags contradict each other.
     """
-    precision = given["precision"] or "fp32"
+    precision, notices = _precision(given, on_gpu, cpuinfo)
+    xla, of_xla = _xla(given)
+    computing = Computing(
+        precision=precision,
+        loss_scaling=_loss_scaling(given, precision, manager, modifiers),
+        xla=xla,
+        conv1x1_as_matmul=bool(given["conv1x1_as_matmul"]),
+        check_precision=bool(given["check_precision"]),
+    )
+    _refuse(computing, given, on_gpu, modifiers, data_format)
+    return computing, notices + of_xla
+
+
+def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[str, tuple[str, ...]]:
+    precision = given["precision"] or ("fp16" if given["use_fp16"] else "fp32")
+    if given["use_fp16"] is not None and given["use_fp16"] != (precision == "fp16"):
+        raise UsageError(f"--use_fp16={given['use_fp16']} and --precision={precision} contradict each other: drop one.")
+    if precision in _16_BITS and not on_gpu and not _has_instructions(precision, cpuinfo):
+        name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
+        return precision, (
+            f"--precision={precision}: this CPU has no instructions for {name}, so expect it to be slower.",
+        )
+    return precision, ()
+
+
+def _xla(given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
+    """Returns the mode, and what to say of the peer's second spelling."""
+    if given["xla_compile"] is None:
+        return given["xla"] or "off", ()
+    mode = "jit" if given["xla_compile"] else "off"
+    if given["xla"] not in (None, mode):
+        raise UsageError(
+            f"--xla={given['xla']} and --xla_compile={given['xla_compile']} contradict each other: drop one."
+        )
+    return mode, (f"--xla_compile={given['xla_compile']}: understood as --xla={mode}.",)
+
+
+def _refuse(
+    computing: Computing, given: Mapping[str, Any], on_gpu: bool, modifiers: Modifiers, data_format: str
+) -> None:
+    precision = computing.precision
     if precision == "tf32" and not on_gpu:
         raise UsageError(
             "--precision=tf32 is a mode of NVIDIA GPUs from Ampere on, and a CPU has none: say bf16 or fp32."
         )
-    if precision == "bf16" and divides_layers:
-        raise UsageError("--precision=bf16 and --fc_model_parallel: divided layers compute in fp32 only: drop one.")
-    if precision == "bf16" and not on_gpu and not _has_bfloat16(cpuinfo):
-        return precision, ("--precision=bf16: this CPU has no instructions for bfloat16, so expect it to be slower.",)
-    return precision, ()
+    if modifiers.fc_model_parallel and precision in _16_BITS:
+        raise UsageError(
+            f"--precision={precision} and --fc_model_parallel: divided layers compute in fp32 only: drop one."
+        )
+    if modifiers.fc_model_parallel and computing.xla != "off":
+        raise UsageError(
+            "--xla=jit compiles each tower as a whole, and with --fc_model_parallel towers compute together: drop one."
+        )
+    if computing.conv1x1_as_matmul and data_format != "NHWC":
+        raise UsageError(
+            "--conv1x1_as_matmul needs an image's channels side by side: say --data_format=NHWC, or leave it out."
+        )
+    if computing.check_precision:
+        _refuse_check(precision, given, modifiers)
 
 
-def _has_bfloat16(cpuinfo: Path) -> bool:
+def _refuse_check(precision: str, given: Mapping[str, Any], modifiers: Modifiers) -> None:
+    """Refuses to compare what is equal, or what depends on chance, or is spread over processes."""
+    if precision == "fp32":
+        raise UsageError("--check_precision compares another precision with fp32: say --precision=bf16, fp16 or tf32.")
+    if given["forward_only"] or modifiers.asynchronous:
+        raise UsageError(
+            "--check_precision trains twice and compares the losses, which needs gradients and towers that step "
+            "together: leave out --forward_only and --cross_replica_sync=false, or the check."
+        )
+
+
+def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifiers: Modifiers) -> LossScaling | None:
+    """Returns how the loss is scaled.
+
+    Raises:
+        UsageError: there is nothing to scale, or towers could not decide as one when to scale less.
+    """
+    names = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
+    acting = [f"--{name}" for name in names if given[name]]
+    if acting and (precision != "fp16" or given["forward_only"]):
+        raise UsageError(
+            f"{' and '.join(acting)}: only gradients in float16 are scaled: say --precision=fp16 and train."
+        )
+    if precision != "fp16" or given["forward_only"]:
+        return None
+    if not given["fp16_enable_auto_loss_scale"]:
+        if given["fp16_inc_loss_scale_every_n"]:
+            raise UsageError(
+                "--fp16_inc_loss_scale_every_n acts only with --fp16_enable_auto_loss_scale: give that, too."
+            )
+        return LossScaling(given["fp16_loss_scale"] or _LOSS_SCALE)
+    if manager in ("independent", "local_sgd") or modifiers.asynchronous:
+        raise UsageError(
+            "--fp16_enable_auto_loss_scale: all towers must leave out the same updates, and here each goes its own "
+            "way: say --variable_update=replicated, or give a fixed --fp16_loss_scale."
+        )
+    return LossScaling(
+        given["fp16_loss_scale"] or _FIRST_DYNAMIC_SCALE, given["fp16_inc_loss_scale_every_n"] or _SCALED_UP_EVERY
+    )
+
+
+def _has_instructions(precision: str, cpuinfo: Path) -> bool:
     """Returns whether the CPU says so; also if it says nothing."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:
         return True
     flags = next((set(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), None)
-    return flags is None or bool(flags & _BFLOAT16_INSTRUCTIONS)
+    return flags is None or bool(flags & _INSTRUCTIONS[precision])

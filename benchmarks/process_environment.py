@@ -5,15 +5,20 @@ What the user has set wins, except where this suite cannot work with it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run that asked for no GPU need not read
 # that there is no CUDA. What stops a run comes as an exception all the same.
 _QUIET = {"gpu": "2", "cpu": "3"}
+
+# Keras would import matplotlib.pyplot for galleries of images, and TensorFlow scipy.sparse for its older Keras: two of
+# twelve seconds of an import.
+_NOT_NEEDED = ("matplotlib", "scipy")
 
 # Of mallopt(3). M_MMAP_MAX: no block is mapped, and so unmapped, on its own; M_ARENA_MAX: all are in the one heap that
 # may hold large ones; M_TRIM_THRESHOLD and M_TOP_PAD: that is not cut, and grows by much.
@@ -21,13 +26,20 @@ _MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 
 def prepare(
-    *, device: str, visible_gpus: Sequence[int] | None, log_placement: bool = False, peers: Sequence[str] = ()
+    *,
+    device: str,
+    visible_gpus: Sequence[int] | None,
+    gpu_threads: tuple[str, int] | None = None,
+    log_placement: bool = False,
+    peers: Sequence[str] = (),
 ) -> None:
     """Sets what TensorFlow, Keras and CUDA read at import.
 
     Args:
         device: `cpu` hides all GPUs.
         visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
+        gpu_threads: whose threads hand work to GPUs (`global`, `gpu_private`, `gpu_shared`), and how many each GPU has,
+            or all share; 0, and None for both, leave it to TensorFlow and the user's variables.
         log_placement: let TensorFlow write where operations run, which it does in its log of the lowest level.
         peers: addresses (host:port) of the tasks of a cluster: no proxy is to stand between them.
     """
@@ -41,6 +53,11 @@ def prepare(
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
         _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
+    if gpu_threads:
+        mode, count = gpu_threads
+        os.environ["TF_GPU_THREAD_MODE"] = mode
+        if count:
+            os.environ["TF_GPU_THREAD_COUNT"] = str(count)
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     elif visible_gpus is not None:
@@ -63,12 +80,30 @@ def _keep_freed_memory() -> None:
             mallopt(option, value)
 
 
-def import_tensorflow() -> None:
-    """Imports TensorFlow and Keras, without the notices that they print whatever the log level.
+@contextlib.contextmanager
+def _hidden_imports() -> Iterator[None]:
+    """Lets nobody find packages that TensorFlow and Keras import only if they are there."""
+    hidden = [name for name in _NOT_NEEDED if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment] # Python takes it for missing
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
 
-    They are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras without what no run needs, and without notices, whatever the log level.
+
+    The notices are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
     importing. If the import fails, what was written is shown; if the user asked for a log level, nothing is held back.
     """
+    with _hidden_imports():
+        _import_quietly()
+
+
+def _import_quietly() -> None:
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") not in _QUIET.values():
         import keras
 

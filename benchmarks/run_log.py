@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import Phase
+from benchmarks.telemetry import Telemetry
 from benchmarks.worker_reports import WorkerReport, together
 from results.measurement import Measurement
 
@@ -26,18 +27,27 @@ class RunLog:
     images_per_step: int
     towers: int
     apart: bool = False
+    startup_phases_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     startup_seconds: float | None = None
+    telemetry: Telemetry | None = None
     first: Phase = dataclasses.field(default_factory=Phase)
     warmup: Phase = dataclasses.field(default_factory=Phase)
     measured: Phase = dataclasses.field(default_factory=Phase)
     replica_drift: float | None = None
     data_set: str | None = None
     skipped_records: int | None = None
+    fp32_losses: Sequence[float] = ()
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     opened_at: float = 0.0
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
+
+    def started(self, phase: str) -> float:
+        """Notes that a phase of the start-up has ended, and returns how old the process is."""
+        age = process_age_seconds()
+        self.startup_phases_seconds[phase] = age - sum(self.startup_phases_seconds.values())
+        return age
 
     def report(self) -> WorkerReport:
         """Returns what this worker observed, for the others."""
@@ -62,6 +72,7 @@ class RunLog:
         return Measurement(
             images_per_step=self.images_per_step,
             startup_seconds=self.startup_seconds,
+            startup_phases_seconds=self.startup_phases_seconds,
             first_step_seconds=self.first.step_seconds[0] if self.first.step_seconds else None,
             warmup_step_seconds=self.warmup.step_seconds,
             step_seconds=self.measured.step_seconds,
@@ -75,7 +86,10 @@ class RunLog:
             input_stages=self.input_stages,
             top_1_accuracies=self.measured.observed.get("top_1_accuracies", []),
             top_5_accuracies=self.measured.observed.get("top_5_accuracies", []),
+            loss_scales=self.measured.observed.get("loss_scales", []),
+            fp32_losses=self.fp32_losses,
             input_wait_seconds=self.measured.observed.get("input_wait_seconds", []),
+            telemetry=[seen] if (seen := self.telemetry and self.telemetry.summary()) else [],
         )
 
     def _tower_step_seconds(self) -> list[list[float]]:

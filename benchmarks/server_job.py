@@ -41,6 +41,7 @@ def run(config: Config) -> ExitStatus:
     process_environment.prepare(
         device=config.device if computes else "cpu",
         visible_gpus=config.visible_gpus,
+        gpu_threads=config.gpu_threads,
         peers=list(cluster.tasks.values()),
     )
     process_environment.import_tensorflow()

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks import slow_down, training
+from benchmarks import slow_down, telemetry, training
 from benchmarks.config import Config
 from benchmarks.display import Display
 from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
 from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, StoppingRule, Taken, run_phase, timed
-from benchmarks.run_log import RunLog, process_age_seconds
+from benchmarks.places import IN_GRAPH
+from benchmarks.run_log import RunLog
 from benchmarks.team import Team
 
 # The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
@@ -63,8 +64,23 @@ def _take(session: tf.compat.v1.Session, loop: training.Loop, options: tf.compat
 
 def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
     """Takes the first step, the warm-up and the measured steps; the window of these opens for all workers at once."""
-    age = process_age_seconds()
-    log.startup_seconds = age
+    with _prepared_telemetry(config) as log.telemetry:
+        log.startup_seconds = log.started("variables")
+        _take_phases(config, steps, stepper, log, display, team)
+    team.expect_nothing()
+
+
+def _prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry]:
+    """Returns what looks at the physical GPUs that this process uses, however they are split."""
+    if config.cluster and config.variable_update in IN_GRAPH:
+        return telemetry.prepared(0, energy_of="")  # what the other workers use is not seen from here
+    on_gpus = config.device == "gpu"
+    physical = -(-config.num_devices // config.virtual_gpus) if on_gpus else 0
+    return telemetry.prepared(physical, energy_of=telemetry.GPU_ONLY if on_gpus else telemetry.CPU_PACKAGE)
+
+
+def _take_phases(config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
+    age = log.startup_seconds or 0.0
     until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
     deadline: list[StoppingRule] = [] if config.cluster else [Deadline(until)]
     plan = (
@@ -84,8 +100,8 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
             team.expect(f"A step ({name})", limit)
             return stepper.take()
 
-        run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
-    team.expect_nothing()
+        with log.telemetry if log.telemetry and phase is log.measured else contextlib.nullcontext():
+            run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
 
 
 def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:

@@ -10,7 +10,10 @@ import tensorflow as tf
 from benchmarks import model_parallel
 from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
+from benchmarks.loss_scale import LossScale
 from benchmarks.objectives import Objective, Score
+from benchmarks.precision_options import Computing
+from benchmarks.tower import Tower
 from models.building import Model
 from models.splitting import SplitModel
 from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
@@ -94,6 +97,7 @@ def build_training_step(
     manager: VariableManager,
     optimizer: Optimizer,
     objective: Objective,
+    computing: Computing | None = None,
 ) -> Step:
     """Builds a training step in the default graph: one tower per device, one input per tower.
 
@@ -101,17 +105,24 @@ def build_training_step(
     manager must have divided these.
     """
     manager.create(model.variables)
+    computing, place = computing or Computing(), devices.place
+    scaling = computing.loss_scaling
+    loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host) if scaling else None
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     else:
-        scores, updates = _train_towers(model, inputs, devices, manager, objective)
+        tower = Tower(model, objective, xla=computing.xla == "jit", decay_later=manager.adds_decay)
+        scores, updates = _train_towers(tower, inputs, devices, manager, loss_scale)
+    if loss_scale:
+        optimizer = loss_scale.guard(optimizer)
     step = _assemble(manager.apply(updates, optimizer), scores, inputs, manager)
-    if devices.place.workers == 1:
-        return step
-    ready = {"compute_seconds": _computing(scores, updates)}
-    return dataclasses.replace(
-        step, loops=[dataclasses.replace(loop, observed={**loop.observed, **ready}) for loop in step.loops]
-    )
+    more = {}
+    if place.workers > 1:
+        more["compute_seconds"] = _computing(scores, updates)
+    if loss_scale and loss_scale.changes:
+        more["loss_scales"] = loss_scale.read()
+    loops = [dataclasses.replace(loop, observed={**loop.observed, **more}) for loop in step.loops]
+    return dataclasses.replace(step, loops=loops)
 
 
 def build_inference_step(
@@ -121,47 +132,34 @@ def build_inference_step(
     *,
     manager: VariableManager,
     objective: Objective,
+    xla: bool = False,
 ) -> Step:
     """Builds a forward pass in inference mode on every tower; nothing is updated."""
     manager.create(model.variables)
     scores = []
-    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
-        with tf.device(device), tf.name_scope(f"tower_{tower}"):
-            logits, _ = model.call(manager.read(tower), tower_input.images, training=False)
-            scores.append(objective.score(logits, tower_input.labels))
+    tower = Tower(model, objective, xla=xla)
+    for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{number}"):
+            scores.append(tower.infer(manager.read(number), tower_input.images, tower_input.labels))
     return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager)
 
 
 def _train_towers(
-    model: Model, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
+    tower: Tower,
+    inputs: Sequence[TowerInput],
+    devices: Devices,
+    manager: VariableManager,
+    loss_scale: LossScale | None,
 ) -> tuple[list[Score], list[TowerUpdate]]:
     """Returns each tower's score, and what it computed, each tower for itself."""
     scores, updates = [], []
-    decay: Mapping[str, float] = {}
-    if manager.adds_decay:
-        decay = objective.decay_of(model.variables)
-        objective = dataclasses.replace(objective, weight_decay=0.0)
-    for tower, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
-        with tf.device(device), tf.name_scope(f"tower_{tower}"):
-            score, update = _train_tower(model, manager.read(tower), tower_input, objective)
+    for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{number}"):
+            scale = loss_scale.read() if loss_scale else None
+            score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
             scores.append(score)
-            updates.append(dataclasses.replace(update, decay=decay))
+            updates.append(update)
     return scores, updates
-
-
-def _train_tower(
-    model: Model, values: Sequence[tf.Tensor], tower_input: TowerInput, objective: Objective
-) -> tuple[Score, TowerUpdate]:
-    """Returns one tower's score, its gradients and its new state, on the current device."""
-    logits, state = model.call(values, tower_input.images, training=True)
-    score = objective.score(logits, tower_input.labels)
-    weights = [(v, value) for v, value in zip(model.variables, values, strict=True) if v.kind == "weight"]
-    gradients = tf.gradients(score.loss, [value for _, value in weights])
-    named = {
-        variable.name: objective.with_decay(variable, value, gradient)
-        for (variable, value), gradient in zip(weights, gradients, strict=True)
-    }
-    return score, TowerUpdate(gradients=named, state=state)
 
 
 def _assemble(

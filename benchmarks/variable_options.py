@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import places
+from benchmarks import foreign_options, places
 from benchmarks.cluster import Cluster
 from benchmarks.errors import UsageError
 from variable_mgr import modifiers
@@ -31,6 +31,7 @@ def resolve(
         UsageError: a combination that makes no sense or cannot run on these devices.
     """
     _refuse_what_has_no_effect(given)
+    foreign_options.refuse(given, cluster)
     manager = given["variable_update"] or "parameter_server"
     staged = bool(given["staged_vars"]) or manager == "staged"
     spec, notices = _resolve_spec(given, devices, manager)
@@ -38,19 +39,7 @@ def resolve(
     shared_on = given["local_parameter_device"] or devices["device"]
     if manager in ("replicated", "distributed_all_reduce") and spec is None:
         spec = "pscpu" if shared_on == "cpu" else "psgpu"
-    resolved = Modifiers(
-        asynchronous=given["cross_replica_sync"] is False,
-        staged_vars=staged,
-        relaxed_consistency=given["variable_consistency"] == "relaxed",
-        all_reduce_spec=spec,
-        gradient_repacking=given["gradient_repacking"] or 0,
-        agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
-        agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
-        compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
-        compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
-        fc_model_parallel=bool(given["fc_model_parallel"]),
-        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
-    )
+    resolved = _modifiers(given, manager, staged=staged, spec=spec)
     if cluster and cluster.controller and manager not in places.IN_GRAPH:
         raise UsageError(
             f"--controller_host: under {manager} every worker is its own client. Say "
@@ -66,7 +55,24 @@ def resolve(
     problem = modifiers.why_not(manager, resolved, place)
     if problem:
         raise UsageError(problem)
-    return {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}, notices
+    fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
+    return fields | {"keras_application": bool(given["keras_application"])}, notices
+
+
+def _modifiers(given: Mapping[str, Any], manager: str, *, staged: bool, spec: str | None) -> Modifiers:
+    return Modifiers(
+        asynchronous=given["cross_replica_sync"] is False,
+        staged_vars=staged,
+        relaxed_consistency=given["variable_consistency"] == "relaxed",
+        all_reduce_spec=spec,
+        gradient_repacking=given["gradient_repacking"] or 0,
+        agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
+        agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
+        compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+        compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
+        fc_model_parallel=bool(given["fc_model_parallel"]),
+        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
+    )
 
 
 def _resolve_spec(

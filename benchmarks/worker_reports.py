@@ -54,10 +54,12 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
     steps = _apart(reports) if reports[0].apart else _in_step(reports)
     first = reports[0].measurement
     every = [report.measurement for report in reports]
+    latest = max(every, key=lambda m: m.startup_seconds or 0.0)
     return dataclasses.replace(
         first,
         images_per_step=sum(m.images_per_step or 0 for m in every),
-        startup_seconds=_largest([m.startup_seconds for m in every]),
+        startup_seconds=latest.startup_seconds,
+        startup_phases_seconds=latest.startup_phases_seconds,
         first_step_seconds=_largest([m.first_step_seconds for m in every]),
         warmup_losses=_means([m.warmup_losses for m in every]),
         peak_host_memory_bytes=round(_largest([m.peak_host_memory_bytes for m in every]) or 0),
@@ -65,6 +67,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
         skipped_records=round(sum(skipped)) if (skipped := _known([m.skipped_records for m in every])) else None,
         worker_step_seconds=[list(m.step_seconds) for m in every],
         worker_compute_seconds=[list(report.compute_seconds) for report in reports],
+        telemetry=[seen for m in every for seen in m.telemetry],
         **steps,
     )
 

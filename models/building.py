@@ -1,8 +1,9 @@
 """Builds a model and calls it as a pure function inside a TensorFlow graph.
 
-Keras holds the architecture; the caller holds the variables. A model built here never allocates its own: it is built
+Keras holds the architecture; the caller holds the variables. A model of `build` never allocates its own: it is built
 and called inside a `keras.StatelessScope` that leaves them uninitialised, so that building takes milliseconds and no
-memory, and needs no eager runtime (which would reserve a GPU's memory a second time).
+memory, and needs no eager runtime (which would reserve a GPU's memory a second time). Only training loops that are not
+ours get a model that owns its variables.
 """
 
 from __future__ import annotations
@@ -85,7 +86,15 @@ class Model:
         return {id(keras_variable): variable.name for keras_variable, variable in pairs}
 
 
-def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
+def build(
+    spec: ModelSpec,
+    *,
+    data_format: DataFormat,
+    num_classes: int,
+    seed: int,
+    precision: str = "fp32",
+    conv1x1_as_matmul: bool = False,
+) -> Model:
     """Builds a model; equal seeds give equal initial values.
 
     Args:
@@ -93,19 +102,43 @@ def build(spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: i
         data_format: layout of images.
         num_classes: logits.
         seed: of the initial values.
-        precision: with `bf16` layers compute in bfloat16; variables, batch-norm statistics and logits stay in float32.
+        precision: with `bf16` and `fp16` layers compute in 16 bits; variables, batch-norm statistics and logits stay in
+            float32.
+        conv1x1_as_matmul: compute convolutions of one pixel as matrix products; NHWC only.
     """
-    size = spec.image_size
-    shape = (spec.channels, size, size) if data_format == "NCHW" else (size, size, spec.channels)
     with stateless_building(seed, _POLICIES[precision]):
-        images = keras.Input(shape, name="images")
-        definition = importlib.import_module(f"models.{spec.module}")
-        logits = definition.build(images, Layers(data_format), num_classes, **spec.options)
-        name = spec.name.replace(".", "_")
-        return adapt(keras.Model(images, logits, name=name))
+        layers = Layers(data_format, conv1x1_as_matmul=conv1x1_as_matmul)
+        return adapt(_architecture(spec, layers, num_classes))
 
 
-_POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16"}
+def build_owning(
+    spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32"
+) -> Model:
+    """Builds a model as `build` does, with the same initial values, but Keras allocates its variables and owns them.
+
+    That is what training loops other than ours want, such as `fit`. It needs the eager runtime.
+    """
+    with _seeded_building(seed, _POLICIES[precision]):
+        return adapt(_architecture(spec, Layers(data_format), num_classes))
+
+
+def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
+    """Builds `keras.applications.ResNet50` with random weights and logits; Keras owns the variables."""
+    with _seeded_building(seed, _POLICIES[precision]):
+        keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
+        return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
+
+
+def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Model:
+    size = spec.image_size
+    shape = (spec.channels, size, size) if layers.data_format == "NCHW" else (size, size, spec.channels)
+    images = keras.Input(shape, name="images")
+    definition = importlib.import_module(f"models.{spec.module}")
+    logits = definition.build(images, layers, num_classes, **spec.options)
+    return keras.Model(images, logits, name=spec.name.replace(".", "_"))
+
+
+_POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
 @contextmanager
@@ -116,19 +149,24 @@ def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
         seed: of the initialisers.
         policy: Keras' for the types of layers.
     """
+    with _seeded_building(seed, policy), no_own_variables():
+        yield
+
+
+@contextmanager
+def _seeded_building(seed: int, policy: str) -> Iterator[None]:
     keras.utils.set_random_seed(seed)
     keras.config.set_floatx("float32")  # whatever the user's keras.json says
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        with no_own_variables():
-            yield
+        yield
     finally:
         keras.config.set_dtype_policy(before)
 
 
 def adapt(keras_model: keras.Model) -> Model:
-    """Makes a Keras model that was built within `stateless_building` a pure function."""
+    """Makes a Keras model a pure function, for which it must have been built within `stateless_building`."""
     return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(_ordered(keras_model))])
 
 

@@ -124,6 +124,18 @@ COLUMNS = (
     Column("slowest_worker", "takes longest to its gradients", _derived("slowest_worker")),
     Column("straggler_ratio", "its time over the median of the others", _derived("straggler_ratio")),
     Column("busiest_ps_bytes_per_sec", "in and out of the busiest parameter server", _busiest_ps),
+    Column("step_ms_p999", "99.9 % of at least 1,000 steps were faster", _derived("step_ms_p999")),
+    Column("xla", "jit: each tower compiled as a whole", _config("xla")),
+    Column("compile_s", "what the first step took longer for that", _derived("compile_seconds")),
+    Column("conv1x1_as_matmul", "convolutions of one pixel as matrix products", _config("conv1x1_as_matmul")),
+    Column("loss_minus_fp32", "at the end, of --check_precision", _derived("loss_difference_to_fp32")),
+    Column("power_watts", "mean, of all GPUs, or of a CPU run's packages", _derived("power_watts")),
+    Column("images_per_joule", "rate over that power", _derived("images_per_joule")),
+    Column("cpu_cores_used", "CPU time of the measuring processes over time", _derived("cpu_cores_used")),
+    Column("peak_gpu_memory_bytes", "most that was taken of one GPU's", _derived("peak_gpu_memory_bytes")),
+    Column("flops_per_image", "of a step, as counted in its graph", lambda r: r.placement.get("flops_per_image")),
+    Column("measured_peak_tflops", "what matrix products reach on the devices", _derived("measured_peak_tflops")),
+    Column("mfu_of_measured_peak", "the step's arithmetic over that", _derived("mfu_of_measured_peak")),
 )
 
 

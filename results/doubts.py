@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from results.input_verdict import verdict
-from results.measurement import Derived, Measurement
+from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 
 _UNSTEADY_SHARE = 0.10
@@ -13,6 +13,8 @@ _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
 _RISEN = 1.5
 _STRAGGLING = 1.25
+_THROTTLED_SHARE = 0.01
+_CLOCK_FALL_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."
         )
-    found += _about_workers(measurement, derived) + _about_input(measurement, derived)
+    found += _about_workers(measurement, derived) + _about_gpus(measurement) + _about_input(measurement, derived)
     share = _jitter_share(measurement, derived)
     if share > _UNSTEADY_SHARE:
         found.append(
@@ -76,6 +78,30 @@ def _about_workers(measurement: Measurement, derived: Derived) -> list[str]:
         f"Worker {derived.slowest_worker} takes {derived.straggler_ratio:.1f} x as long as the others to {what}: look "
         "at its host's load, clock and temperature, and at its network."
     ]
+
+
+def _about_gpus(measurement: Measurement) -> list[str]:
+    """Names GPUs that were held down by other things than their power limit, which is the rule under full load."""
+    found = []
+    for name, gpu in named_gpus(measurement).items():
+        reasons = [
+            f"{why} in {share:.0%} of the samples"
+            for why, share in gpu["slowed_shares"].items()
+            if why != POWER_LIMIT and share > _THROTTLED_SHARE
+        ]
+        if reasons:
+            found.append(
+                f"{name} was held down by {', by '.join(reasons)}: its steps take longer than they should; look at its "
+                "cooling and power."
+            )
+        before, after = gpu["clock_mhz_by_half"]
+        if before and after and after < (1 - _CLOCK_FALL_SHARE) * before:
+            found.append(
+                f"The clock of {name} fell from {before:.0f} MHz in the first half of the measurement to {after:.0f} "
+                "MHz in the second: the machine was not in a steady state; give more --num_warmup_batches, and look at "
+                "its cooling and power."
+            )
+    return found
 
 
 def _about_input(measurement: Measurement, derived: Derived) -> list[str]:

@@ -25,6 +25,10 @@ GLOSSARY = {
         "model FLOP utilisation: TFLOP/s / (physical GPUs x their data sheet's peak in this precision, without "
         "sparsity); empty for other devices."
     ),
+    "MFU of measured peak": (
+        "operations per image, counted in the step's graph, x images/s / what a large matrix product was measured to "
+        "reach on the same devices in this precision (of CPU devices: on their hosts); empty where it was not measured."
+    ),
     "step p50, p99": "half, and 99 %, of the measured steps were faster.",
     "sent": "bytes that all devices together send in a step, by formula (docs/variable-managers.md).",
     "tower": "the model on one device.",
@@ -38,6 +42,10 @@ GLOSSARY = {
     ),
     "algbw, busbw": (
         "bytes of a message / mean time of an all-reduce; that x 2(n-1)/n, which compares with a link's speed."
+    ),
+    "power, images per joule": (
+        "mean power of the GPUs over the measured steps, without their host; in runs on CPUs that of the CPU packages, "
+        "whoever used them. images/s / watts. Empty where a part of it cannot be read."
     ),
     "status": "ok; invalid (numbers must not be used); oom; timeout; crash; skipped (cannot run here); interrupted.",
 }

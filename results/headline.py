@@ -40,11 +40,18 @@ def _model(row: Row) -> str:
 
 
 def _milliseconds(which: str) -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        values = [value for record in row.valid if (value := getattr(record.derived, which)) is not None]
-        return _number(statistics.median(values), 1) if values else ""
+    return lambda row: _number(_median(row, which), 1)
 
-    return text
+
+def _mfu_of_measured_peak(row: Row) -> str:
+    share = _median(row, "mfu_of_measured_peak")
+    return _number(None if share is None else 100 * share, 1)
+
+
+def _median(row: Row, which: str) -> float | None:
+    """Returns the median over the valid repeats of something derived, of those that know it."""
+    values = [value for record in row.valid if (value := getattr(record.derived, which)) is not None]
+    return statistics.median(values) if values else None
 
 
 def _interval(row: Row) -> str:
@@ -94,6 +101,7 @@ COLUMNS = (
     Column("efficiency %", True, _efficiency),
     Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
     Column("MFU %", True, lambda row: _number(None if row.mfu is None else 100 * row.mfu, 1)),
+    Column("MFU of measured peak %", True, _mfu_of_measured_peak),
     Column("step p50 ms", True, _milliseconds("step_ms_p50")),
     Column("step p99 ms", True, _milliseconds("step_ms_p99")),
     Column("sent MB", True, _sent_megabytes),

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from results import statistics
+
+_STEPS_FOR_P999 = 1000
+_LAST_STEPS = 10
+
+# What holds a GPU's clock down under full load: the one reason that is the rule.
+POWER_LIMIT = "power limit"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,6 +23,9 @@ class Measurement:
     Attributes:
         images_per_step: images that one global step consumes, over all devices; None where a step has none.
         startup_seconds: from the start of the process to the start of the first step.
+        startup_phases_seconds: what that is made of, in order: `Python` (interpreter, own modules, a look at the
+            machine), `TensorFlow` (its import), `cluster` (until all tasks agree), `graph` (building it), `variables`
+            (the session, initialising, filling the input). In a cluster, of the worker that took longest.
         first_step_seconds: the first step alone, which pays for graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
         step_seconds: the measured steps.
@@ -36,14 +45,19 @@ class Measurement:
         largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
         top_1_accuracies: share of a step's images that it classified rightly before its update; empty if not asked for.
         top_5_accuracies: likewise, where the right class is among the five likeliest.
+        loss_scales: what the loss was multiplied by, per measured step; empty unless it follows the gradients.
+        fp32_losses: losses of the same steps, trained again in fp32; empty if not asked for.
         input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty if none are read.
         skipped_records: bad records that were left out; None where none may be.
         input_stages: images per second of the input alone, ended after each of its stages; empty if not measured.
         bare_decode_images_per_sec: what decoding alone would reach with the same files; None if not measured.
+        telemetry: for each process that measured, what it saw of its host and its physical GPUs from the begin of the
+            measured steps to their end, as docs/performance.md lists it; what could not be seen is None.
     """
 
     images_per_step: int | None
     startup_seconds: float | None = None
+    startup_phases_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     first_step_seconds: float | None = None
     warmup_step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
@@ -59,19 +73,30 @@ class Measurement:
     largest_error: float | None = None
     top_1_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
     top_5_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
+    loss_scales: Sequence[float] = dataclasses.field(default_factory=list)
+    fp32_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     input_wait_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     skipped_records: int | None = None
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     bare_decode_images_per_sec: float | None = None
+    telemetry: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Derived:
     """Numbers computed from the measurement; None where it does not support one.
 
+    `step_ms_p999` wants 1,000 steps. `compile_seconds` is what the first step took longer than the median one, where
+    XLA compiled in it. `loss_difference_to_fp32` is the mean loss of the last ten steps less that in fp32.
     `synthetic_ratio` is the rate over that of the same run with synthetic images, where the results hold one.
     `slowest_worker` is the one that takes longest to its gradients (to the end of its step, where workers go their own
     way), by median; `straggler_ratio` is its time over the median of the others.
+    `power_watts` is the mean power of the GPUs that computed (GPU only: without their host), or in a run on CPUs that
+    of their hosts' CPU packages, whoever else used them (CPU package: without memory and the rest); `images_per_joule`
+    is the rate over it; `telemetry[...]["energy_of"]` says which. `cpu_cores_used` is the CPU time of the processes
+    that measured over time. `peak_gpu_memory_bytes` is the most that was taken of one GPU's memory, needed or not.
+    `measured_peak_tflops` is what matrix products were measured to reach on the devices together (of logical CPU
+    devices: on their host), and `mfu_of_measured_peak` is the step's arithmetic over that.
     """
 
     images_per_sec: float | None = None
@@ -82,6 +107,9 @@ class Derived:
     step_ms_p50: float | None = None
     step_ms_p90: float | None = None
     step_ms_p99: float | None = None
+    step_ms_p999: float | None = None
+    compile_seconds: float | None = None
+    loss_difference_to_fp32: float | None = None
     staleness_mean: float | None = None
     algorithm_bandwidth_gb_per_sec: float | None = None
     bus_bandwidth_gb_per_sec: float | None = None
@@ -89,24 +117,52 @@ class Derived:
     synthetic_ratio: float | None = None
     slowest_worker: int | None = None
     straggler_ratio: float | None = None
+    power_watts: float | None = None
+    images_per_joule: float | None = None
+    cpu_cores_used: float | None = None
+    peak_gpu_memory_bytes: int | None = None
+    measured_peak_tflops: float | None = None
+    mfu_of_measured_peak: float | None = None
 
 
-def derive(measurement: Measurement, num_devices: int) -> Derived:
-    """Computes the derived numbers from the measured steps of `num_devices` devices."""
+def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
+    """Returns what was seen of each physical GPU, once, by a name that says whose it is."""
+    found: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for worker, process in enumerate(measurement.telemetry):
+        of_worker = f" of worker {worker}" if len(measurement.telemetry) > 1 else ""
+        for gpu in process.get("gpus", ()):
+            found.setdefault(gpu["uuid"], (f"GPU {gpu['index']}{of_worker}", gpu))
+    return dict(found.values())
+
+
+def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False) -> Derived:
+    """Computes the derived numbers from the measured steps of `num_devices` devices; `compiled` says if XLA did so."""
     seconds = measurement.step_seconds
     if not seconds:
         return Derived()
-    p50, p90, p99 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99)))
+    p50, p90, p99, p999 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99, 99.9)))
+    first = measurement.first_step_seconds
     return Derived(
         step_ms_p50=p50,
         step_ms_p90=p90,
         step_ms_p99=p99,
+        step_ms_p999=p999 if len(seconds) >= _STEPS_FOR_P999 else None,
+        compile_seconds=first - p50 / 1000 if compiled and first else None,
+        loss_difference_to_fp32=_loss_difference(measurement),
         staleness_mean=_staleness_mean(measurement.staleness_counts),
         input_wait_share=_input_wait_share(measurement),
         **_straggler(measurement),
+        **_resources(measurement),
         **_rates(seconds, measurement.images_per_step, num_devices),
         **_bandwidths(seconds, measurement.message_bytes, num_devices),
     )
+
+
+def _loss_difference(measurement: Measurement) -> float | None:
+    """Returns how far the losses at the end are from those in fp32."""
+    pairs = zip(measurement.losses, measurement.fp32_losses, strict=False)
+    differences = [loss - in_fp32 for loss, in_fp32 in pairs if loss is not None and in_fp32 is not None]
+    return fmean(differences[-_LAST_STEPS:]) if differences else None
 
 
 def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:
@@ -163,3 +219,21 @@ def _straggler(measurement: Measurement) -> dict[str, Any]:
     slowest = max(medians, key=medians.__getitem__)
     others = median(value for worker, value in medians.items() if worker != slowest)
     return {"slowest_worker": slowest, "straggler_ratio": medians[slowest] / others if others > 0 else None}
+
+
+def _resources(measurement: Measurement) -> dict[str, Any]:
+    """Returns power, CPU time and memory of all processes together; a sum is known only if all its parts are."""
+    seen = [process for process in measurement.telemetry if "gpus" in process]
+    if not seen or len(seen) < len(measurement.telemetry):
+        return {}
+    # Processes may share a GPU or a host: each is named, so it counts once.
+    watts = {name: value for process in seen for name, value in process["mean_watts"].items()}
+    used = [gpu["peak_memory_bytes"] for process in seen for gpu in process["gpus"]]
+    total = sum(watts.values()) if watts and None not in watts.values() else None
+    images, seconds = measurement.images_per_step, measurement.step_seconds
+    return {
+        "power_watts": total,
+        "images_per_joule": statistics.rate(seconds, images) / total if total and images else None,
+        "cpu_cores_used": sum(process["cpu_cores_used"] for process in seen),
+        "peak_gpu_memory_bytes": max((one for one in used if one is not None), default=None),
+    }

@@ -21,6 +21,12 @@ SHORTHANDS = {
     "staged": "parameter_server with --staged_vars",
 }
 
+# No managers: training loops that users know, to compare with. They train the same model on the same images.
+BASELINES = {
+    "keras_fit": "Keras' own fit, on several devices under MirroredStrategy",
+    "mirrored_strategy": "tf.distribute.MirroredStrategy with a tf.function as its step",
+}
+
 # Managers that are nothing without other processes, and the smallest cluster in which they can be shown.
 NEED_A_CLUSTER = {"distributed_all_reduce": "worker:2", "distributed_replicated": "ps:1,worker:2"}
 IN_ONE_PROCESS = tuple(name for name in MANAGERS if name not in NEED_A_CLUSTER)

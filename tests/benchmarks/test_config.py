@@ -80,6 +80,11 @@ def test_gpus_may_be_split() -> None:
         (["--gpus=0"], 0, "names GPU 0; this machine has 0"),
         (["--gpus=0", "--device=auto"], 0, "names GPU 0; this machine has 0"),
         (["--virtual_gpus=2", "--device=cpu"], 4, "--virtual_gpus is about GPUs"),
+        (["--gpu_thread_mode=gpu_private", "--device=cpu"], 4, "--gpu_thread_mode is about GPUs"),
+        (["--per_gpu_thread_count=2", "--device=cpu"], 4, "--per_gpu_thread_count is about GPUs"),
+        (["--per_gpu_thread_count=2"], 4, "say --gpu_thread_mode=gpu_private or gpu_shared"),
+        (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], 4, "say --gpu_thread_mode=gpu_private"),
+        (["--per_gpu_thread_count=-1", "--gpu_thread_mode=gpu_private"], 4, "at least 0"),
         (["--time_limit_seconds=-1"], 0, "must be above 0"),
         (["--weight_decay=nan"], 0, "--weight_decay=nan"),
         (["--gpu_memory_frac=1.5"], 1, "at most 1"),
@@ -111,6 +116,22 @@ def test_gpus_may_be_split() -> None:
 def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resolve(*arguments, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("flags_given", "threads"),
+    [
+        ([], None),
+        (["--gpu_thread_mode=global"], ("global", 0)),
+        (["--gpu_thread_mode=gpu_private"], ("gpu_private", 0)),
+        (["--gpu_thread_mode=gpu_private", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
+        (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 6)),
+    ],
+)
+def test_threads_of_gpus_are_the_default_unless_asked_for(flags_given: list[str], threads: object) -> None:
+    chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
+    assert chosen.gpu_threads == threads
+    assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
 
 
 def test_the_commands_of_the_2017_guide_are_understood() -> None:

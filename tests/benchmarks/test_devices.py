@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import devices, hardware, process_environment
+from benchmarks import devices, hardware, nvml, process_environment
 from benchmarks.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
 )
 def test_visible_gpus_are_those_that_cuda_shows(setting: str | None, indices: list[int]) -> None:
     environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
-    assert hardware.visible_indices(4, environment) == indices
+    assert nvml.visible_indices(4, environment) == indices
 
 
 def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +100,29 @@ def test_gpus_are_hidden_and_chosen(
     process_environment.prepare(device=device, visible_gpus=visible)
     assert variables.get("CUDA_VISIBLE_DEVICES") == after
     assert variables["KERAS_BACKEND"] == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("threads", "mode", "count"),
+    [(None, "theirs", "9"), (("global", 0), "global", "9"), (("gpu_shared", 6), "gpu_shared", "6")],
+)
+def test_threads_of_gpus_are_the_users_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, threads: tuple[str, int] | None, mode: str, count: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
+    monkeypatch.setattr(process_environment.os, "environ", variables)
+    process_environment.prepare(device="gpu", visible_gpus=None, gpu_threads=threads)
+    assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
+
+
+def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
+    script = (
+        "import sys; from benchmarks import process_environment as environment; "
+        "environment.prepare(device='cpu', visible_gpus=None); environment.import_tensorflow(); "
+        "assert not {'matplotlib', 'scipy'} & set(sys.modules); import matplotlib, scipy.stats"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
 def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:

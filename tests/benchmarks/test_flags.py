@@ -28,6 +28,13 @@ def test_an_unset_flag_is_none() -> None:
         (["--use_nccl=True"], "use_nccl", True),
         (["--use_nccl", "True"], "use_nccl", True),
         (["--distortions", "False"], "distortions", False),
+        (["--xla"], "xla", "jit"),
+        (["--xla=jit"], "xla", "jit"),
+        (["--xla", "jit"], "xla", "jit"),
+        (["--xla", "True"], "xla", "jit"),
+        (["--xla=False"], "xla", "off"),
+        (["--noxla"], "xla", "off"),
+        (["--xla", "--forward_only"], "xla", "jit"),
         (["--data_format=nhwc"], "data_format", "NHWC"),
         (["--variable_update=REPLICATED"], "variable_update", "replicated"),
     ],
@@ -84,7 +91,8 @@ def test_flags_that_the_peer_has_are_of_its_type() -> None:
         peer = {row["flag"]: types[row["type"]] for row in csv.DictReader(file)}
     common = [flag for flag in TABLE if flag.name in peer]
     assert len(common) >= 20
-    assert {flag.name: flag.kind for flag in common} == {flag.name: peer[flag.name] for flag in common}
+    kinds = {flag.name: bool if flag.boolean else flag.kind for flag in common}
+    assert kinds == {flag.name: peer[flag.name] for flag in common}
 
 
 @pytest.mark.parametrize("name", flags.presets())

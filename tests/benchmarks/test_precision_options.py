@@ -1,11 +1,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.errors import UsageError
-from benchmarks.precision_options import resolve
+from benchmarks.precision_options import Computing, LossScaling, resolve
+from variable_mgr.modifiers import Modifiers
+
+_FLAGS = (
+    "precision",
+    "use_fp16",
+    "fp16_loss_scale",
+    "fp16_enable_auto_loss_scale",
+    "fp16_inc_loss_scale_every_n",
+    "check_precision",
+    "xla",
+    "xla_compile",
+    "conv1x1_as_matmul",
+    "forward_only",
+)
+
+
+def _resolve(flags: dict[str, Any], **how: Any) -> tuple[Computing, tuple[str, ...]]:
+    usual = {"on_gpu": False, "manager": "replicated", "modifiers": Modifiers(), "data_format": "NHWC"}
+    return resolve({**dict.fromkeys(_FLAGS), **flags}, **{**usual, **how})
 
 
 def _cpu(tmp_path: Path, flags: str) -> Path:
@@ -14,23 +34,66 @@ def _cpu(tmp_path: Path, flags: str) -> Path:
     return path
 
 
-def test_float32_is_the_default() -> None:
-    assert resolve({"precision": None}, on_gpu=False, divides_layers=True) == ("fp32", ())
+def test_float32_without_xla_is_the_default() -> None:
+    assert _resolve({}, modifiers=Modifiers(fc_model_parallel=True)) == (Computing(), ())
 
 
-def test_a_cpu_without_bfloat16_is_told(tmp_path: Path) -> None:
-    given = {"precision": "bf16"}
-    slow = resolve(given, on_gpu=False, divides_layers=False, cpuinfo=_cpu(tmp_path, "sse2 avx2"))
-    assert slow[0] == "bf16" and "no instructions for bfloat16" in slow[1][0]
-    assert resolve(given, on_gpu=True, divides_layers=False, cpuinfo=_cpu(tmp_path, "sse2"))[1] == ()
-    for flags in ("sse2 avx512_bf16", "amx_bf16"):
-        assert resolve(given, on_gpu=False, divides_layers=False, cpuinfo=_cpu(tmp_path, flags)) == ("bf16", ())
-    assert resolve(given, on_gpu=False, divides_layers=False, cpuinfo=tmp_path / "nothing") == ("bf16", ())
+@pytest.mark.parametrize(
+    ("precision", "instructions", "name"), [("bf16", "amx_bf16", "bfloat16"), ("fp16", "avx512_fp16", "float16")]
+)
+def test_a_cpu_without_instructions_is_told(tmp_path: Path, precision: str, instructions: str, name: str) -> None:
+    flags = {"precision": precision}
+    slow, (notice,) = _resolve(flags, cpuinfo=_cpu(tmp_path, "sse2 avx2"))
+    assert slow.precision == precision and f"no instructions for {name}" in notice
+    assert _resolve(flags, on_gpu=True, cpuinfo=_cpu(tmp_path, "sse2"))[1] == ()
+    assert _resolve(flags, cpuinfo=_cpu(tmp_path, f"sse2 {instructions}"))[1] == ()
+    assert _resolve(flags, cpuinfo=tmp_path / "nothing")[1] == ()
 
 
-def test_what_is_not_to_be_had_is_refused() -> None:
-    with pytest.raises(UsageError, match="tf32 is a mode of NVIDIA GPUs"):
-        resolve({"precision": "tf32"}, on_gpu=False, divides_layers=False)
-    assert resolve({"precision": "tf32"}, on_gpu=True, divides_layers=True) == ("tf32", ())
-    with pytest.raises(UsageError, match="--fc_model_parallel"):
-        resolve({"precision": "bf16"}, on_gpu=True, divides_layers=True)
+def test_the_peers_spellings_mean_the_same() -> None:
+    assert _resolve({"use_fp16": True}, on_gpu=True)[0] == _resolve({"precision": "fp16"}, on_gpu=True)[0]
+    assert _resolve({"use_fp16": False})[0].precision == "fp32"
+    computing, (notice,) = _resolve({"xla_compile": True})
+    assert computing == _resolve({"xla": "jit"})[0] and "understood as --xla=jit" in notice
+
+
+def test_float16_scales_the_loss() -> None:
+    def scaling(**flags: Any) -> LossScaling | None:
+        return _resolve({"precision": "fp16", **flags}, on_gpu=True)[0].loss_scaling
+
+    assert scaling() == LossScaling(128.0)
+    assert scaling(fp16_loss_scale=64.0) == LossScaling(64.0)
+    assert scaling(fp16_enable_auto_loss_scale=True) == LossScaling(2.0**15, 1000)
+    changing = {"fp16_enable_auto_loss_scale": True, "fp16_loss_scale": 8.0, "fp16_inc_loss_scale_every_n": 5}
+    assert scaling(**changing) == LossScaling(8.0, 5)
+    assert scaling(forward_only=True) is None
+    assert _resolve({"precision": "bf16"}, on_gpu=True)[0].loss_scaling is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "how", "message"),
+    [
+        ({"precision": "tf32"}, {}, "tf32 is a mode of NVIDIA GPUs"),
+        ({"precision": "bf16"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),
+        ({"xla": "jit"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),
+        ({"use_fp16": True, "precision": "bf16"}, {}, "contradict"),
+        ({"use_fp16": False, "precision": "fp16"}, {}, "contradict"),
+        ({"xla": "off", "xla_compile": True}, {}, "contradict"),
+        ({"fp16_loss_scale": 2.0}, {}, "--fp16_loss_scale: only gradients in float16 are scaled"),
+        ({"precision": "fp16", "fp16_loss_scale": 2.0, "forward_only": True}, {}, "and train"),
+        ({"precision": "fp16", "fp16_inc_loss_scale_every_n": 2}, {}, "acts only with --fp16_enable_auto"),
+        ({"precision": "fp16", "fp16_enable_auto_loss_scale": True}, {"manager": "local_sgd"}, "its own way"),
+        (
+            {"precision": "fp16", "fp16_enable_auto_loss_scale": True},
+            {"modifiers": Modifiers(asynchronous=True)},
+            "its own way",
+        ),
+        ({"conv1x1_as_matmul": True}, {"data_format": "NCHW"}, "--data_format=NHWC"),
+        ({"check_precision": True}, {}, "compares another precision with fp32"),
+        ({"check_precision": True, "precision": "bf16", "forward_only": True}, {}, "trains twice"),
+        ({"check_precision": True, "precision": "bf16"}, {"modifiers": Modifiers(asynchronous=True)}, "trains twice"),
+    ],
+)
+def test_what_is_not_to_be_had_is_refused(flags: dict[str, Any], how: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _resolve(flags, **how)

@@ -56,6 +56,28 @@ def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_bench: RunBenc
     assert "staleness" not in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("manager", "tasks"),
+    [
+        ("parameter_server", "ps:2,worker:2"),
+        ("distributed_replicated", "ps:1,worker:2"),
+        ("collective_all_reduce", "worker:2"),
+        ("distributed_all_reduce", "worker:2"),
+    ],
+)
+def test_workers_leave_out_the_same_updates(run_bench: RunBench, records: Records, manager: str, tasks: str) -> None:
+    """A loss scale that overflows in float16 is halved for all, and weights stay finite and equal."""
+    scaling = ("--use_fp16", "--fp16_enable_auto_loss_scale", "--fp16_loss_scale=4294967296")
+    done = run_bench(*SMALL, *scaling, f"--local_cluster={tasks}", f"--variable_update={manager}", "--num_batches=30")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    scales = record["measurement"]["loss_scales"]
+    assert scales[0] < 2**32 and scales == sorted(scales, reverse=True) and scales[-1] == scales[-2] >= 1
+    assert not record["measurement"]["replica_drift"]
+    assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
+
+
 def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 

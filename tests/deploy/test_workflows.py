@@ -270,7 +270,8 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     ran = script("nightly", "--num_gpus=8")
     assert (ran.status, ran.stdout, ran.stderr) == (0, "", "")
     assert ran.verbs == ["doctor", "sweep", "check", "baseline"]
-    _, sweep, check, promote = ran.commands
+    look, sweep, check, promote = ran.commands
+    assert look == ["doctor", "--noladder"]
     values = flags.parse(sweep[1:], grid.sweep_groups(flags.SWEEP_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "suite": "deploy/gate/nightly.toml",

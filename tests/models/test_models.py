@@ -171,9 +171,10 @@ def test_a_keras_model_built_outside_is_refused() -> None:
 
 
 @every_model
-def test_bfloat16_is_what_layers_compute_in_and_nothing_else(spec: ModelSpec) -> None:
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", tf.bfloat16), ("fp16", tf.float16)])
+def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, precision: str, dtype: tf.DType) -> None:
     with tf.Graph().as_default() as graph:
-        model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, precision="bf16")
+        model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, precision=precision)
         values = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables]
         images = tf.compat.v1.placeholder(tf.float32, (2, spec.image_size, spec.image_size, spec.channels))
         logits, state = model.call(values, images, training=True)
@@ -185,7 +186,7 @@ def test_bfloat16_is_what_layers_compute_in_and_nothing_else(spec: ModelSpec) ->
     kernels = [
         o for o in graph.get_operations() if o.type in ("Conv2D", "MatMul") and not o.name.startswith("gradients")
     ]
-    assert [o.outputs[0].dtype for o in kernels] == [tf.bfloat16] * (len(kernels) - 1) + [tf.float32], "logits"
+    assert [o.outputs[0].dtype for o in kernels] == [dtype] * (len(kernels) - 1) + [tf.float32], "logits"
     norms = [o for o in graph.get_operations() if o.type == "FusedBatchNormV3"]
-    assert {o.inputs[0].dtype for o in norms} <= {tf.bfloat16} and {o.inputs[1].dtype for o in norms} <= {tf.float32}
+    assert {o.inputs[0].dtype for o in norms} <= {dtype} and {o.inputs[1].dtype for o in norms} <= {tf.float32}
     assert keras.config.dtype_policy().name == "float32", "the next model is not affected"

@@ -106,7 +106,10 @@ GOLDEN_HEADER = (
     "measured_steps,first_step_s,startup_s,loss_first,loss_last,gflop_per_image,sent_bytes_per_step,"
     "peak_host_memory_bytes,tf_version,hardware_key,config_key,"
     "input_wait_share,synthetic_ratio,skipped_records,top_1_accuracy,top_5_accuracy,bare_decode_images_per_sec,"
-    "num_workers,num_ps,num_hosts,slowest_worker,straggler_ratio,busiest_ps_bytes_per_sec"
+    "num_workers,num_ps,num_hosts,slowest_worker,straggler_ratio,busiest_ps_bytes_per_sec,"
+    "step_ms_p999,xla,compile_s,conv1x1_as_matmul,loss_minus_fp32,"
+    "power_watts,images_per_joule,cpu_cores_used,peak_gpu_memory_bytes,"
+    "flops_per_image,measured_peak_tflops,mfu_of_measured_peak"
 )
 
 

@@ -1,0 +1,120 @@
+"""The verb `recommend`: which settings train fastest on this machine? Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks import answers, config, flags, recommend_report, recommend_stages
+from benchmarks.cell_run import CellRunner
+from benchmarks.display import say
+from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.keeping import open_store
+from benchmarks.provenance import of_this_run
+from benchmarks.recommend_finder import Finder, Plan
+from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
+from benchmarks.recommend_report import Answer
+
+_OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+    """Turns flag values (None: not given) into a plan.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+    limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
+    if not limit > 0:
+        raise UsageError(f"--time_limit_seconds={limit} must be above 0.")
+    if values["any_precision"] and (values["precision"] or values["use_fp16"]):
+        raise UsageError("--any_precision tries all precisions, and one is given: drop one of them.")
+    given = {name: value for name, value in values.items() if name not in _OWN and value not in (None, "auto")}
+    given = {"model": "resnet50", **given}
+    usual = config.resolve(flags.unset(given), count_gpus)
+    if usual.cluster:
+        raise UsageError("recommend is about one process, and TF_CONFIG names a cluster: unset it.")
+    fixed = dict(word.removeprefix("--").split("=", 1) for word in flags.words(given))
+    return Plan(
+        fixed=fixed,
+        usual=usual,
+        stages=recommend_stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
+        time_limit_seconds=limit,
+        any_precision=bool(values["any_precision"]),
+        fresh=bool(values["fresh"]),
+        output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
+        output_format=values["output_format"] or "text",
+    )
+
+
+def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
+    """Looks for the best settings, or remembers them, and prints what is known of them.
+
+    Raises:
+        UsageError: results cannot be kept.
+    """
+    provenance = of_this_run(command, on_gpus=plan.usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
+    question = {
+        "what": "recommend",
+        "fixed": plan.fixed,
+        "limit": plan.time_limit_seconds,
+        "usual": plan.usual.to_dict(),
+    }
+    question["stages"] = [dataclasses.asdict(stage) for stage in plan.stages]
+    wanted = answers.key(provenance.identity({}), question)
+    if not plan.fresh and _print_remembered(plan, wanted):
+        return ExitStatus.OK
+    runner = CellRunner(
+        program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
+    )
+    finder = Finder(plan, runner, count_gpus)
+    status = _until_stopped(finder)
+    answer = finder.answer(is_complete=status is ExitStatus.OK)
+    _print(plan, answer, "")
+    if status is not ExitStatus.OK:
+        return status
+    if answer.best is None:
+        return ExitStatus.RUN_FAILED
+    answers.keep(wanted, answer.to_dict())
+    return ExitStatus.OK
+
+
+def _until_stopped(finder: Finder) -> ExitStatus:
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        finder.find()
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+    except Terminated:
+        return ExitStatus.TERMINATED
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return ExitStatus.OK
+
+
+def _print_remembered(plan: Plan, wanted: str) -> bool:
+    known = answers.find(wanted)
+    if known is None:
+        return False
+    try:
+        answer = Answer.from_dict(known[1])
+    except (KeyError, TypeError, AttributeError) as error:
+        answers.ignore(error)
+        return False
+    _print(plan, answer, known[0])
+    return True
+
+
+def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
+    """Prints an answer; `remembered_utc` is when it was found, empty for now."""
+    if plan.output_format == "json":
+        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc or None}))
+        return
+    for line in recommend_report.lines(answer):
+        say(line)
+    if remembered_utc:
+        say(f"Remembered from {remembered_utc} ({answers.path()}); --fresh searches again.")

@@ -1,0 +1,127 @@
+"""What `recommend` tries, stage by stage: each varies a few flags, on top of the best of those before. No TensorFlow.
+
+First what one device computes, then how several exchange their gradients: no stage multiplies with another, since the
+full product would take days.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from benchmarks import grid
+from benchmarks.config import Config
+from benchmarks.grid import Cell
+from benchmarks.precision_options import PRECISIONS, XLA_MODES
+from variable_mgr.algorithms import ALGORITHMS
+
+Texts = Mapping[str, str]
+
+_BATCH_FACTORS = (1, 2, 4, 0.5)
+_CHUNKS = ("0", "2", "8")
+# Flags that say the same in other words.
+_ALSO_SAID_BY = {
+    "precision": ("use_fp16",),
+    "xla": ("xla_compile",),
+    "all_reduce_spec": ("hierarchical_copy", "use_nccl"),
+    "gradient_repacking": ("agg_small_grads_max_bytes",),
+}
+# As a reduction of `replicated` this is what collective_all_reduce does.
+_THE_SAME = "collective"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stage.
+
+    Attributes:
+        title: for a person.
+        choices: flags that are added to those that are fixed and chosen; the first is the default.
+        on_one_device: whether one device suffices to choose.
+    """
+
+    title: str
+    choices: Sequence[Texts]
+    on_one_device: bool
+
+
+def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
+    """Returns the stages; one that has nothing to choose has one choice.
+
+    Args:
+        fixed: flags that the user has given; they are not varied.
+        usual: what these come to.
+        any_precision: whether the arithmetic may change.
+    """
+    one_device = [
+        Stage("layout, precision and compilation", _computing(fixed, usual, any_precision), True),
+        Stage("batch size", _batches(fixed, usual), True),
+    ]
+    managers = _agreeing(_managers(usual), fixed)
+    several = usual.num_devices > 1 and not usual.forward_only
+    chunks = _axis("gradient_repacking", _CHUNKS if several else (), fixed)
+    return [*one_device, Stage("variable manager", managers, False), Stage("gradient repacking", chunks, False)]
+
+
+def cells(
+    stage: Stage, fixed: Texts, chosen: Texts, usual: Config, count_gpus: Callable[[], int]
+) -> list[tuple[Texts, Cell]]:
+    """Returns the choices of a stage that differ, each as a cell: what cannot be run says why."""
+    alone = {"num_gpus": "1"} if stage.on_one_device and usual.num_devices > 1 else {}
+    merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
+    found = grid.cells([{name: [value] for name, value in one.items()} for one in merged], count_gpus)
+    return [(choice, cell) for choice, cell in zip(stage.choices, found, strict=True) if not cell.same_as_before]
+
+
+def _is_fixed(name: str, fixed: Texts) -> bool:
+    return any(alias in fixed for alias in (name, *_ALSO_SAID_BY.get(name, ())))
+
+
+def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
+    """Returns the choices of one flag; the empty one alone if it is fixed, or there is nothing to choose."""
+    return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
+
+
+def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
+    layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != usual.data_format)
+    axes = [
+        _axis("data_format", layouts, fixed),
+        _axis("xla", XLA_MODES, fixed),
+        _axis("conv1x1_as_matmul", ("false", "true") if usual.device == "cpu" else (), fixed),
+        _axis("precision", PRECISIONS if any_precision else (), fixed),
+    ]
+    merged = [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
+    # Convolutions are matrix products only where an image's channels lie side by side.
+    return [one for one in merged if (one.get("data_format"), one.get("conv1x1_as_matmul")) != ("NCHW", "true")]
+
+
+def _batches(fixed: Texts, usual: Config) -> list[Texts]:
+    sizes = dict.fromkeys(str(max(1, int(factor * usual.batch_per_device))) for factor in _BATCH_FACTORS)
+    return _axis("batch_size", sizes, fixed)
+
+
+def _managers(usual: Config) -> list[Texts]:
+    """Returns the managers that train the same model as one device with the whole batch would."""
+    if usual.num_devices == 1:
+        return [{"variable_update": "parameter_server"}, {"variable_update": "replicated"}]
+    places = sorted(("cpu", "gpu"), key=lambda place: place != usual.shared_on)
+    shared = [{"variable_update": "parameter_server", "local_parameter_device": place} for place in places]
+    if usual.forward_only:
+        return [*shared, {"variable_update": "replicated"}]
+    reductions = [spec for spec in ALGORITHMS if spec != _THE_SAME]
+    return [
+        *shared,
+        *({"variable_update": "replicated", "all_reduce_spec": spec} for spec in reductions),
+        {"variable_update": "collective_all_reduce"},
+    ]
+
+
+def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
+    """Returns the choices that contradict nothing that is fixed, without it; the empty one if none is left."""
+    agreeing: list[Texts] = [
+        {name: value for name, value in choice.items() if not _is_fixed(name, fixed)}
+        for choice in choices
+        if all(fixed.get(name, value) == value for name, value in choice.items())
+    ]
+    return agreeing or [{}]

@@ -1,0 +1,146 @@
+"""How fast a step could be, from its arithmetic, the bytes that it moves and what the hardware reaches. No TensorFlow.
+
+Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
+Communications of the ACM 52(4), 2009. A step takes at least the time of its arithmetic at the peak, and at least the
+time of its bytes at the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+from results.record import Record
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Peak:
+    """What hardware was measured to reach.
+
+    Attributes:
+        flops_per_sec: operations per second of a large matrix product, 2 per multiply-add.
+        bytes_per_sec: read and written in a large sum.
+    """
+
+    flops_per_sec: float
+    bytes_per_sec: float
+
+    def times(self, count: int) -> Peak:
+        """Returns what that many of this together reach."""
+        return Peak(flops_per_sec=count * self.flops_per_sec, bytes_per_sec=count * self.bytes_per_sec)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """A step beside what its hardware allows.
+
+    Attributes:
+        flops_per_image: operations of a step, 2 per multiply-add, over its images.
+        bytes_per_image: what a step moves at least, if no tensor stays in a cache, over its images.
+        peak: of all devices together.
+        images_per_sec: what was reached; None if it was not measured.
+    """
+
+    flops_per_image: float
+    bytes_per_image: float
+    peak: Peak
+    images_per_sec: float | None = None
+
+    @property
+    def flops_per_byte(self) -> float:
+        """Returns the arithmetic intensity."""
+        return self.flops_per_image / self.bytes_per_image
+
+    @property
+    def limit(self) -> Literal["arithmetic", "memory"]:
+        """Returns which of the two takes longer."""
+        needed = self.peak.flops_per_sec / self.peak.bytes_per_sec
+        return "arithmetic" if self.flops_per_byte >= needed else "memory"
+
+    @property
+    def most_images_per_sec(self) -> float:
+        """Returns the bound of the roofline."""
+        return min(
+            self.peak.flops_per_sec / self.flops_per_image,
+            self.peak.bytes_per_sec / self.bytes_per_image,
+        )
+
+    @property
+    def mfu(self) -> float | None:
+        """Returns the arithmetic done over what the peak allows in the same time."""
+        if self.images_per_sec is None:
+            return None
+        return self.images_per_sec * self.flops_per_image / self.peak.flops_per_sec
+
+    @property
+    def share_of_bound(self) -> float | None:
+        """Returns what was reached over the bound; above 1 where tensors stay in caches between operations."""
+        return None if self.images_per_sec is None else self.images_per_sec / self.most_images_per_sec
+
+    def sentences(self) -> list[str]:
+        """Returns what a step needs, what that allows, and what was reached."""
+        rates = f"{amount(self.peak.flops_per_sec, 'FLOP/s')} and {amount(self.peak.bytes_per_sec, 'B/s')}"
+        found = [
+            f"A step does {amount(self.flops_per_image, 'FLOP')} per image and moves at least "
+            f"{amount(self.bytes_per_image, 'B')}, unless tensors stay in caches: "
+            f"{self.flops_per_byte:.0f} operations per byte.",
+            f"At {rates} that allows at most {_rate(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
+        ]
+        if self.images_per_sec is None or self.share_of_bound is None or self.mfu is None:
+            return found
+        reached = f"It reached {_rate(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
+        if self.limit == "memory":
+            reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
+        found.append(reached)
+        if self.share_of_bound > 1:
+            found.append(_why_above(self.limit))
+        return found
+
+
+def _why_above(limit: str) -> str:
+    if limit == "memory":
+        return "More than all is possible: tensors stayed in caches between operations, so the memory did not limit."
+    return (
+        "More than all means that the peak was measured while the machine was busy or slower: measure it again; or "
+        "that convolutions needed fewer multiplications than are counted (Winograd)."
+    )
+
+
+def devices_with_a_peak(
+    device: str, *, num_devices: int, virtual_gpus: int = 1, num_workers: int = 1, num_hosts: int = 1
+) -> int:
+    """Returns how many times the measured peak a run could use: physical GPUs, or hosts, whose CPU devices share it.
+
+    Args:
+        device: `cpu` or `gpu`.
+        num_devices: of a worker.
+        virtual_gpus: logical GPUs per physical one.
+        num_workers: processes that train.
+        num_hosts: that they are on.
+    """
+    return num_hosts if device == "cpu" else num_workers * math.ceil(num_devices / virtual_gpus)
+
+
+def mfu_lines(record: Record) -> list[str]:
+    """Returns a run's model FLOP utilisation as a line of text, if the peak is known."""
+    share, tflops = record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
+    if share is None or tflops is None:
+        return []
+    peak = amount(1e12 * tflops, "FLOP/s")
+    precision = record.config["precision"]
+    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision})"]
+
+
+def amount(value: float, unit: str) -> str:
+    """Returns a number with three digits and its unit in thousands, millions and so on: 23.1 GFLOP."""
+    rounded = float(f"{value:.3g}")
+    if rounded < 1:
+        return f"{rounded:g} {unit}"
+    steps = min(math.floor(math.log10(rounded) / 3), 5)
+    scaled = rounded / 1000**steps
+    return f"{scaled:.{max(0, 2 - math.floor(math.log10(scaled)))}f} {['', 'k', 'M', 'G', 'T', 'P'][steps]}{unit}"
+
+
+def _rate(images_per_sec: float) -> str:
+    return f"{images_per_sec:.1f}" if images_per_sec < 100 else f"{images_per_sec:.0f}"

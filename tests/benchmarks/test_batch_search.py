@@ -1,0 +1,254 @@
+"""The largest batch on simulated memories, and what becomes of `--batch_size=auto`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import answers, batch_trials, cell_run, child_process, command_line, flags, grid, host_memory
+from benchmarks.batch_search import Found, Probed, largest_that_fits
+from benchmarks.config import Config
+from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
+from benchmarks.grid import Cell
+from results.record import Record, Status
+from tests.conftest import Finished
+from tests.results.conftest import fake_run
+
+MEGABYTE = 2**20
+
+
+class Memory:
+    """Holds a run of a batch if its fixed part and its images find room."""
+
+    def __init__(self, room: int, *, fixed: int = 500, per_image: int = 10, tells: bool = True) -> None:
+        self._room, self._fixed, self._per_image, self._tells = room, fixed, per_image, tells
+        self.tried: list[int] = []
+
+    def probe(self, images: int) -> Probed:
+        self.tried.append(images)
+        peak = self._fixed + self._per_image * images
+        if peak > self._room:
+            return Probed(False, reason="oom")
+        return Probed(True, peak * MEGABYTE if self._tells else None)
+
+
+@pytest.mark.parametrize("first", [1, 3, 8, 32, 100])
+@pytest.mark.parametrize("truth", [1, 2, 5, 7, 8, 9, 15, 16, 17, 63, 64, 100, 101, 999, 1000, 4000])
+def test_the_largest_is_found_whatever_is_begun_with(first: int, truth: int) -> None:
+    memory = Memory(500 + 10 * truth)
+    found = largest_that_fits(first, memory.probe)
+    multiple = truth // 8 * 8 if truth >= 8 else truth
+    on_the_way = [first * 2**n for n in range(13)] + [first // 2**n for n in range(8)]
+    assert multiple <= found.largest <= truth
+    assert found.largest == multiple or found.largest in on_the_way
+    assert "do not fit: oom" in found.limit
+    assert len(memory.tried) == len(set(memory.tried)) <= 22, "nothing twice"
+
+
+def test_doubling_then_halving_in_multiples_of_eight() -> None:
+    memory = Memory(500 + 10 * 90)
+    assert largest_that_fits(16, memory.probe).largest == 88
+    assert memory.tried == [16, 32, 64, 128, 96, 80, 88]
+
+
+def test_if_not_even_one_fits_that_is_said() -> None:
+    assert largest_that_fits(32, Memory(10).probe) == Found(0, "1 do not fit: oom")
+
+
+def test_there_is_an_end_to_doubling() -> None:
+    memory = Memory(10**9)
+    found = largest_that_fits(100, memory.probe)
+    assert found.largest == memory.tried[-1] == 4096
+    assert "not tried" in found.limit
+    assert largest_that_fits(5000, memory.probe).largest == 5000, "what the model's default is may be more"
+
+
+@pytest.mark.parametrize("per_image", [1, 10, 100, 1000])
+@pytest.mark.parametrize("fixed", [0, 500, 5000])
+def test_the_host_is_never_driven_over_its_room(per_image: int, fixed: int) -> None:
+    room = 10_000
+    memory = Memory(10**9, fixed=fixed, per_image=per_image)
+    found = largest_that_fits(4, memory.probe, room_bytes=room * MEGABYTE)
+    assert max(fixed + per_image * images for images in memory.tried) <= room
+    assert found.largest == memory.tried[-1] or found.largest in memory.tried
+    fitting = (room - fixed) // per_image
+    assert found.largest == min(4096, fitting // 8 * 8 if fitting >= 8 else fitting)
+
+
+def test_what_is_foreseen_is_said_in_numbers() -> None:
+    found = largest_that_fits(8, Memory(10**9).probe, room_bytes=1024 * MEGABYTE)
+    assert found == Found(48, "56 would take about 1.0 GiB of host memory, and 1.0 GiB may be used.")
+
+
+def test_without_peaks_nothing_is_foreseen() -> None:
+    memory = Memory(10**9, tells=False)
+    assert largest_that_fits(8, memory.probe, room_bytes=1.0).largest == 4096
+
+
+class Trials:
+    """Stands for the processes: batches of up to `most` images fit, and what is more ends as is said."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.otherwise = (Status.OUT_OF_MEMORY, "Out of memory")
+        self.cells: list[Cell] = []
+
+    def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
+        self.cells.append(cell)
+        images = cell.config.batch_per_device
+        if images > self.most:
+            return fake_run(status=self.otherwise[0], reason=self.otherwise[1])
+        made = fake_run()
+        peak = (500 + images) * MEGABYTE
+        return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, peak_host_memory_bytes=peak))
+
+
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 2**40)
+    made = Trials(100)
+    monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    return made
+
+
+AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
+
+
+def _resolve(*arguments: str) -> Config:
+    return batch_trials.resolve(flags.parse([*AUTO, *arguments], flags.RUN_FLAGS).values, [], lambda: 0)
+
+
+def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
+    resolved = _resolve("--num_batches=7", "--optimizer=adam", "--check_precision", "--precision=bf16")
+    assert resolved.batch_per_device == 96
+    assert resolved.num_batches == 7, "the run itself is as long as it is told"
+    assert resolved.notices[-1].startswith(
+        "--batch_size=auto: 96 images per device. 104 do not fit: oom. Out of memory"
+    )
+    assert [cell.config.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
+    for cell in trials.cells:
+        assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)
+        assert not any("check_precision" in word for word in cell.arguments)
+    assert "--batch_size=auto: 64 fit, 0.6 GiB of host memory at most" in capsys.readouterr().err
+
+
+def test_auto_is_remembered(trials: Trials) -> None:
+    _resolve()
+    count = len(trials.cells)
+    again = _resolve("--num_batches=5")
+    assert len(trials.cells) == count and again.batch_per_device == 96
+    assert "Found on 20" in again.notices[-1] and str(answers.path()) in again.notices[-1]
+    _resolve("--optimizer=adam")
+    assert len(trials.cells) == 2 * count, "slots take memory, too"
+
+
+def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
+    _resolve()
+    held = json.loads(answers.path().read_text())
+    for entry in held["answers"].values():
+        entry["answer"]["largest"] = "many"
+    answers.path().write_text(json.dumps(held))
+    assert _resolve().batch_per_device == 96
+    assert "'many'" in capsys.readouterr().err
+
+
+def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
+    trials.otherwise = (Status.CRASH, "Ended by signal 9 (Killed); the host's memory may not have sufficed.")
+    assert _resolve().batch_per_device == 96
+
+
+@pytest.mark.parametrize("otherwise", [(Status.CRASH, "Ended by signal 11"), (Status.INTERRUPTED, "")])
+def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, str]) -> None:
+    trials.otherwise = otherwise
+    with pytest.raises(BenchError, match="the trial with 128 images failed"):
+        _resolve()
+    assert not answers.path().exists()
+
+
+def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
+    trials.most = 0
+    with pytest.raises(OutOfMemoryError, match="not even one image fits. 1 do not fit: oom"):
+        _resolve()
+
+
+def test_the_host_keeps_a_fifth_of_its_memory(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1000 * MEGABYTE)
+    trials.most = 10**6
+    assert _resolve().batch_per_device == (800 - 500) // 8 * 8
+
+
+def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="--print_config runs nothing"):
+        command_line.dispatch([*AUTO, "--print_config"])
+    _resolve()
+    count = len(trials.cells)
+    command_line.dispatch([*AUTO, "--print_config"])
+    assert json.loads(capsys.readouterr().out)["batch_per_device"] == 96, "what is remembered can be shown"
+    assert len(trials.cells) == count
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["explain", "replicated", *AUTO], "found by trying"),
+        (["sweep", *AUTO], "Nothing can be run. --batch_size=auto is found by trying"),
+        (["verify", "--batch_size=8"], "no flag --batch_size"),
+        ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
+        (["run", "--batch_size=many"], "'many' is no whole number, and not auto"),
+    ],
+)
+def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        command_line.dispatch(words)
+    assert not trials.cells
+
+
+def test_in_a_grid_auto_is_a_cell_that_cannot_be() -> None:
+    auto, eight = grid.cells([{"batch_size": ["auto", "8"], "device": ["cpu"]}], lambda: 0)
+    assert "found by trying" in auto.why_not and eight.config.batch_per_device == 8
+
+
+def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    assert host_memory.available_bytes(tmp_path) > 100
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("60\n")
+    assert host_memory.available_bytes(tmp_path) > 100
+    (group / "memory.max").write_text("100\n")
+    assert host_memory.available_bytes(tmp_path) == 40
+    (group / "memory.stat").write_text("anon 50\ninactive_file 10\n")
+    assert host_memory.available_bytes(tmp_path) == 50
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/mine\n")
+    (group / "mine").mkdir()
+    (group / "mine/memory.max").write_text("30\n")
+    (group / "mine/memory.current").write_text("9\n")
+    assert host_memory.available_bytes(tmp_path) == 21
+
+
+def test_children_are_the_first_to_be_killed() -> None:
+    program = "print(open('/proc/self/oom_score_adj').read().strip())"
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child_process.run([sys.executable, "-c", program], out, err, 60)
+        out.seek(0)
+        assert out.read().strip() == b"1000"
+
+
+@pytest.mark.slow
+def test_real_trials(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    words = ("--model=mlp", "--device=cpu", "--batch_size=auto", "--num_batches=3", "--output_format=json")
+    done = run_bench(*words, **cache)
+    assert done.status == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["config"]["batch_per_device"] == 4096
+    assert "More than 4096 images are not tried" in done.stderr
+    assert any("--batch_size=auto: 4096 images per device" in warning for warning in record["warnings"])

@@ -1,0 +1,253 @@
+"""Training loops of others: they compute what this suite computes, and are timed and kept alike."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import config, devices, flags
+from benchmarks.errors import UsageError
+from benchmarks.foreign_run import _SGDWithDecay
+from benchmarks.foreign_stepping import _Turns
+from benchmarks.hardware import Gpu, Inventory
+from models import building, specs
+from tests.conftest import Finished
+from variable_mgr.catalog import BASELINES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("model", ["trivial", "mlp", "resnet20"])
+def test_losses_are_those_of_replicated(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], model: str, num_devices: int
+) -> None:
+    chosen = ["--device=cpu", f"--model={model}", f"--num_gpus={num_devices}", "--batch_size=4"]
+    chosen += ["--optimizer=momentum", "--weight_decay=1", "--num_warmup_batches=1", "--num_batches=4"]
+    for loop in ("replicated", *BASELINES):  # each in its process: a second MirroredStrategy meets the first's keys
+        done = run_bench(*chosen, f"--variable_update={loop}")
+        assert done.status == 0, done.stderr
+    measured = [record["measurement"] for record in records()]
+    ours, *others = ([*each["warmup_losses"], *each["losses"]] for each in measured)
+    assert len(set(ours)) == 5, "it must train, or agreeing would say nothing"
+    for loop, losses in zip(BASELINES, others, strict=True):
+        assert losses == pytest.approx(ours, rel=1e-3), loop
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", BASELINES)
+def test_a_run_leaves_a_record_as_every_run(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], loop: str
+) -> None:
+    flags_of_run = ("--device=cpu", "--num_gpus=2", "--model=mlp", "--batch_size=8", "--num_batches=6")
+    done = run_bench(*flags_of_run, f"--variable_update={loop}")
+    assert done.status == 0, done.stderr
+    assert "total images/sec: " in done.stdout
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert record["config"]["variable_update"] == loop
+    assert len(record["measurement"]["step_seconds"]) == 6
+    assert all(seconds > 0 for seconds in record["measurement"]["step_seconds"])
+    assert record["measurement"]["replica_drift"] == 0.0
+    placement = record["placement"]
+    assert "MirroredStrategy" in placement["manager"]
+    weights = 4 * 79_510
+    assert placement["variable_bytes_per_device"] == {"/device:CPU:0": weights, "/device:CPU:1": weights}
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_finite_ends_fit(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
+) -> None:
+    done = run_bench("--device=cpu", "--model=mlp", "--init_learning_rate=1e30", "--variable_update=keras_fit")
+    assert done.status == 4, done.stderr
+    assert "did not end" not in done.stderr
+    (record,) = records()
+    assert record["status"] == "invalid"
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet20"])
+def test_a_model_that_owns_its_variables_begins_as_one_that_does_not(name: str) -> None:
+    options = {"data_format": "NHWC", "num_classes": 10, "seed": 7}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        described = building.build(specs.find(name), **options).variables
+        initial = session.run([variable.initial_value() for variable in described])
+    owning = building.build_owning(specs.find(name), **options)
+    owned = [*owning.keras_model.trainable_variables, *owning.keras_model.non_trainable_variables]
+    assert [variable.path for variable in owned] == [variable.name for variable in described]
+    for variable, value in zip(owned, initial, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_the_application_has_logits_in_the_layout_that_is_asked_for(data_format: str) -> None:
+    model = building.build_application(data_format=data_format, num_classes=1001, seed=1).keras_model
+    assert model.input_shape == ((None, 3, 224, 224) if data_format == "NCHW" else (None, 224, 224, 3))
+    assert model.output_shape == (None, 1001)
+    assert model.layers[-1].activation.__name__ == "linear"
+
+
+def test_decay_goes_through_the_momentum_and_leaves_biases_alone() -> None:
+    model = building.build_owning(specs.find("mlp"), data_format="NHWC", num_classes=10, seed=7)
+    weights = model.keras_model.trainable_variables
+    for weight in weights:
+        weight.assign(tf.ones(weight.shape))
+    optimizer = _SGDWithDecay(model, 0.5, learning_rate=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.zeros(weight.shape), weight) for weight in weights])
+    # 1 - 0.1 * 0.5 = 0.95, then 0.95 - (0.9 * 0.05 + 0.1 * 0.5 * 0.95)
+    for weight in weights:
+        np.testing.assert_allclose(weight.numpy(), 0.8575 if weight.path.endswith("kernel") else 1.0, rtol=1e-6)
+
+
+def _turns(model: SimpleNamespace, times: list[float]) -> _Turns:
+    turns = _Turns(clock=iter(times).__next__)
+    turns.set_model(model)
+    return turns
+
+
+def _model() -> SimpleNamespace:
+    model = SimpleNamespace(stop_training=False, resets=0)
+    model.reset_metrics = lambda: setattr(model, "resets", model.resets + 1)
+    return model
+
+
+def test_fit_waits_for_each_turn_and_the_wait_is_not_timed() -> None:
+    model = _model()
+    turns = _turns(model, [10.0, 13.0, 20.0, 24.0, 30.0, 31.0, 32.0])
+
+    def fit() -> None:
+        for batch in range(9):
+            turns.on_train_batch_end(batch, {"loss": float(batch)})
+            if model.stop_training:
+                return
+
+    thread = _in_thread(lambda: turns.run(fit))
+    taken = [turns.take() for _ in range(2)]
+    assert [(step.seconds, step.loss, step.ended_at) for step in taken] == [(3.0, 0.0, 13.0), (4.0, 1.0, 24.0)]
+    turns.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert model.stop_training and model.resets == 2
+
+
+def test_what_fit_raises_reaches_who_waits() -> None:
+    turns = _turns(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: turns.run(lambda: 1 / 0))
+    with pytest.raises(ZeroDivisionError):
+        turns.take()
+    thread.join(10)
+
+
+def test_fit_that_ends_by_itself_leaves_nobody_waiting() -> None:
+    turns = _turns(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: turns.run(lambda: None))
+    with pytest.raises(RuntimeError, match="ended by itself"):
+        turns.take()
+    thread.join(10)
+
+
+def test_fit_that_was_never_asked_for_a_step_does_not_begin() -> None:
+    turns = _turns(_model(), [0.0] * 9)
+    begun: list[bool] = []
+    thread = _in_thread(lambda: turns.run(lambda: begun.append(True)))
+    turns.stop()
+    thread.join(10)
+    assert not thread.is_alive() and not begun
+
+
+def _in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
+    return config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: gpus)
+
+
+@pytest.mark.parametrize("loop", BASELINES)
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--data_dir=/data",
+        "--data_name=synthetic_host",
+        "--forward_only",
+        "--print_training_accuracy",
+        "--optimizer=adam",
+        "--precision=fp16",
+        "--use_fp16",
+        "--xla",
+        "--xla_compile",
+        "--conv1x1_as_matmul",
+        "--check_precision",
+        "--local_cluster=worker:2",
+        "--local_parameter_device=cpu",
+        "--staged_vars",
+        "--nocross_replica_sync",
+        "--variable_consistency=relaxed",
+        "--all_reduce_spec=pscpu",
+        "--hierarchical_copy",
+        "--gradient_repacking=2",
+        "--agg_small_grads_max_bytes=1000",
+        "--compact_gradient_transfer",
+        "--local_sgd_steps=2",
+        "--fc_model_parallel",
+        "--log_device_placement",
+    ],
+)
+def test_what_such_a_loop_does_not_do_is_refused_with_a_way_out(loop: str, flag: str) -> None:
+    with pytest.raises(UsageError, match=r"(?i)leave|drop one|say ") as refused:
+        _resolve("--device=cpu", f"--variable_update={loop}", flag)
+    assert loop in str(refused.value)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--variable_update=keras_fit", "--model=vgg16"]])
+def test_the_application_is_for_keras_fit_of_resnet50(arguments: list[str]) -> None:
+    with pytest.raises(UsageError, match="--variable_update=keras_fit --model=resnet50"):
+        _resolve("--device=cpu", "--keras_application", *arguments)
+
+
+def test_the_application_is_part_of_the_identity_and_nothing_changed_for_others() -> None:
+    loop = ("--device=cpu", "--variable_update=keras_fit")
+    assert "keras_application" not in _resolve(*loop).key_fields()
+    assert _resolve(*loop, "--keras_application").key_fields()["keras_application"] is True
+
+
+def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
+    loop = ("--device=gpu", "--variable_update=keras_fit")
+    assert _resolve(*loop, gpus=1).data_format == "NCHW"
+    assert _resolve(*loop, "--keras_application", gpus=1).data_format == "NHWC"
+    assert _resolve(*loop, "--keras_application", "--data_format=NCHW", gpus=1).data_format == "NCHW"
+
+
+def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:
+    words = " ".join(run_bench("--help").stdout.split())
+    for loop, meaning in BASELINES.items():
+        assert f"{loop} is {meaning}" in words
+        done = run_bench("explain", f"--variable_update={loop}")
+        assert done.status == 2
+        assert loop in done.stderr and "replicated" in done.stderr
+
+
+def test_virtual_gpus_of_the_eager_runtime_share_the_memory_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    split: dict[str, list[float]] = {}
+    visible: list[list[str]] = []
+    monkeypatch.setattr(devices, "gpu_inventory", lambda: Inventory((Gpu("H200", 10 * 2**30),) * 3))
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second", "third"])
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda gpus, kind: visible.append(gpus))
+    monkeypatch.setattr(
+        tf.config,
+        "set_logical_device_configuration",
+        lambda gpu, parts: split.update({gpu: [part.memory_limit for part in parts]}),
+    )
+    for setting in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
+        monkeypatch.setattr(tf.config.threading, setting, lambda count: None)
+    devices.configure_eager_runtime("gpu", 3, virtual_gpus=2)
+    half = pytest.approx([0.9 * 10 * 1024 / 2] * 2)
+    assert visible == [["first", "second"]]
+    assert split == {"first": half, "second": half}

@@ -1,0 +1,445 @@
+"""Climbing the ladder: with a small program that leaves a record of the rate that it is told, and once in earnest."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import (
+    command_line,
+    doctor_flags,
+    doctor_job,
+    flags,
+    ladder_job,
+    ladder_plan,
+    ladder_roofline,
+    machine_doctor,
+    process_environment,
+    roofline_job,
+)
+from benchmarks.cell_run import CellRunner
+from benchmarks.errors import ExitStatus, Terminated, UsageError
+from benchmarks.ladder import Part
+from benchmarks.observation import Observation
+from benchmarks.roofline import Peak, Roofline
+from results.store import load
+from tests.conftest import Finished
+from tests.results.conftest import fake_run
+
+RunBench = Callable[..., Finished]
+# Stands for run_bench.py: notes its words, and does what a file says of the rung that it recognises.
+FAKE = """
+import json, os, sys, uuid
+from pathlib import Path
+words = sys.argv[1:]
+with open(LOG, "a") as log:
+    log.write(json.dumps(words) + "\\n")
+told = json.loads(Path(TOLD).read_text())
+if words[0] == "data":
+    (Path(words[2]) / "made").write_text("images")
+    print("no space left") if "data" in told else None
+    sys.exit(2 if "data" in told else 0)
+flags = dict(word[2:].split("=", 1) for word in words)
+number = lambda name: int(flags[name])
+rung = (
+    "fixed cost" if flags["model"] == "mlp" and number("batch_size") == 1
+    else "real input" if "data_dir" in flags
+    else "host copy" if "data_name" in flags
+    else "compute" if number("num_gpus") == 1
+    else "more devices" if flags["variable_update"] == "independent" else "exchange"
+)
+does = told.get(rung, 100.0)
+if does == "crash":
+    os.abort()
+if does == "refuse":
+    print("run_bench: This cannot be.", file=sys.stderr)
+    sys.exit(2)
+record = json.loads(TEMPLATE)
+record["derived"] |= {
+    "images_per_sec": does, "images_per_sec_low": 0.999 * does, "images_per_sec_high": 1.001 * does
+}
+record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex}
+record["measurement"]["startup_seconds"] = told.get("startup", 3.0)
+if rung == told.get("slow") and number("time_limit_seconds") < 72:
+    record["measurement"]["step_seconds"] = [9.0] * 4
+    record["derived"] |= {"images_per_sec_low": None, "images_per_sec_high": None}
+with open(Path(flags["output_dir"]) / "results.jsonl", "a") as file:
+    file.write(json.dumps(record) + "\\n")
+"""
+PARTS = [str(part) for part in Part]
+
+
+@dataclasses.dataclass(frozen=True)
+class Climbed:
+    """How a climb ended, what it returned and printed, and the words of each process that it started."""
+
+    status: int
+    found: dict[str, Any]
+    roofline: dict[str, Any] | None
+    out: str
+    commands: list[list[str]]
+
+    @property
+    def runs(self) -> list[dict[str, str]]:
+        return [dict(w[2:].split("=", 1) for w in words) for words in self.commands if words[0] != "data"]
+
+    @property
+    def rungs(self) -> dict[str, dict[str, Any]]:
+        return {rung["part"]: rung for rung in self.found["rungs"]}
+
+
+def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_job.Plan:
+    """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
+    words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
+    values = flags.unset(flags.parse(words, doctor_flags.DOCTOR_FLAGS).values)
+    return doctor_job.resolve(values, lambda: gpus)
+
+
+ROOFLINE = Roofline(
+    flops_per_image=1e9, bytes_per_image=1e6, peak=Peak(flops_per_sec=2e11, bytes_per_sec=1e12), images_per_sec=100.0
+)
+
+
+def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> ladder_plan.Plan:
+    plan = resolved(tmp_path, *arguments, gpus=gpus).ladder
+    assert plan is not None
+    return plan
+
+
+Climb = Callable[..., Climbed]
+
+
+@pytest.fixture
+def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Climb:
+    """Climbs with the program: `told` is its rate by rung, or `crash`, or `refuse`; `data` is there if that fails."""
+
+    def run(
+        *arguments: str,
+        told: dict[str, Any] | None = None,
+        clock: Iterator[float] | None = None,
+        roofline: tuple[Roofline | None, str] = (None, "there is none"),
+    ) -> Climbed:
+        log, wishes, program = (tmp_path / name for name in ("log", "told", "program.py"))
+        wishes.write_text(json.dumps(told or {}))
+        log.write_text("")
+        constants = {"LOG": str(log), "TOLD": str(wishes), "TEMPLATE": fake_run().to_json()}
+        program.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE)
+        plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments)
+        plan = dataclasses.replace(plan, program=(sys.executable, str(program)))
+        ticks = clock or itertools.repeat(0.0)
+        found, status = ladder_job.run(plan, ["doctor"], lambda: next(ticks), lambda config, rate: roofline)
+        commands = [json.loads(line) for line in log.read_text().splitlines()]
+        return Climbed(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
+
+    return run
+
+
+def test_each_rung_does_what_the_one_before_does_and_more(climb: Climb) -> None:
+    climbed = climb("--variable_update=replicated", "--num_intra_threads=1", "--precision=bf16", "--batch_size=7")
+    assert climbed.status == ExitStatus.OK
+    fixed, compute, devices, exchange, host_copy, real = climbed.runs
+    assert {(run["device"], run["num_intra_threads"]) for run in climbed.runs} == {("cpu", "1")}
+    assert (fixed["model"], fixed["batch_size"], fixed["num_gpus"]) == ("mlp", "1", "1")
+    for run in climbed.runs[1:]:
+        assert (run["model"], run["batch_size"], run["precision"]) == ("resnet20", "7", "bf16")
+    assert (compute["num_gpus"], compute["variable_update"]) == ("1", "independent")
+    assert devices == {**compute, "num_gpus": "2", "time_limit_seconds": devices["time_limit_seconds"]}
+    assert {name for name in exchange if exchange[name] != devices[name]} - {"time_limit_seconds"} == {
+        "variable_update"
+    }
+    assert exchange["variable_update"] == "replicated"
+    own = {"data_name": "synthetic_host", "time_limit_seconds": host_copy["time_limit_seconds"]}
+    assert host_copy == {**exchange, **own}
+    own = {"data_dir": real["data_dir"], "time_limit_seconds": real["time_limit_seconds"]}
+    assert real == {**exchange, **own}
+
+
+def test_records_are_kept_with_a_session_of_their_own(climb: Climb, tmp_path: Path) -> None:
+    climbed = climb()
+    records = load(tmp_path / "out" / "results.jsonl").records
+    assert len(records) == 6 and len({record.identity.session_id for record in records}) == 1
+    assert climbed.out.splitlines()[-1] == f"records: {tmp_path / 'out' / 'results.jsonl'}"
+
+
+def test_rows_come_with_the_sentences_below(climb: Climb) -> None:
+    told = {"fixed cost": 1e6, "exchange": 50.0, "host copy": 50.0, "real input": 40.0}
+    climbed = climb("--variable_update=parameter_server", told=told)
+    lines = climbed.out.splitlines()
+    assert lines[1].startswith("Where does the time go? resnet20, fp32, parameter_server, 2 logical CPU devices")
+    assert [line[:12].strip() for line in lines[4:10]] == PARTS
+    assert "A step of 64 images takes 1600 ms. Of this:" in lines
+    assert "   40%  compute" in lines and "   40%  exchange" in lines and "   20%  real input" in lines
+    assert "    0%  more devices: no measurable cost; noise could hide 0%" in lines
+    assert any(line.startswith("Exchange (40%): without it, at most 67% more images/s.") for line in lines)
+    assert climbed.rungs["exchange"]["added_seconds"]["value"] == pytest.approx(0.64)
+    assert climbed.rungs["exchange"]["share"] == pytest.approx(0.4)
+
+
+def test_json_is_one_object_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], climb: Climb) -> None:
+    assert climb("--output_format=json").out == ""
+    status = machine_doctor.run("json", lambda: [], climb=lambda: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    assert status == 0
+    assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
+
+
+def test_the_roofline_stands_below_and_its_share_is_used(climb: Climb) -> None:
+    told = {"fixed cost": 1e6, "compute": 100.0, "more devices": 100.0, "exchange": 100.0, "real input": 100.0}
+    climbed = climb(told=told, roofline=(ROOFLINE, ""))
+    lines = climbed.out.splitlines()
+    assert lines[lines.index("Compute, on one device, beside its roofline:") + 1 :][:3] == ROOFLINE.sentences()
+    assert "Compute (100%): it reaches 50% of what the device could do at best; there, at most 100% more" in climbed.out
+    assert climbed.roofline is not None and climbed.roofline["share_of_bound"] == 0.5
+    json.dumps(climbed.roofline, allow_nan=False)
+
+
+def test_a_roofline_that_is_exceeded_bounds_nothing(climb: Climb) -> None:
+    climbed = climb(roofline=(dataclasses.replace(ROOFLINE, images_per_sec=300.0), ""))
+    assert "of what the device could do at best" not in climbed.out
+
+
+def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
+    climbed = climb()
+    assert "No roofline: there is none" in climbed.out and climbed.roofline is None
+    assert climbed.status == ExitStatus.OK
+    assert "roofline:" not in climb(told={"compute": "crash"}).out.lower()
+
+
+def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder_roofline, "_measure", os.abort)  # which takes no arguments, and so raises
+    chosen = planned(tmp_path, "--device=cpu").chosen
+    assert ladder_roofline.measure(chosen, 1.0) == (None, "the process that measures it ended before it could say")
+
+
+def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise UsageError("There is no such precision here.")
+
+    monkeypatch.setattr(roofline_job, "measure", refuse)
+    monkeypatch.setattr(process_environment, "prepare", lambda **given: None)
+    monkeypatch.setattr(signal, "signal", lambda *given: None)
+    answers, answer = multiprocessing.Pipe(duplex=False)
+    with answers, answer:
+        ladder_roofline._measure(planned(tmp_path, "--device=cpu").chosen, 1.0, answer)
+        assert answers.recv() == "There is no such precision here."
+
+
+@pytest.mark.parametrize("rung", [part for part in PARTS if part != "real input"])
+def test_a_rung_that_crashes_does_not_end_the_climb(climb: Climb, rung: str) -> None:
+    climbed = climb(told={rung: "crash"})
+    assert climbed.status == ExitStatus.RUN_FAILED
+    assert climbed.rungs[rung]["failed"] and "crash: Ended by signal 6" in climbed.rungs[rung]["reason"]
+    above = climbed.found["rungs"][PARTS.index(rung) + 1]
+    assert above["added_parts"] == [rung, above["part"]]
+
+
+def test_what_cannot_be_run_is_a_row_with_the_reason_and_no_failure(climb: Climb) -> None:
+    climbed = climb(told={"host copy": "refuse", "real input": "refuse"})
+    assert climbed.status == ExitStatus.OK
+    assert climbed.rungs["host copy"] == {"part": "host copy", "failed": False, "reason": "This cannot be."}
+    assert climbed.found["rungs"][3]["share"] is not None, "the step goes as far as the rungs do"
+
+
+def test_one_device_exchanges_nothing(climb: Climb) -> None:
+    climbed = climb("--num_gpus=1", "--variable_update=parameter_server")
+    assert [run["variable_update"] for run in climbed.runs] == ["independent", *["parameter_server"] * 3]
+    for part in ("more devices", "exchange"):
+        assert climbed.rungs[part] == {"part": part, "failed": False, "reason": "there is one device"}
+    assert climbed.status == ExitStatus.OK
+
+
+def test_a_manager_that_exchanges_nothing_has_no_such_rung(climb: Climb) -> None:
+    climbed = climb("--variable_update=independent")
+    assert climbed.rungs["exchange"]["reason"] == "independent exchanges nothing"
+    assert len(climbed.runs) == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("resnet20", []), ("mlp", []), ("trivial", ["--train_images=256"])],
+    ids=lambda model: str(model),
+)
+def test_data_are_made_for_the_model_and_gone_in_the_end(climb: Climb, model: str, words: list[str]) -> None:
+    made_by = {"resnet20": "make-cifar10", "mlp": "make-mnist", "trivial": "make-imagenet"}
+    climbed = climb(f"--model={model}")
+    ((_, command, directory, *more),) = [words for words in climbed.commands if words[0] == "data"]
+    assert (command, more) == (made_by[model], words)
+    assert climbed.runs[-1]["data_dir"] == directory and not Path(directory).exists()
+
+
+def test_the_users_data_are_used_if_there_are_any(climb: Climb, tmp_path: Path) -> None:
+    climbed = climb(f"--data_dir={tmp_path}", told={"real input": 10.0})
+    assert climbed.runs[-1]["data_dir"] == str(tmp_path)
+    assert not any(words[0] == "data" for words in climbed.commands)
+    assert f"--data_dir={tmp_path}' says which stage" in climbed.out
+    assert "data_dir" not in climbed.runs[-2]
+
+
+def test_data_that_cannot_be_made_are_a_failed_rung(climb: Climb) -> None:
+    climbed = climb(told={"data": "fails"})
+    assert climbed.rungs["real input"]["reason"] == "images could not be made: no space left"
+    assert climbed.status == ExitStatus.RUN_FAILED and len(climbed.runs) == 5
+
+
+def _limits(climbed: Climbed) -> list[int]:
+    return [int(run["time_limit_seconds"]) for run in climbed.runs]
+
+
+def test_rungs_share_the_time_that_is_left(climb: Climb) -> None:
+    at = iter([0.0, 0.0, 10.0, 60.0, 90.0, 130.0, 140.0])
+    climbed = climb("--time_limit_seconds=180", told={"startup": 0.5}, clock=at)
+    assert _limits(climbed) == [180 / 6, 170 / 5, 120 / 4, 90 / 3, 50 / 2, 40]
+
+
+def test_no_rung_gets_less_than_an_interval_needs(climb: Climb) -> None:
+    climbed = climb("--time_limit_seconds=6", told={"startup": 60.0})
+    before = 60.0 + 1.0 + 0.2 + 0.15
+    assert _limits(climbed) == [10, *[round(1.5 * (before + 5 * 0.1))] * 5]
+
+
+def test_a_rung_with_too_few_steps_is_run_again_for_as_long_as_it_needs(climb: Climb, tmp_path: Path) -> None:
+    climbed = climb("--time_limit_seconds=60", told={"slow": "compute"})
+    needed = round(1.5 * (3.0 + 1.0 + 0.2 + 0.15 + 5 * 9.0))
+    assert _limits(climbed) == [10, 12, needed, needed, needed, needed, needed]
+    assert climbed.rungs["compute"]["verdict"] == "costs"
+    assert len(list((tmp_path / "out" / "logs").iterdir())) == 7
+
+
+def test_too_few_steps_twice_are_a_row_that_says_so(climb: Climb) -> None:
+    climbed = climb("--time_limit_seconds=60", told={"slow": "compute", "startup": 1e-3})
+    assert _limits(climbed)[1:3] == [12, round(1.5 * (1.0 + 0.2 + 0.15 + 5 * 9.0))]
+    assert climbed.rungs["compute"]["verdict"] == "too few steps"
+    assert "  too few steps" in climbed.out
+
+
+@pytest.mark.parametrize(("stopped_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+@pytest.mark.parametrize("at", [3, 6])
+def test_what_is_known_is_said_when_it_is_stopped(
+    climb: Climb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped_by: type[BaseException], status: int, at: int
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run, calls = CellRunner.run, itertools.count(1)
+
+    def stopped(self: CellRunner, *arguments: Any) -> Any:
+        if next(calls) == at:
+            raise stopped_by
+        return run(self, *arguments)
+
+    monkeypatch.setattr(CellRunner, "run", stopped)
+    climbed = climb()
+    assert climbed.status == status
+    assert [rung["part"] for rung in climbed.found["rungs"]] == PARTS[: at - 1]
+    assert "A step of 64 images takes" in climbed.out
+    assert len(load(tmp_path / "out" / "results.jsonl").records) == at - 1
+    assert not list(tmp_path.glob("run_bench_doctor_*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "device", "count", "at_once"),
+    [
+        ([], 0, "cpu", 2, 1),
+        (["--device=cpu"], 8, "cpu", 2, 1),
+        (["--num_gpus=3", "--device=cpu"], 0, "cpu", 3, 1),
+        ([], 8, "gpu", 8, 8),
+        (["--num_gpus=4"], 8, "gpu", 4, 4),
+        (["--gpus=0,2"], 8, "gpu", 2, 2),
+        ([], 1, "gpu", 1, 1),
+        (["--virtual_gpus=2"], 1, "gpu", 2, 1),
+        (["--virtual_gpus=auto", "--num_gpus=2"], 1, "gpu", 2, 1),
+        (["--virtual_gpus=2"], 3, "gpu", 6, 3),
+    ],
+)
+def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: str, count: int, at_once: int) -> None:
+    plan = planned(tmp_path, *arguments, gpus=gpus)
+    assert (plan.chosen.device, plan.chosen.num_devices, plan.at_once) == (device, count, at_once)
+    assert "gpus" not in plan.common, "what is visible is decided by the environment of this process"
+
+
+def test_defaults(tmp_path: Path) -> None:
+    values = flags.unset(flags.parse([], doctor_flags.DOCTOR_FLAGS).values)
+    plan = doctor_job.resolve(values, lambda: 0).ladder
+    assert plan is not None
+    assert (plan.chosen.model, plan.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
+    assert plan.chosen.output_dir == "out/doctor"
+
+
+OF_THE_LADDER = [
+    "--ladder",
+    "--model=vgg16",
+    "--batch_size=3",
+    "--precision=bf16",
+    "--variable_update=replicated",
+    "--data_dir=here",
+    "--time_limit_seconds=5",
+    "--output_dir=there",
+]
+
+
+@pytest.mark.parametrize("given", OF_THE_LADDER)
+def test_flags_of_the_ladder_are_refused_where_there_is_none(given: str) -> None:
+    name = given.split("=")[0]
+    cluster = "--local_cluster=ps:1,worker:2"
+    for where, words in (([cluster], "with a cluster"), (["--noladder"], "with --noladder")):
+        if given == "--ladder" and where == ["--noladder"]:
+            continue
+        with pytest.raises(UsageError, match=f"{name} is about the ladder .* {words} doctor climbs none"):
+            command_line.dispatch(["doctor", "--device=cpu", *where, given])
+
+
+def test_a_cluster_and_a_mere_look_have_no_ladder(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "--noladder").ladder is None
+    values = flags.unset(flags.parse(["--local_cluster=ps:1,worker:2"], doctor_flags.DOCTOR_FLAGS).values)
+    plan = doctor_job.resolve(values, lambda: 0)
+    assert plan.ladder is None and plan.chosen.cluster is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--variable_update=distributed_replicated"], "cluster"),
+        (["--num_gpus=2", "--device=gpu"], "this machine has 0 NVIDIA GPUs"),
+        (["--time_limit_seconds=0"], "--time_limit_seconds=0"),
+        (["--model=resnet51"], "Did you mean 'resnet50'?"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words.replace("?", r"\?")):
+        planned(tmp_path, *arguments)
+
+
+LOUD = Observation("load", "9", True, "End it.")
+
+
+@pytest.mark.parametrize(
+    ("seen", "ended", "status"),
+    [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
+)
+def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
+    assert machine_doctor.run("json", lambda: seen, climb=lambda: ({}, ExitStatus(ended))) == status
+
+
+@pytest.mark.slow
+def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
+    small = ("--device=cpu", "--model=mlp", "--batch_size=8", "--time_limit_seconds=1")
+    done = run_bench("doctor", *small, "--output_format=json", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.status in (0, 3), done.stderr
+    found = json.loads(done.stdout)
+    assert set(found) == {"is_quiet", "observations", "ladder", "roofline"}
+    assert found["roofline"]["images_per_sec"] == found["ladder"]["rungs"][1]["images_per_sec"]["value"]
+    assert [rung["part"] for rung in found["ladder"]["rungs"]] == PARTS
+    assert all(rung["seconds"]["value"] > 0 for rung in found["ladder"]["rungs"])
+    records = load(tmp_path / "out" / "doctor" / "results.jsonl").records
+    assert [record.config["data_name"] for record in records[-2:]] == ["synthetic_host", "mnist"]
+    assert [record.config["num_devices"] for record in records] == [1, 1, 2, 2, 2, 2]

@@ -1,0 +1,310 @@
+"""`recommend` with made-up runs: the rates are known, so it is known what must be found."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import answers, cell_run, command_line, config, flags, recommend_flags, recommend_job
+from benchmarks.config import Config
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.grid import Cell
+from benchmarks.recommend_report import Answer
+from results.record import Record, Status
+from tests.conftest import Finished
+from tests.results.conftest import fake_run
+
+ON_CPU = ("--model=trivial", "--device=cpu")
+Rate = Callable[[Config], float]
+
+
+class Runs:
+    """Stands for the processes: every run reaches the rate of its configuration, or ends as that is said to."""
+
+    def __init__(self, rate: Rate) -> None:
+        self.rate = rate
+        self.failures: dict[str, tuple[Status, str]] = {}
+        self.stops_after: int | None = None
+        self.cells: list[Cell] = []
+
+    def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
+        if self.stops_after is not None and len(self.cells) >= self.stops_after:
+            raise KeyboardInterrupt
+        self.cells.append(cell)
+        chosen = cell.config
+        assert chosen is not None
+        for word, (status, reason) in self.failures.items():
+            if word in cell.arguments:
+                return fake_run(status=status, reason=reason)
+        made = fake_run(step_seconds=[chosen.batch_global / self.rate(chosen)] * chosen.num_batches)
+        measurement = dataclasses.replace(made.measurement, images_per_step=chosen.batch_global)
+        return dataclasses.replace(made, measurement=measurement)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    made = Runs(_rate)
+    monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    return made
+
+
+def _rate(chosen: Config) -> float:
+    """Known rates, the best with NCHW, XLA, a batch of 128 and replicated."""
+    rate = {"NHWC": 100.0, "NCHW": 120.0}[chosen.data_format] * {"off": 1.0, "jit": 1.3}[chosen.xla]
+    rate *= {16: 0.8, 32: 1.0, 64: 1.1, 128: 1.2}.get(chosen.batch_per_device, 0.5)
+    rate *= {"parameter_server": 1.0, "replicated": 1.1, "collective_all_reduce": 0.9}[chosen.variable_update]
+    rate *= {None: 1.0, "pscpu": 1.0, "xring": 1.2}.get(chosen.modifiers.all_reduce_spec, 0.7)
+    return rate * (1.1 if chosen.modifiers.gradient_repacking == 8 else 1.0) * chosen.num_devices
+
+
+def _recommend(*arguments: str) -> ExitStatus:
+    return command_line.dispatch(["recommend", *arguments])
+
+
+def _answer(capsys: pytest.CaptureFixture[str]) -> dict:
+    return json.loads(capsys.readouterr().out)
+
+
+def _best(answer: dict) -> Config:
+    words = shlex.split(answer["command"])
+    assert words[:2] == ["python", "run_bench.py"]
+    return config.resolve(flags.parse(words[2:], flags.RUN_FLAGS).values, lambda: 0)
+
+
+def _varied(runs: Runs, name: str) -> set:
+    return {word for cell in runs.cells for word in cell.arguments if word.startswith(f"--{name}=")}
+
+
+def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _recommend(*ON_CPU, "--optimizer=adam", "--output_format=json") == ExitStatus.OK
+    answer = _answer(capsys)
+    best = _best(answer)
+    assert (best.data_format, best.xla, best.batch_per_device) == ("NCHW", "jit", 128)
+    assert (best.variable_update, best.optimizer, best.precision) == ("replicated", "adam", "fp32")
+    assert answer["best"]["images_per_sec"] == pytest.approx(1.2 * 1.3 * 1.2 * 1.1 * 100)
+    assert [table["title"] for table in answer["tables"]] == [
+        "layout, precision and compilation",
+        "batch size",
+        "variable manager",
+    ]
+    for table in answer["tables"]:
+        rates = [row["images_per_sec"] for row in table["rows"] if row["images_per_sec"] is not None]
+        assert rates == sorted(rates, reverse=True) and len(rates) >= 2
+        assert not any(row["is_close"] for row in table["rows"]), "runs without noise can be told apart"
+    assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
+
+
+def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    _recommend(*ON_CPU)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Layout, precision and compilation, on 1 device:"
+    assert lines[2].split()[:5] == ["1", "156.00", "156.00", "to", "156.00"]
+    assert "--data_format=NCHW --xla=jit" in lines[2]
+    (command,) = (line for line in lines if line.startswith("python run_bench.py"))
+    assert "--model=trivial" in command and "--batch_size=128" in command
+    assert any("--any_precision tries them" in line for line in lines)
+
+
+def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
+    _recommend(*ON_CPU, "--time_limit_seconds=100")
+    for cell in runs.cells:
+        (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
+        assert 1 <= limit <= 97
+        assert cell.config.time_limit_seconds == pytest.approx(limit, abs=0.1)
+
+
+def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--batch_size=64", "--xla_compile=false", "--data_format=NHWC", "--variable_update=replicated")
+    _recommend(*ON_CPU, *given, "--conv1x1_as_matmul=false", "--precision=fp32", "--output_format=json")
+    answer = _answer(capsys)
+    assert set(given) <= set(shlex.split(answer["command"]))
+    assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
+    assert len(answer["tables"][0]["rows"]) == 1
+    assert not [note for note in answer["notes"] if "busy" not in note], "nothing was chosen for the user"
+
+
+def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
+    _recommend(*ON_CPU, "--batch_size=auto")
+    assert _varied(runs, "batch_size") == {f"--batch_size={n}" for n in (16, 32, 64, 128)}
+
+
+def test_precision_is_varied_only_if_any_is_fine(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.precision == "bf16" else 1)
+    _recommend(*ON_CPU)
+    assert _varied(runs, "precision") == set()
+    capsys.readouterr()
+    _recommend(*ON_CPU, "--any_precision", "--output_format=json")
+    answer = _answer(capsys)
+    assert _best(answer).precision == "bf16"
+    assert any("bf16 changes the arithmetic" in note for note in answer["notes"])
+    reasons = {row["reason"] for row in answer["tables"][0]["rows"] if "--precision=tf32" in row["arguments"]}
+    assert reasons and all("a CPU has none" in reason for reason in reasons)
+    with pytest.raises(UsageError, match="drop one"):
+        _recommend(*ON_CPU, "--any_precision", "--precision=bf16")
+
+
+def test_several_devices_choose_how_gradients_travel(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    _recommend(*ON_CPU, "--num_gpus=2", "--output_format=json")
+    answer = _answer(capsys)
+    best = _best(answer)
+    assert (best.num_devices, best.variable_update, best.modifiers.all_reduce_spec) == (2, "replicated", "xring")
+    assert best.modifiers.gradient_repacking == 8
+    assert (best.data_format, best.xla, best.batch_per_device) == ("NCHW", "jit", 128)
+    assert [table["devices"] for table in answer["tables"]] == [1, 1, 2, 2]
+    managers = answer["tables"][2]["rows"]
+    (nccl,) = (row for row in managers if "--all_reduce_spec=nccl" in row["arguments"])
+    assert nccl["images_per_sec"] is None and "cannot run: nccl moves data between NVIDIA GPUs" in nccl["reason"]
+    assert len([row for row in managers if row["images_per_sec"]]) >= 8
+
+
+def test_what_reduces_nothing_is_not_repacked(runs: Runs) -> None:
+    runs.rate = lambda chosen: 200.0 if chosen.variable_update == "parameter_server" else 100.0
+    _recommend(*ON_CPU, "--num_gpus=2", "--xla=off", "--batch_size=8")
+    assert _varied(runs, "gradient_repacking") == set()
+
+
+def test_other_managers_are_taken_as_they_are(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.rate = lambda chosen: 100.0 + chosen.batch_per_device
+    _recommend(*ON_CPU, "--num_gpus=2", "--variable_update=local_sgd", "--output_format=json")
+    answer = _answer(capsys)
+    assert _varied(runs, "variable_update") == {"--variable_update=local_sgd"}
+    assert answer["tables"][-1]["devices"] == 2, "and measured on all devices in the end"
+
+
+def test_what_fails_is_a_row_with_its_reason(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.failures["--batch_size=128"] = (Status.OUT_OF_MEMORY, "Out of memory: it asked\nfor much")
+    _recommend(*ON_CPU, "--output_format=json")
+    answer = _answer(capsys)
+    assert _best(answer).batch_per_device == 64
+    (row,) = (row for row in answer["tables"][1]["rows"] if row["arguments"] == ["--batch_size=128"])
+    assert row["reason"] == "oom: Out of memory: it asked for much" and row["images_per_sec"] is None
+
+
+def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.failures["--model=trivial"] = (Status.CRASH, "no such thing")
+    assert _recommend(*ON_CPU) == ExitStatus.RUN_FAILED
+    out = capsys.readouterr().out
+    assert "Nothing could be measured" in out and "python run_bench.py" not in out
+    assert not answers.path().exists(), "a failure is not kept"
+
+
+def test_who_cannot_be_told_apart_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    count = iter(range(10**6))
+    runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
+    _recommend(*ON_CPU, "--batch_size=8", "--xla=off")
+    out = capsys.readouterr().out
+    assert "In variable manager, the best is within the noise of this one: --variable_update=" in out
+    assert "In layout, precision and compilation, the best is within the noise of" in out
+    assert "~ cannot be told from the first" in out
+
+
+def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    _recommend(*ON_CPU)
+    first, count = capsys.readouterr().out, len(runs.cells)
+    assert _recommend(*ON_CPU) == ExitStatus.OK
+    again = capsys.readouterr().out
+    assert len(runs.cells) == count, "nothing was run"
+    assert again.startswith(first.rstrip("\n")) and "Remembered from 20" in again and "--fresh" in again
+    _recommend(*ON_CPU, "--output_format=json")
+    assert _answer(capsys)["remembered_utc"].startswith("20")
+    _recommend(*ON_CPU, "--fresh")
+    assert len(runs.cells) == 2 * count
+    _recommend(*ON_CPU, "--optimizer=adam")
+    assert len(runs.cells) > 2 * count, "that is another question"
+    _recommend(*ON_CPU, "--optimizer=adam")
+    assert "Remembered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format_version": 99, "answers": {}}', '{"format_version": 1}'])
+def test_a_damaged_cache_is_ignored_with_a_sentence(
+    runs: Runs, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    answers.path().parent.mkdir(parents=True)
+    answers.path().write_text(damage)
+    assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
+    assert "cannot be read" in capsys.readouterr().err and runs.cells
+    capsys.readouterr()
+    _recommend(*ON_CPU, "--batch_size=8")
+    shown = capsys.readouterr()
+    assert "Remembered" in shown.out and "cannot be read" not in shown.err, "the new answer has mended it"
+
+
+def test_a_damaged_answer_is_ignored_too(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    _recommend(*ON_CPU, "--batch_size=8")
+    held = json.loads(answers.path().read_text())
+    for entry in held["answers"].values():
+        del entry["answer"]["tables"]
+    answers.path().write_text(json.dumps(held))
+    count = len(runs.cells)
+    capsys.readouterr()
+    assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
+    assert len(runs.cells) == 2 * count and "is ignored" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
+    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
+    assert "cannot be kept in /proc/nowhere" in capsys.readouterr().err
+
+
+def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.stops_after = 4
+    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.INTERRUPTED
+    answer = _answer(capsys)
+    assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(130)
+    assert {row["reason"] for row in answer["tables"][0]["rows"]} >= {"", "not run"}
+    assert not answers.path().exists(), "half an answer is not kept"
+    runs.cells.clear()
+    assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
+    assert "Interrupted; the best until then:" in capsys.readouterr().out
+    runs.cells.clear()
+    runs.stops_after = 0
+    assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
+    assert "Interrupted before anything was measured." in capsys.readouterr().out
+
+
+def test_an_answer_survives_json(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    _recommend(*ON_CPU, "--output_format=json")
+    answer = _answer(capsys)
+    assert Answer.from_dict(answer).to_dict() == {k: v for k, v in answer.items() if k != "remembered_utc"}
+
+
+def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {"worker": ["a:1", "b:1"]}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": tasks, "task": {"type": "worker", "index": 0}}))
+    with pytest.raises(UsageError, match="unset it"):
+        _recommend(*ON_CPU, "--variable_update=collective_all_reduce")
+
+
+def test_a_time_limit_is_above_zero() -> None:
+    values = flags.unset(flags.parse(["--time_limit_seconds=0"], recommend_flags.RECOMMEND_FLAGS).values)
+    with pytest.raises(UsageError, match="--time_limit_seconds=0.0 must be above 0"):
+        recommend_job.resolve(values, lambda: 0)
+
+
+@pytest.mark.slow
+def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    fixed = ("--device=cpu", "--model=mlp", "--data_format=NHWC", "--xla=off", "--conv1x1_as_matmul=false")
+    arguments = ("recommend", *fixed, "--time_limit_seconds=60", "--output_format=json", "--variable_update=replicated")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = run_bench(*arguments, **cache)
+    assert done.status == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (table,) = answer["tables"]
+    assert {word for row in table["rows"] for word in row["arguments"]} == {
+        f"--batch_size={n}" for n in (50, 100, 200, 400)
+    }
+    assert answer["best"]["images_per_sec"] > 0
+    assert (tmp_path / "out" / "recommend" / "results.jsonl").exists()
+    assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
+    pasted = run_bench(*shlex.split(answer["command"])[2:], "--num_batches=2")
+    assert pasted.status == 0, pasted.stderr

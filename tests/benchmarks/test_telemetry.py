@@ -1,0 +1,436 @@
+"""Clocks, power and memory: made-up drivers, counters and clocks, and a thread that nobody waits for."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from benchmarks import nvml, telemetry
+from benchmarks.cpu_energy import PackageCounters
+from benchmarks.resource_lines import resource_lines, startup_line
+from benchmarks.run_log import RunLog
+from benchmarks.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
+from benchmarks.worker_reports import WorkerReport, together
+from results.measurement import POWER_LIMIT, Derived, Measurement, derive
+from tests.conftest import Finished
+from tests.results.test_record import make_record
+
+HEAT = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+CAP = pynvml.nvmlClocksThrottleReasonSwPowerCap
+LAST = 4  # of the moments 0 to 4 seconds
+Answers = dict[str, Any]
+
+
+class Driver:
+    """A driver with equal GPUs. An answer may be a list, one per moment; None in it, or no answer, is refused."""
+
+    NVMLError = pynvml.NVMLError
+
+    def __init__(self, count: int = 1, **answers: Any) -> None:
+        self.moment = 0
+        self.is_open = False
+        self.answers: Answers = {
+            "nvmlDeviceGetMigMode": (0, 0),
+            "nvmlDeviceGetClockInfo": 1980,
+            "nvmlDeviceGetTemperature": [50, 55, 60, 62, 61],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0,
+            "nvmlDeviceGetUtilizationRates": types.SimpleNamespace(gpu=90),
+            "nvmlDeviceGetMemoryInfo": [types.SimpleNamespace(used=n * 2**30) for n in (3, 5, 4, 4, 4)],
+            "nvmlDeviceGetPowerUsage": [100_000, 300_000, 300_000, 300_000, 100_000],
+            "nvmlDeviceGetTotalEnergyConsumption": [7_000, 0, 0, 0, 1_007_000],
+        } | answers
+        self._count = count
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvmlDeviceGet") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
+            return lambda handle, *which: self._answer(name, handle)
+        return getattr(pynvml, name)
+
+    def _answer(self, name: str, handle: int) -> Any:
+        assert self.is_open
+        answer = f"GPU-{handle}-uuid" if name == "nvmlDeviceGetUUID" else self.answers.get(name)
+        if isinstance(answer, list):
+            answer = answer[self.moment]
+        if answer is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return answer
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the driver's name
+        self.is_open = True
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.is_open = False
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return self._count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+
+def watch(driver: Driver | None = None, root: Path = Path("/nowhere"), energy_of: str = GPU_ONLY) -> Any:
+    """Returns the summary of samples at 0, 1, 2, 3 and 4 seconds; the process uses 1.5 cores."""
+    driver = driver or Driver(count=0)
+
+    def pause(seconds: float) -> bool:
+        assert seconds == 1.0
+        driver.moment += 1
+        return driver.moment == LAST
+
+    with nvml.opened({}, driver) as opened:
+        sources = Sources(
+            opened.gpus,
+            root,
+            clock=lambda: 100.0 + driver.moment,
+            cpu_seconds=lambda: 7.0 + 1.5 * driver.moment,
+        )
+        watched = Telemetry(sources, energy_of=energy_of, pause=pause)
+        watched.run()
+        return watched.summary()
+
+
+def test_what_a_gpu_did_is_summed_up() -> None:
+    seen = watch(Driver())
+    assert (seen["window_seconds"], seen["samples"], seen["cpu_cores_used"]) == (4.0, 5, 1.5)
+    assert seen["gpus"] == [
+        {
+            "index": 0,
+            "uuid": "GPU-0-uuid",
+            "clock_mhz": {"min": 1980, "mean": 1980.0, "max": 1980},
+            "clock_mhz_by_half": [1980.0, 1980.0],
+            "temperature_celsius": {"min": 50, "mean": 57.6, "max": 62},
+            "busy_share": {"min": 0.9, "mean": pytest.approx(0.9), "max": 0.9},
+            "slowed_shares": {},
+            "power_watts": {"min": 100.0, "mean": 220.0, "max": 300.0},
+            "energy_joules": 1000.0,
+            "peak_memory_bytes": 5 * 2**30,
+        }
+    ]
+    assert (seen["energy_of"], seen["mean_watts"]) == (GPU_ONLY, {"GPU-0-uuid": 250.0})
+
+
+def test_without_a_counter_power_is_integrated() -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetTotalEnergyConsumption=None))["gpus"]
+    assert gpu["energy_joules"] == 200 + 300 + 300 + 200
+
+
+def test_a_counter_that_began_anew_is_not_used() -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetTotalEnergyConsumption=[9_000_000, 0, 0, 0, 5_000]))["gpus"]
+    assert gpu["energy_joules"] == 1000
+
+
+def test_shares_are_of_the_samples_that_tell() -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetCurrentClocksThrottleReasons=[0, CAP, CAP | HEAT, CAP, None]))["gpus"]
+    assert gpu["slowed_shares"] == {"heat (driver)": 0.25, POWER_LIMIT: 0.75}
+
+
+def test_halves_show_a_clock_that_falls() -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetClockInfo=[1980, 1960, 1700, 1510, 1490]))["gpus"]
+    assert gpu["clock_mhz_by_half"] == [1970.0, 1500.0]
+
+
+@pytest.mark.parametrize("gone_at", range(LAST + 1))
+def test_a_gpu_that_is_lost_has_no_energy(gone_at: int) -> None:
+    driver = Driver()
+    driver.answers = {
+        name: ([*answer] if isinstance(answer, list) else [answer] * 5)[:gone_at] + [None] * (5 - gone_at)
+        for name, answer in driver.answers.items()
+    }
+    seen = watch(driver)
+    (gpu,) = seen["gpus"]
+    assert gpu["energy_joules"] is None
+    assert seen["mean_watts"] == {"GPU-0-uuid": None}
+    assert (gpu["clock_mhz"] is None) == (gone_at == 0)
+
+
+def test_a_gpu_that_tells_nothing_is_no_error() -> None:
+    driver = Driver()
+    driver.answers.clear()
+    (gpu,) = watch(driver)["gpus"]
+    assert {name: value for name, value in gpu.items() if value} == {
+        "uuid": "GPU-0-uuid",
+        "clock_mhz_by_half": [None, None],
+    }
+
+
+def test_a_gpu_of_which_others_have_a_part_tells_nothing_of_ours_alone() -> None:
+    (gpu,) = watch(Driver(nvmlDeviceGetMigMode=(1, 1)))["gpus"]
+    assert gpu["clock_mhz"] and gpu["temperature_celsius"]
+    assert {gpu[name] for name in ("power_watts", "energy_joules", "busy_share", "peak_memory_bytes")} == {None}
+
+
+def test_a_gpu_that_stands_twice_counts_once() -> None:
+    driver = Driver(count=3)
+    with nvml.opened({"CUDA_VISIBLE_DEVICES": "1,1,0"}, driver) as opened:
+        assert Sources(opened.gpus).names == ["GPU-1-uuid", "GPU-0-uuid"]
+
+
+def test_gpus_are_found_by_their_uuid() -> None:
+    driver = Driver(count=3)
+    with nvml.opened({"CUDA_VISIBLE_DEVICES": "GPU-2-uu,GPU-0-uuid"}, driver) as opened:
+        assert [gpu.index for gpu in opened.gpus] == [2, 0]
+    with nvml.opened({"CUDA_VISIBLE_DEVICES": "GPU-9-uuid"}, driver) as opened:
+        assert [gpu.index for gpu in opened.gpus] == [0], "unknown: assumed to be there"
+
+
+def test_the_driver_is_closed_again() -> None:
+    driver = Driver()
+    watch(driver)
+    assert not driver.is_open
+
+
+def test_too_short_a_window_knows_no_energy(tmp_path: Path) -> None:
+    package(tmp_path, "intel-rapl:0", "package-0", 5)
+    driver, ticks = Driver(), iter((0.0, 0.5))
+
+    def pause(seconds: float) -> bool:
+        driver.moment = LAST
+        return True
+
+    with nvml.opened({}, driver) as opened:
+        watched = Telemetry(Sources(opened.gpus, tmp_path, clock=lambda: next(ticks)), energy_of=GPU_ONLY, pause=pause)
+        watched.run()
+        seen = watched.summary()
+    assert (seen["gpus"][0]["energy_joules"], seen["cpu_package_joules"]) == (None, None)
+    assert seen["mean_watts"] == {"GPU-0-uuid": None}
+    assert seen["gpus"][0]["peak_memory_bytes"] == 4 * 2**30
+
+
+# The CPU packages.
+
+
+def package(root: Path, zone: str, name: str, microjoules: int | str, size: int | None = 1_000_000) -> Path:
+    folder = root / "sys/class/powercap" / zone
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "name").write_text(f"{name}\n")
+    (folder / "energy_uj").write_text(f"{microjoules}\n")
+    if size is not None:
+        (folder / "max_energy_range_uj").write_text(f"{size}\n")
+    return folder
+
+
+def test_packages_are_summed_and_their_parts_are_not(tmp_path: Path) -> None:
+    for zone, name in (
+        ("intel-rapl:0", "package-0"),
+        ("intel-rapl:0:0", "core"),
+        ("intel-rapl:0:1", "dram"),
+        ("intel-rapl:1", "package-1"),
+        ("intel-rapl:2", "psys"),
+        ("intel-rapl-mmio:0", "package-0"),
+    ):
+        package(tmp_path, zone, name, 3)
+    counters = PackageCounters(tmp_path)
+    assert counters.read() == [3, 3]
+    assert counters.joules([[3, 3], [1_000_003, 3], [1_000_003, 500_003]]) == 1.5
+
+
+def test_a_counter_that_ran_over_goes_on(tmp_path: Path) -> None:
+    package(tmp_path, "intel-rapl:0", "package-0", 0)
+    assert PackageCounters(tmp_path).joules([[900_000], [100_000], [50_000]]) == pytest.approx(0.2 + 0.95)
+
+
+@pytest.mark.parametrize(
+    ("size", "readings"), [(None, [[9], [1]]), (1_000_000, [[1], None, [2]]), (1_000_000, [[1]]), (1_000_000, [])]
+)
+def test_what_is_missing_is_not_guessed(tmp_path: Path, size: int | None, readings: Sequence[list[int] | None]) -> None:
+    package(tmp_path, "intel-rapl:0", "package-0", 0, size)
+    assert PackageCounters(tmp_path).joules(readings) is None
+
+
+def test_one_package_that_may_not_be_read_hides_the_sum(tmp_path: Path) -> None:
+    package(tmp_path, "intel-rapl:0", "package-0", 5)
+    (package(tmp_path, "intel-rapl:1", "package-1", 5) / "energy_uj").unlink()
+    assert PackageCounters(tmp_path).read() is None
+    assert PackageCounters(tmp_path / "none").read() is None
+
+
+def test_a_run_on_cpus_has_the_energy_of_its_hosts_packages(tmp_path: Path) -> None:
+    counter = package(tmp_path, "intel-rapl:0", "package-0", 0, 10**9) / "energy_uj"
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("12345678-9abc\n")
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/statm").write_text("900 200 30 1 0 100 0\n")
+
+    class Growing(Driver):
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "moment":
+                counter.write_text(str(60_000_000 * value))
+
+    seen = watch(Growing(count=0), tmp_path, CPU_PACKAGE)
+    assert seen["cpu_package_joules"] == 240
+    assert (seen["energy_of"], seen["mean_watts"]) == (CPU_PACKAGE, {"12345678": 60.0})
+    assert seen["resident_bytes"]["mean"] == 200 * telemetry.resource.getpagesize()
+    assert watch(Growing(count=0), tmp_path, "")["mean_watts"] == {}, "where others take part that are not seen"
+
+
+# The thread.
+
+
+def test_it_looks_at_once_and_a_last_time_from_its_own_thread() -> None:
+    names: list[str] = []
+
+    def clock() -> float:
+        names.append(threading.current_thread().name)
+        return float(len(names))
+
+    watched = Telemetry(Sources(clock=clock))
+    with watched:
+        pass
+    assert names == ["telemetry", "telemetry"]
+    seen = watched.summary()
+    assert seen["samples"] == 2
+    assert seen["resident_bytes"]["min"] > 0
+    assert seen["sampling_cpu_share"] >= 0
+
+
+def test_a_look_in_between_is_a_summary_until_then() -> None:
+    taken: list[Any] = []
+    driver = Driver(count=0)
+    watched: Telemetry
+
+    def pause(seconds: float) -> bool:
+        taken.append(watched.summary())
+        driver.moment += 1
+        return driver.moment == 2
+
+    watched = Telemetry(Sources(clock=lambda: float(driver.moment)), pause=pause)
+    assert watched.summary() == {}
+    watched.run()
+    assert taken[0] == {}, "one sample is no window"
+    assert (taken[1]["samples"], taken[1]["window_seconds"]) == (2, 1.0)
+
+
+def test_what_goes_wrong_in_it_ends_nothing_else() -> None:
+    def broken() -> float:
+        raise OSError("the clock is broken")
+
+    with Telemetry(Sources(clock=broken)) as watched:
+        pass
+    assert watched.summary() == {"failure": "OSError: the clock is broken"}
+
+
+def test_without_gpus_the_driver_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(pynvml, "nvmlInit", refuse)
+    with telemetry.prepared(0, CPU_PACKAGE) as watched:
+        assert watched.summary() == {}
+
+
+def test_only_the_gpus_that_are_used_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(count=4)
+    opened: Callable[..., Any] = nvml.opened
+    monkeypatch.setattr(nvml, "opened", lambda: opened({"CUDA_VISIBLE_DEVICES": "3,1,0"}, driver))
+    with telemetry.prepared(2, GPU_ONLY) as watched, watched:
+        pass
+    assert [gpu["index"] for gpu in watched.summary()["gpus"]] == [3, 1]
+    assert not driver.is_open
+
+
+# On the way to the record and to the reader.
+
+
+def test_the_phases_of_the_start_add_up_to_it() -> None:
+    log = RunLog(images_per_step=1, towers=1)
+    ages = [log.started(phase) for phase in ("Python", "TensorFlow", "graph")]
+    phases = log.own().startup_phases_seconds
+    assert list(phases) == ["Python", "TensorFlow", "graph"]
+    assert phases["Python"] == ages[0] > 0
+    assert sum(phases.values()) == pytest.approx(ages[-1])
+
+
+def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of() -> None:
+    def report(startup: float, index: int) -> WorkerReport:
+        measurement = Measurement(
+            images_per_step=1,
+            startup_seconds=startup,
+            startup_phases_seconds={"Python": startup},
+            step_seconds=[1.0],
+            losses=[1.0],
+            telemetry=[{"gpus": [], "index": index}],
+        )
+        sent = WorkerReport(
+            measurement=measurement, ends=[1.0], apart=False, staleness=[], compute_seconds=[1.0], placement={}
+        ).to_message()
+        return WorkerReport.from_message(json.loads(json.dumps(sent)))
+
+    all_three = together([report(3.0, 0), report(5.0, 1), report(4.0, 2)])
+    assert (all_three.startup_seconds, all_three.startup_phases_seconds) == (5.0, {"Python": 5.0})
+    assert [seen["index"] for seen in all_three.telemetry] == [0, 1, 2]
+
+
+def test_what_is_known_is_told_in_lines() -> None:
+    seen = watch(Driver(nvmlDeviceGetCurrentClocksThrottleReasons=[0, HEAT, 0, HEAT, 0]))
+    measurement = Measurement(
+        images_per_step=16,
+        step_seconds=[0.1] * 6,
+        startup_seconds=8.31,
+        startup_phases_seconds={"Python": 0.41, "TensorFlow": 5.9, "graph": 1.6, "variables": 0.4},
+        first_step_seconds=0.9,
+        peak_host_memory_bytes=2_340_000_000,
+        telemetry=[seen],
+    )
+    record = make_record(measurement=measurement, derived=derive(measurement, 1))
+    assert resource_lines(record) == [
+        "power:          250 W on average, 0.64 images per joule (GPU only)",
+        "memory:         2.34 GB of a process at most, 5.37 GB of a GPU",
+        "CPU:            1.50 cores busy on average",
+        "GPU 0:          1980 MHz on average (1980 to 1980), 62 °C at most, busy 90% of the time, "
+        "40% held down by heat (driver)",
+    ]
+    assert startup_line(measurement) == (
+        "start-up:       8.3 s (Python 0.4, TensorFlow 5.9, graph 1.6, variables 0.4), then 0.9 s for the first step"
+    )
+
+
+def test_what_is_not_known_has_no_line() -> None:
+    measurement = Measurement(images_per_step=16, step_seconds=[0.1] * 6, startup_seconds=2.0, first_step_seconds=1.0)
+    assert resource_lines(make_record(measurement=measurement, derived=derive(measurement, 1))) == []
+    assert startup_line(measurement) == "start-up:       2.0 s, then 1.0 s for the first step"
+    lost = Measurement(images_per_step=1, telemetry=[{"failure": "OSError: gone"}])
+    assert resource_lines(make_record(measurement=lost, derived=Derived())) == []
+
+
+def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Callable[[], list[Any]]) -> None:
+    done = run_bench("--model=trivial", "--device=cpu", "--num_batches=5", "--batch_size=2")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    measurement = record["measurement"]
+    assert sum(measurement["startup_phases_seconds"].values()) == pytest.approx(measurement["startup_seconds"])
+    assert list(measurement["startup_phases_seconds"]) == ["Python", "TensorFlow", "graph", "variables"]
+    (seen,) = measurement["telemetry"]
+    assert seen["gpus"] == []
+    assert 0 < seen["window_seconds"]
+    assert seen["resident_bytes"]["max"] == pytest.approx(measurement["peak_host_memory_bytes"], rel=0.2)
+    assert record["derived"]["cpu_cores_used"] == seen["cpu_cores_used"] > 0
+    assert re.search(r"^start-up: .* \(Python [0-9.]+, TensorFlow [0-9.]+, graph", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("config", "looks_at"),
+    [
+        ({"device": "cpu"}, (0, CPU_PACKAGE)),
+        ({"device": "gpu"}, (3, GPU_ONLY)),
+        ({"device": "gpu", "virtual_gpus": 2}, (2, GPU_ONLY)),
+        ({"device": "gpu", "cluster": "some"}, (3, GPU_ONLY)),
+        ({"device": "gpu", "cluster": "some", "variable_update": "distributed_all_reduce"}, (0, "")),
+    ],
+)
+def test_physical_gpus_are_looked_at_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], looks_at: tuple[int, str]
+) -> None:
+    from benchmarks import stepping
+
+    monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
+    chosen = {"cluster": None, "variable_update": "replicated", "num_devices": 3, "virtual_gpus": 1} | config
+    assert stepping._prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at
