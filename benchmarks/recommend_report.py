@@ -136,7 +136,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     if best.reason:
         yield f"It failed when it was run again: {best.reason}"
     late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
-    if late:
+    if late and answer.is_complete:
         yield f"For {late} more there was no time: a longer --time_limit_seconds tries them."
     yield from _close_ones(answer.tables)
 

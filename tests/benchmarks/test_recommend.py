@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, cell_run, command_line, config, flags, recommend_flags, recommend_job
+from benchmarks import answers, cell_run, command_line, config, flags
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
@@ -213,13 +213,12 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     assert len(runs.cells) == count, "nothing was run"
     assert again.startswith(first.rstrip("\n")) and "Remembered from 20" in again and "--fresh" in again
     _recommend(*ON_CPU, "--output_format=json")
-    assert _answer(capsys)["remembered_utc"].startswith("20")
+    answer = _answer(capsys)
+    assert answer.pop("remembered_utc").startswith("20") and Answer.from_dict(answer).to_dict() == answer
     _recommend(*ON_CPU, "--fresh")
     assert len(runs.cells) == 2 * count
     _recommend(*ON_CPU, "--optimizer=adam")
     assert len(runs.cells) > 2 * count, "that is another question"
-    _recommend(*ON_CPU, "--optimizer=adam")
-    assert "Remembered" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"format_version": 99, "answers": {}}', '{"format_version": 1}'])
@@ -230,7 +229,6 @@ def test_a_damaged_cache_is_ignored_with_a_sentence(
     answers.path().write_text(damage)
     assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
     assert "cannot be read" in capsys.readouterr().err and runs.cells
-    capsys.readouterr()
     _recommend(*ON_CPU, "--batch_size=8")
     shown = capsys.readouterr()
     assert "Remembered" in shown.out and "cannot be read" not in shown.err, "the new answer has mended it"
@@ -265,17 +263,11 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     assert not answers.path().exists(), "half an answer is not kept"
     runs.cells.clear()
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
-    assert "Interrupted; the best until then:" in capsys.readouterr().out
-    runs.cells.clear()
+    out = capsys.readouterr().out
+    assert "Interrupted; the best until then:" in out and "no time" not in out
     runs.stops_after = 0
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     assert "Interrupted before anything was measured." in capsys.readouterr().out
-
-
-def test_an_answer_survives_json(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    _recommend(*ON_CPU, "--output_format=json")
-    answer = _answer(capsys)
-    assert Answer.from_dict(answer).to_dict() == {k: v for k, v in answer.items() if k != "remembered_utc"}
 
 
 def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,9 +278,8 @@ def test_a_cluster_is_refused(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_time_limit_is_above_zero() -> None:
-    values = flags.unset(flags.parse(["--time_limit_seconds=0"], recommend_flags.RECOMMEND_FLAGS).values)
     with pytest.raises(UsageError, match="--time_limit_seconds=0.0 must be above 0"):
-        recommend_job.resolve(values, lambda: 0)
+        _recommend("--time_limit_seconds=0")
 
 
 @pytest.mark.slow
@@ -303,8 +294,7 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
     assert {word for row in table["rows"] for word in row["arguments"]} == {
         f"--batch_size={n}" for n in (50, 100, 200, 400)
     }
-    assert answer["best"]["images_per_sec"] > 0
-    assert (tmp_path / "out" / "recommend" / "results.jsonl").exists()
+    assert answer["best"]["images_per_sec"] > 0 and (tmp_path / "out" / "recommend" / "results.jsonl").exists()
     assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
     pasted = run_bench(*shlex.split(answer["command"])[2:], "--num_batches=2")
     assert pasted.status == 0, pasted.stderr
