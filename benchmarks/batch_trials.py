@@ -77,9 +77,9 @@ def _remembered(wanted: str) -> tuple[int, str] | None:
     time_utc, answer = found
     images = answer.get("largest")
     if not isinstance(images, int) or images < 1:
-        answers.ignore(ValueError(f"a batch of {images!r}"))
+        answers.FILE.ignore(ValueError(f"a batch of {images!r}"))
         return None
-    return images, f"Found on {time_utc[:10]} ({answers.path()}; remove the file to search anew)."
+    return images, f"Found on {time_utc[:10]} ({answers.FILE.path()}; remove the file to search anew)."
 
 
 def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_gpus: Callable[[], int]) -> Found:

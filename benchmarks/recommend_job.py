@@ -103,7 +103,7 @@ def _print_remembered(plan: Plan, wanted: str) -> bool:
     try:
         answer = Answer.from_dict(known[1])
     except (KeyError, TypeError, AttributeError) as error:
-        answers.ignore(error)
+        answers.FILE.ignore(error)
         return False
     _print(plan, answer, known[0])
     return True
@@ -117,4 +117,4 @@ def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
     for line in recommend_report.lines(answer):
         say(line)
     if remembered_utc:
-        say(f"Remembered from {remembered_utc} ({answers.path()}); --fresh searches again.")
+        say(f"Remembered from {remembered_utc} ({answers.FILE.path()}); --fresh searches again.")

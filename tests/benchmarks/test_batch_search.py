@@ -144,17 +144,17 @@ def test_auto_is_remembered(trials: Trials) -> None:
     count = len(trials.cells)
     again = _resolve("--num_batches=5")
     assert len(trials.cells) == count and again.batch_per_device == 96
-    assert "Found on 20" in again.notices[-1] and str(answers.path()) in again.notices[-1]
+    assert "Found on 20" in again.notices[-1] and str(answers.FILE.path()) in again.notices[-1]
     _resolve("--optimizer=adam")
     assert len(trials.cells) == 2 * count, "slots take memory, too"
 
 
 def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
     _resolve()
-    held = json.loads(answers.path().read_text())
-    for entry in held["answers"].values():
+    held = json.loads(answers.FILE.path().read_text())
+    for entry in held["entries"].values():
         entry["answer"]["largest"] = "many"
-    answers.path().write_text(json.dumps(held))
+    answers.FILE.path().write_text(json.dumps(held))
     assert _resolve().batch_per_device == 96
     assert "'many'" in capsys.readouterr().err
 
@@ -169,7 +169,7 @@ def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, 
     trials.otherwise = otherwise
     with pytest.raises(BenchError, match="the trial with 128 images failed"):
         _resolve()
-    assert not answers.path().exists()
+    assert not answers.FILE.path().exists()
 
 
 def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:

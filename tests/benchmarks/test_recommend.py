@@ -192,7 +192,7 @@ def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pyte
     assert _recommend(*ON_CPU) == ExitStatus.RUN_FAILED
     out = capsys.readouterr().out
     assert "Nothing could be measured" in out and "python run_bench.py" not in out
-    assert not answers.path().exists(), "a failure is not kept"
+    assert not answers.FILE.path().exists(), "a failure is not kept"
 
 
 def test_who_cannot_be_told_apart_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,12 +221,12 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     assert len(runs.cells) > 2 * count, "that is another question"
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format_version": 99, "answers": {}}', '{"format_version": 1}'])
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format_version": 99, "entries": {}}', '{"format_version": 1}'])
 def test_a_damaged_cache_is_ignored_with_a_sentence(
     runs: Runs, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    answers.path().parent.mkdir(parents=True)
-    answers.path().write_text(damage)
+    answers.FILE.path().parent.mkdir(parents=True)
+    answers.FILE.path().write_text(damage)
     assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
     assert "cannot be read" in capsys.readouterr().err and runs.cells
     _recommend(*ON_CPU, "--batch_size=8")
@@ -236,10 +236,10 @@ def test_a_damaged_cache_is_ignored_with_a_sentence(
 
 def test_a_damaged_answer_is_ignored_too(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     _recommend(*ON_CPU, "--batch_size=8")
-    held = json.loads(answers.path().read_text())
-    for entry in held["answers"].values():
+    held = json.loads(answers.FILE.path().read_text())
+    for entry in held["entries"].values():
         del entry["answer"]["tables"]
-    answers.path().write_text(json.dumps(held))
+    answers.FILE.path().write_text(json.dumps(held))
     count = len(runs.cells)
     capsys.readouterr()
     assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
@@ -260,7 +260,7 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     answer = _answer(capsys)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(130)
     assert {row["reason"] for row in answer["tables"][0]["rows"]} >= {"", "not run"}
-    assert not answers.path().exists(), "half an answer is not kept"
+    assert not answers.FILE.path().exists(), "half an answer is not kept"
     runs.cells.clear()
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     out = capsys.readouterr().out

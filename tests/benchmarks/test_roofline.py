@@ -106,10 +106,10 @@ def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
 
 @pytest.mark.parametrize(
     "held",
-    ["", "{", "[]", "null", '{"format_version": 2, "peaks": {}}', '{"format_version": 1, "peaks": []}', "\0\xff",
-     '{"format_version": 1, "peaks": {"KEY": {"flops_per_sec": 1}}}', '{"format_version": 1, "peaks": {"KEY": 7}}',
-     '{"format_version": 1, "peaks": {"KEY": {"flops_per_sec": 0, "bytes_per_sec": 1}}}',
-     '{"format_version": 1, "peaks": {"KEY": {"flops_per_sec": NaN, "bytes_per_sec": 1}}}'],
+    ["", "{", "[]", "null", '{"format_version": 2, "entries": {}}', '{"format_version": 1, "entries": []}', "\0\xff",
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 1}}}', '{"format_version": 1, "entries": {"KEY": 7}}',
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": 0, "bytes_per_sec": 1}}}',
+     '{"format_version": 1, "entries": {"KEY": {"flops_per_sec": NaN, "bytes_per_sec": 1}}}'],
 )  # fmt: skip
 def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
     cache.parent.mkdir(parents=True)

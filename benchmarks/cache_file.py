@@ -1,0 +1,66 @@
+"""What took long to find out, kept as JSON in the user's cache directory. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.display import warn
+from results import store
+
+_FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheFile:
+    """One file of entries by key. A damaged one is ignored with a sentence; the next entry mends it.
+
+    Attributes:
+        name: of the file, below `$XDG_CACHE_HOME/cnn_bench` (default `~/.cache/cnn_bench`).
+        holds: what its entries are, in words, such as `measured peaks`.
+    """
+
+    name: str
+    holds: str
+
+    def path(self, environ: Mapping[str, str] | None = None) -> Path:
+        """Returns where the file is."""
+        directory = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
+        return Path(directory or Path("~/.cache").expanduser()) / "cnn_bench" / self.name
+
+    def find(self, key: str) -> dict[str, Any] | None:
+        """Returns an entry, with its `time_utc`; None if there is none."""
+        return self._read().get(key)
+
+    def keep(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Adds an entry, or says that it cannot be kept. A reader, or a crash, sees the old file or the new one."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        entries = {**self._read(), key: {**entry, "time_utc": now}}
+        target = self.path()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            store.replace(target, json.dumps({"format_version": _FORMAT_VERSION, "entries": entries}, indent=1) + "\n")
+        except OSError as error:
+            warn(f"{self.holds.capitalize()} cannot be kept in {target} ({error}): next time the work is done again.")
+
+    def ignore(self, error: Exception) -> None:
+        """Says that what is kept cannot be used."""
+        problem = f"{type(error).__name__}: {error}"
+        warn(f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; the next one mends it.")
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            held = json.loads(self.path().read_text(encoding="utf-8"))
+            if held["format_version"] != _FORMAT_VERSION:
+                raise ValueError(f"it is not of format {_FORMAT_VERSION}")
+            return {str(key): dict(entry) for key, entry in held["entries"].items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self.ignore(error)
+            return {}
