@@ -64,6 +64,7 @@ class Rounds:
                 output_dir=str((output_dir / name).resolve()),  # the program may run elsewhere
                 provenance=provenance,
                 timeout_seconds=timeout_seconds,
+                timeout_flag="--round_timeout_seconds",
             )
             for name, side in ((BASE, base), (CANDIDATE, candidate))
         }

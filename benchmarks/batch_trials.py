@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import signal
 import sys
-import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks import answers, child_process, config, flags, host_memory
+from benchmarks import answers, child_process, config, flags, host_memory, run_log
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
@@ -19,15 +21,21 @@ from benchmarks.display import warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
 from benchmarks.grid import Cell
 from benchmarks.keeping import open_store
-from benchmarks.provenance import of_this_run
+from benchmarks.provenance import Provenance, of_this_run
 from results.record import Record, Status
 
 AUTO = "auto"
 # A run may take more later than in its first steps, and others may want memory, too.
 _SHARE_OF_MEMORY = 0.8
+# On a GPU, what is free cannot be foreseen: the largest batch fits by chance, as memory comes in pieces.
+_HEADROOM_ON_GPUS = 0.1
+# Training again in fp32 takes up to twice as much, and is not in the peak that a trial tells of.
+_CHECK_FACTOR = 2
+# Where in the results directory the trials' records and logs are.
+_DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 # What a trial is not told: how long the run is to be, and where it leaves what.
-_NOT_TOLD = ("num_epochs", "time_limit_seconds", "check_precision", "output_dir", "output_format", "display_every")
+_NOT_TOLD = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every")
 PROGRAM = (sys.executable, str(child_process.RUN_BENCH))
 
 
@@ -46,23 +54,22 @@ def resolve(
         program: starts a trial, given its flags.
 
     Raises:
-        UsageError: the flags do not go together, or name a cluster, or ask to run nothing while nothing is remembered.
+        UsageError: the flags do not go together, or name a cluster, or ask to run nothing while nothing is remembered,
+            or results cannot be kept.
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
     if usual.cluster:
         raise UsageError("--batch_size=auto tries batches in one process: with several, give a number.")
     provenance = of_this_run(command, on_gpus=usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
-    wanted = answers.key(provenance.identity({}), {"what": "batch_size", **usual.key_fields()})
-    known = _remembered(wanted)
+    wanted = answers.key(provenance.identity({}), _question(usual))
+    known = _remembered(wanted, usual)
     if known is None and values["print_config"]:
         raise UsageError("--batch_size=auto is found by running, and --print_config runs nothing: give a number.")
     if known is None:
-        with tempfile.TemporaryDirectory(prefix="cnn_bench_") as directory:
-            runner = CellRunner(
-                program=program, store=open_store(directory), output_dir=directory, provenance=provenance
-            )
-            found = _search(values, usual, runner, count_gpus)
+        begun = time.monotonic()
+        found = _search(values, usual, _runner(usual, program, provenance), count_gpus)
+        run_log.leave_out(time.monotonic() - begun)
         answers.keep(wanted, dataclasses.asdict(found))
     images, limit = (found.largest, found.limit) if known is None else known
     resolved = config.resolve({**values, "batch_size": images}, count_gpus)
@@ -70,7 +77,26 @@ def resolve(
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 
-def _remembered(wanted: str) -> tuple[int, str] | None:
+def _runner(usual: Config, program: Sequence[str], provenance: Provenance) -> CellRunner:
+    """Returns what runs trials; the results directory is opened, which is rather refused now than after the search."""
+    open_store(usual.output_dir)
+    directory = str(Path(usual.output_dir) / _DIRECTORY)
+    return CellRunner(
+        program=program,
+        store=open_store(directory),
+        output_dir=directory,
+        provenance=provenance,
+        first_to_be_killed=True,
+    )
+
+
+def _question(usual: Config) -> dict[str, Any]:
+    """Returns what an answer depends on, beside the hardware and the software."""
+    return {"what": "batch_size", "check_precision": usual.check_precision, **usual.key_fields()}
+
+
+def _remembered(wanted: str, usual: Config) -> tuple[int, str] | None:
+    """Returns the images and a sentence; None if nothing is remembered, or if it would take more than is free now."""
     found = answers.find(wanted)
     if found is None:
         return None
@@ -79,17 +105,29 @@ def _remembered(wanted: str) -> tuple[int, str] | None:
     if not isinstance(images, int) or images < 1:
         answers.FILE.ignore(ValueError(f"a batch of {images!r}"))
         return None
+    peak, free = answer.get("peak_bytes"), host_memory.available_bytes()
+    if usual.device == "cpu" and isinstance(peak, int) and peak > free:
+        warn(
+            f"--batch_size=auto: {images} fitted on {time_utc[:10]} and took {peak / 2**30:.1f} GiB of host memory, "
+            f"and {free / 2**30:.1f} GiB are free now: looking anew."
+        )
+        return None
     return images, f"Found on {time_utc[:10]} ({answers.FILE.path()}; remove the file to search anew)."
 
 
 def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_gpus: Callable[[], int]) -> Found:
     told = {name: value for name, value in values.items() if name not in _NOT_TOLD} | _STEPS
-    numbers = itertools.count()
+    numbers, fitted = itertools.count(), [math.inf]
 
     def probe(images: int) -> Probed:
         given = {**told, "batch_size": images}
         chosen = config.resolve(flags.unset(given), count_gpus)
-        probed = _probed(runner.run(Cell(tuple(flags.words(given)), chosen), next(numbers)), images)
+        record = runner.run(Cell(tuple(flags.words(given)), chosen), next(numbers))
+        if record.status is Status.CRASH and images > min(fitted):  # with less it went well
+            probed = Probed(False, reason=f"{record.status}. {record.reason}")
+        else:
+            probed = _probed(record, images, is_checked=usual.check_precision)
+        fitted.extend([images] if probed.fits else [])
         peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
@@ -97,22 +135,25 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
     signal.signal(signal.SIGTERM, raise_terminated)
     on_host = usual.device == "cpu"
     room = _SHARE_OF_MEMORY * host_memory.available_bytes() if on_host else None
-    found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room)
+    headroom = 0.0 if on_host else _HEADROOM_ON_GPUS
+    found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room, headroom=headroom)
     if not found.largest:
         raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
     return found
 
 
-def _probed(record: Record, images: int) -> Probed:
-    """Returns what a trial showed.
+def _probed(record: Record, images: int, *, is_checked: bool) -> Probed:
+    """Returns what a trial showed, which trained again in fp32 if `is_checked`.
 
     Raises:
         UsageError: the run refused to begin.
         BenchError: it failed, and not for want of memory or time.
     """
     peak = record.measurement.peak_host_memory_bytes
+    if record.status is Status.OK and is_checked and not record.measurement.fp32_losses:
+        return Probed(False, reason="training again in fp32 (--check_precision) failed.")
     if record.status in (Status.OK, Status.INVALID):  # a loss that grew is no question of memory
-        return Probed(True, peak)
+        return Probed(True, peak and peak * (_CHECK_FACTOR if is_checked else 1))
     if record.status is Status.SKIPPED:
         raise UsageError(record.reason)
     killed = f"signal {signal.SIGKILL:d} " in record.reason or "bad_alloc" in record.reason

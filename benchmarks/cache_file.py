@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ class CacheFile:
     def path(self, environ: Mapping[str, str] | None = None) -> Path:
         """Returns where the file is."""
         directory = (os.environ if environ is None else environ).get("XDG_CACHE_HOME")
-        return Path(directory or Path("~/.cache").expanduser()) / "cnn_bench" / self.name
+        return Path(directory or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
 
     def find(self, key: str) -> dict[str, Any] | None:
         """Returns an entry, with its `time_utc`; None if there is none."""
@@ -40,11 +41,14 @@ class CacheFile:
     def keep(self, key: str, entry: Mapping[str, Any]) -> None:
         """Adds an entry, or says that it cannot be kept. A reader, or a crash, sees the old file or the new one."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entries = {**self._read(), key: {**entry, "time_utc": now}}
         target = self.path()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            store.replace(target, json.dumps({"format_version": _FORMAT_VERSION, "entries": entries}, indent=1) + "\n")
+            with target.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # two that keep at once both read, add and write
+                entries = {**self._read(), key: {**entry, "time_utc": now}}
+                held = {"format_version": _FORMAT_VERSION, "entries": entries}
+                store.replace(target, json.dumps(held, indent=1) + "\n")
         except OSError as error:
             warn(f"{self.holds.capitalize()} cannot be kept in {target} ({error}): next time the work is done again.")
 

@@ -32,6 +32,8 @@ class CellRunner:
         output_dir: the store's directory, as the program is told it.
         provenance: of all runs; its session tells their records from others.
         timeout_seconds: of one run.
+        timeout_flag: what the user would say to change that, if there is such a flag.
+        first_to_be_killed: whether the kernel shall kill a run before any other process if memory does not suffice.
     """
 
     program: Sequence[str]
@@ -39,6 +41,8 @@ class CellRunner:
     output_dir: str
     provenance: Provenance
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    timeout_flag: str = ""
+    first_to_be_killed: bool = False
 
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
@@ -49,7 +53,10 @@ class CellRunner:
             tempfile.TemporaryFile() as stdout,
             _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
         ):
-            ended = child_process.run([*self.program, *cell.arguments, *own], stdout, log, self.timeout_seconds)
+            words = [*self.program, *cell.arguments, *own]
+            ended = child_process.run(
+                words, stdout, log, self.timeout_seconds, first_to_be_killed=self.first_to_be_killed
+            )
             stdout.seek(0)
             said = stdout.read().decode(errors="replace")
             log.seek(0)
@@ -60,9 +67,8 @@ class CellRunner:
             return left[-1]
         # What could not be stored, on a full disk for one, has been printed.
         output = "\n".join([logged, said, *loaded.problems])
-        record = _printed(said, session) or self._without_run(
-            cell, *_what_happened(ended, output, self.timeout_seconds)
-        )
+        limit = f"{self.timeout_seconds:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
+        record = _printed(said, session) or self._without_run(cell, *_what_happened(ended, output, limit))
         keep(self.store, record)
         return record
 
@@ -120,13 +126,13 @@ def _printed(stdout: str, session: str) -> Record | None:
     return None
 
 
-def _what_happened(ended: child_process.Ended, output: str, timeout_seconds: float) -> tuple[Status, str]:
+def _what_happened(ended: child_process.Ended, output: str, limit: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, in words."""
     lines = [line for line in output.splitlines() if line.strip()]
     said = f" It said: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.timed_out:
-        return Status.TIMEOUT, f"Not done after {timeout_seconds:g} s (--round_timeout_seconds), and killed.{said}"
+        return Status.TIMEOUT, f"Not done after {limit}, and killed.{said}"
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
     if ended.out_of_memory:

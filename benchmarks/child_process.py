@@ -41,7 +41,14 @@ class Ended:
     seconds: float
 
 
-def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_seconds: float | None) -> Ended:
+def run(
+    command: Sequence[str],
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    timeout_seconds: float | None,
+    *,
+    first_to_be_killed: bool = False,
+) -> Ended:
     """Runs a command to its end; its output goes to files.
 
     The process dies with us. If it takes too long, it is told to write down the stacks of its threads (SIGUSR1, see
@@ -53,6 +60,8 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
         stdout: receives the one.
         stderr: receives the other.
         timeout_seconds: None for no limit.
+        first_to_be_killed: whether the kernel shall kill it before any other if the host's memory does not suffice;
+            else it is as likely to be killed as this process.
 
     Raises:
         KeyboardInterrupt, Terminated: as they came; the process has ended.
@@ -64,7 +73,7 @@ def run(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes], timeout_se
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
-        preexec_fn=_give_way,
+        preexec_fn=_give_way if first_to_be_killed else die_with_parent,
     )
     timed_out = False
     try:

@@ -188,6 +188,8 @@ def resolve(
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices, cluster)
     arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
+    if arithmetic["conv1x1_as_matmul"] and not spec.has_conv1x1:
+        raise UsageError(f"--conv1x1_as_matmul: {spec.name} has no convolutions of one pixel: leave it out.")
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),

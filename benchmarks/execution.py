@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from benchmarks import foreign_run, input_stages, run_facts, run_graph, run_input
 from benchmarks.config import Config
-from benchmarks.display import Display
-from benchmarks.errors import InvalidRunError
+from benchmarks.display import Display, warn
+from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measuring import TRY_SMALLER_STEPS
 from benchmarks.run_graph import RunGraph
-from benchmarks.run_log import RunLog
+from benchmarks.run_log import RunLog, largest_resident_bytes
 from benchmarks.stepping import FIRST_STEPS, measure, stepping
 from benchmarks.team import Team
 from models import specs
@@ -34,7 +34,11 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
     (foreign_run.run if config.variable_update in BASELINES else _train)(config, log, display, team)
     if config.check_precision:
-        log.fp32_losses = _train_in_fp32(config, log, display, team)
+        log.peak_host_memory_bytes = largest_resident_bytes()
+        try:
+            log.fp32_losses = _train_in_fp32(config, log, display)
+        except tf.errors.OpError as error:  # what has been measured is still good
+            warn(f"--check_precision: training again in fp32 failed, so there is nothing to compare: {headline(error)}")
     log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
     _require_valid(log)
 
@@ -62,21 +66,18 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     log.input_stages = _slow_input(config, built.input, log, display)
 
 
-def _train_in_fp32(config: Config, log: RunLog, display: Display, team: Team) -> list[float]:
+def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:
     """Takes the run's steps again in fp32, and returns the losses of those that were measured."""
     plain = dataclasses.replace(config, precision="fp32", loss_scaling=None)
     tf.config.experimental.enable_tensor_float_32_execution(False)
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
+    patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * FIRST_STEPS * config.step_timeout_seconds))
     with tf.Graph().as_default() as graph:
         built = run_graph.build(plain, specs.find(plain.model), run_graph.plan_devices(plain))
         with tf.compat.v1.Session(graph=graph, config=run_graph.session_config(plain)) as session:
             built.step.initialize(session, built.input.initializers)
-            losses = []
-            for _ in range(before + measured):
-                team.expect("A step (fp32)", FIRST_STEPS * config.step_timeout_seconds)
-                losses.append(built.step.run(session))
-    team.expect_nothing()
+            losses = [built.step.run(session, patience) for _ in range(before + measured)]
     return losses[before:]
 
 
@@ -91,6 +92,10 @@ def _require_valid(log: RunLog) -> None:
         raise InvalidRunError(
             "While all workers measured, they did not complete as many steps as there are workers, so there is no "
             "common rate: give more --num_batches."
+        )
+    if measurement.skipped_updates and all(measurement.skipped_updates):
+        raise InvalidRunError(
+            "No measured step updated anything: in each, gradients overflowed in float16. Say --precision=bf16 or fp32."
         )
     if not all(report["weights_are_finite"] for report in log.reports):
         raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")

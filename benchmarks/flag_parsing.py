@@ -59,7 +59,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **_form(flag))
     flag_values.set_gnu_getopt(True)
     try:
-        words = flag_values(["run_bench.py", *_join_booleans(_read_presets(arguments), table)])[1:]
+        words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
     except absl_flags.UnrecognizedFlagError as error:
         raise UsageError(
             f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
@@ -183,6 +183,7 @@ def _spellings(table: Sequence[Flag]) -> dict[str, str]:
     for flag in table:
         if flag.boolean:
             on, off = (f"--{flag.name}={value}" for value in flag.boolean)
-            spelled |= {f"--{flag.name}": on, f"--{flag.name}=true": on}
-            spelled |= {f"--no{flag.name}": off, f"--{flag.name}=false": off}
+            spelled |= {f"--{flag.name}": on, f"--no{flag.name}": off}
+            spelled |= {f"--{flag.name}={word}": on for word in ("true", "t", "1")}
+            spelled |= {f"--{flag.name}={word}": off for word in ("false", "f", "0")}
     return spelled

@@ -21,6 +21,9 @@ T = TypeVar("T", bound=Hashable)
 NOT_RUN = "not run"
 _FINALISTS = 2
 _MOST_REPEATS = 10
+# A run may take so many times as long as expected, and so many seconds at least, before it is ended.
+_PATIENCE = 5.0
+_LEAST_LIMIT_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,7 @@ class Standing(Generic[T]):
         runs: likewise.
         reason: why it has no rate, or has failed later.
         is_close: whether it cannot be told from the best; of the best itself it is not said.
+        is_repeated: whether its rate is that of repeats, and not of the runs by which it was chosen among many.
     """
 
     candidate: T
@@ -46,6 +50,7 @@ class Standing(Generic[T]):
     runs: int
     reason: str
     is_close: bool = False
+    is_repeated: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +60,13 @@ class Budget:
     Attributes:
         seconds: of everything.
         first_round_seconds: until then candidates may be run that have never been run; at least `seconds`.
+        spare_seconds: says how much of the longer one is not to be used; it is asked before every run.
         clock: seconds, monotonic.
     """
 
     seconds: float
     first_round_seconds: float = 0.0
+    spare_seconds: Callable[[], float] = lambda: 0.0
     clock: Callable[[], float] = time.monotonic
 
 
@@ -68,7 +75,7 @@ class Search(Generic[T]):
 
     Args:
         candidates: in the order in which the first round runs them.
-        run: runs a candidate for so many steps; the third argument is how many seconds are left.
+        run: runs a candidate for so many steps; the third argument is how many seconds it may take.
         durations: how long runs take; may know of earlier ones.
         budget: begins now.
         first_steps: of the first round.
@@ -112,7 +119,8 @@ class Search(Generic[T]):
     def _left(self) -> float:
         """Returns the seconds that are left, for everything or, as long as someone was never tried, for trying."""
         tried = all(self._outcomes[one] or one in self._reasons for one in self._candidates)
-        allowed = self._budget.seconds if tried else max(self._budget.seconds, self._budget.first_round_seconds)
+        most = max(self._budget.seconds, self._budget.first_round_seconds)
+        allowed = min(self._budget.seconds if tried else most, most - self._budget.spare_seconds())
         return self._begun + allowed - self._budget.clock()
 
     def _cost(self, candidates: Sequence[T], steps: int) -> float:
@@ -126,7 +134,8 @@ class Search(Generic[T]):
                 late = f"it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
                 self._reasons.setdefault(candidate, f"{NOT_RUN}: {late}")
             return None
-        outcome = self._run(candidate, steps, left)
+        limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # of the first nothing is known
+        outcome = self._run(candidate, steps, min(left, limit))
         self._durations.observe(candidate, outcome)
         if outcome.step_seconds:
             self._outcomes[candidate].append(outcome)
@@ -186,9 +195,11 @@ class Search(Generic[T]):
         return bool(self._outcomes[candidate]) and candidate not in self._reasons
 
     def _counted(self, candidate: T) -> list[Outcome]:
-        """Returns the runs that a rate rests on: the repeats, by which nobody was chosen, as soon as they suffice."""
-        repeats = self._repeats[candidate]
-        return repeats if len(repeats) >= ENOUGH_REPEATS else self._outcomes[candidate]
+        """Returns the runs that a rate rests on: the repeats if they suffice, by which only the last are told apart."""
+        return self._repeats[candidate] if self._is_repeated(candidate) else self._outcomes[candidate]
+
+    def _is_repeated(self, candidate: T) -> bool:
+        return len(self._repeats[candidate]) >= ENOUGH_REPEATS
 
     def _rank(self, candidate: T) -> tuple[bool, int, float]:
         """Sorts: first the valid ones, of these first who came farthest, of these first the fastest."""
@@ -207,12 +218,13 @@ class Search(Generic[T]):
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
             reason=self._reasons.get(candidate, "" if runs else NOT_RUN),
+            is_repeated=self._is_repeated(candidate) or len(self._candidates) == 1,
         )
 
     def _is_close(self, standing: Standing[T], best: Standing[T]) -> bool:
         if standing.candidate == best.candidate or standing.reason or standing.candidate in self._slower:
             return False
-        if min(len(self._repeats[one.candidate]) for one in (best, standing)) >= ENOUGH_REPEATS:
+        if self._is_repeated(best.candidate) and self._is_repeated(standing.candidate):
             return True  # or the repeats would have shown it
         if spread(self._outcomes.values()) is None:
             return True  # nothing was run twice, so nobody knows how much runs differ

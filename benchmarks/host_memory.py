@@ -20,9 +20,10 @@ def available_bytes(root: Path = Path("/")) -> int:
 def _left_by_groups(root: Path) -> Iterator[int]:
     top = root / "sys/fs/cgroup"
     lines = (_text(root / "proc/self/cgroup") or "").splitlines()
-    own = [top / line[3:].lstrip("/") for line in lines if line.startswith("0::") and ".." not in line]
+    own = [Path(line[3:].lstrip("/")) for line in lines if line.startswith("0::") and ".." not in line]
+    groups = {top, *(top / group for path in own for group in (path, *path.parents))}  # each limits all below it
     for group, limit, used in (
-        *((group, "memory.max", "memory.current") for group in {top, *own}),
+        *((group, "memory.max", "memory.current") for group in groups),
         (top / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         limit_text, used_text = _text(group / limit), _text(group / used)

@@ -98,11 +98,13 @@ class Cost:
 
     Attributes:
         parts: it, after those below it whose runs failed, so that they cannot be told apart.
+        below: seconds of a step with all parts below.
         added: seconds per step.
         up_to: seconds of a step with all parts up to this.
     """
 
     parts: tuple[Part, ...]
+    below: Span
     added: Span
     up_to: Span
 
@@ -136,7 +138,7 @@ class Ladder:
         for rung in self.rungs:
             if rung.seconds is not None:
                 added = rung.seconds.minus(below)
-                found.append(Cost(parts=(*unknown, rung.part), added=added, up_to=rung.seconds))
+                found.append(Cost(parts=(*unknown, rung.part), below=below, added=added, up_to=rung.seconds))
                 below, unknown = rung.seconds, []
             elif rung.failed:
                 unknown.append(rung.part)
@@ -163,12 +165,14 @@ class Ladder:
     def gain(self, cost: Cost, avoidable: float = 1.0) -> float:
         """Returns by which share the rate rises, at most, without a cost or the avoidable share of it.
 
-        A part above may save what this one costs; what is left is never less than what is below. Infinite, if that is
-        nothing.
+        That is if the part costs as much, and what is below takes as little, as their intervals allow. A part above may
+        save what this one costs; what is left is never less than what is below. Infinite, if that is nothing.
         """
         assert self.step is not None, "there is a step where gains are asked for"
-        saved = avoidable * max(0.0, cost.added.value)
-        left = max(self.step.value, cost.up_to.value) - saved
+        most, below = _bound(cost.added, cost.added.high), _bound(cost.below, cost.below.low)
+        above = max(0.0, self.step.value - cost.up_to.value)
+        saved = avoidable * max(0.0, most)
+        left = below + above + (1 - avoidable) * max(0.0, most)
         return saved / left if left > 0 else math.inf
 
     @property
@@ -184,6 +188,10 @@ class Ladder:
         least = -chance.added.value if chance else 0.0
         found = [cost for cost in self.costs if cost.verdict is Verdict.COSTS and cost.added.value > least]
         return sorted(found, key=lambda cost: -cost.added.value) if self.step else []
+
+
+def _bound(span: Span, bound: float | None) -> float:
+    return span.value if bound is None else bound
 
 
 def images_of(part: Part, *, num_devices: int, batch_per_device: int, at_once: int) -> float:

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import child_process, grid, ladder, ladder_roofline, ladder_words
+from benchmarks import child_process, grid, ladder, ladder_roofline, ladder_words, outcomes
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
 from benchmarks.display import say, warn
@@ -20,6 +20,7 @@ from benchmarks.errors import ExitStatus, Terminated, raise_terminated
 from benchmarks.keeping import open_store
 from benchmarks.ladder import Ladder, Part, Rung, Span
 from benchmarks.ladder_plan import Plan, Step, step_with_data, steps
+from benchmarks.outcomes import Outcome
 from benchmarks.provenance import of_this_run
 from benchmarks.roofline import Roofline
 from gate.rounds import rate, why_failed
@@ -42,6 +43,7 @@ MeasureRoofline = Callable[[Config, float], tuple[Roofline | None, str]]
 def run(
     plan: Plan,
     command: Sequence[str],
+    disturbing: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     measure_roofline: MeasureRoofline = ladder_roofline.measure,
 ) -> tuple[dict[str, Any], ExitStatus]:
@@ -50,6 +52,7 @@ def run(
     Args:
         plan: what to climb.
         command: the words of the command line, for records of runs that left none.
+        disturbing: names of what disturbs measurements on this machine now.
         clock: seconds, monotonic.
         measure_roofline: what computing is set beside.
 
@@ -65,7 +68,7 @@ def run(
     show(f"\n{_announced(plan)}\n\n{ladder_words.heading()}")
     status = _until_stopped(lambda: climb.all(show))
     found, roofline = Ladder(climb.rungs), climb.roofline
-    setting = dataclasses.replace(plan.setting, attained=_attained(roofline))
+    setting = dataclasses.replace(plan.setting, attained=_attained(roofline), disturbing=disturbing)
     sentences = ladder_words.sentences(found, setting)
     for section in (ladder_words.shares(found, setting), climb.about_roofline, sentences, [f"records: {climb.path}"]):
         for line in ["", *section] if section else []:
@@ -123,6 +126,7 @@ class _Climb:
         store = open_store(chosen.output_dir)
         provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=uuid.uuid4().hex[:12])
         self.rungs: list[Rung] = []
+        self._ran: dict[Part, tuple[Step, Record]] = {}
         self.roofline: Roofline | None = None
         self.about_roofline: list[str] = []
         self._measure_roofline = measure_roofline
@@ -148,6 +152,7 @@ class _Climb:
             last = step_with_data(self._plan, runs[-1], directory)
             rung = Rung(part=last.part, failed=True, reason=problem) if problem else self._result(last, left=1)
             self._enter(last, rung, show)
+            self._look_again(show)
         self._set_beside_roofline()
 
     def _set_beside_roofline(self) -> None:
@@ -157,6 +162,35 @@ class _Climb:
         self.roofline, why_not = self._measure_roofline(self._plan.chosen, compute.value)
         words = self.roofline.sentences() if self.roofline else [f"No roofline: {why_not}"]
         self.about_roofline = ["Compute, on one device, beside its roofline:", *words]
+
+    def _look_again(self, show: Callable[[str], None]) -> None:
+        """Runs the rungs around the largest cost once more, where time is left; both runs count, and how they differ.
+
+        Not for compute and the fixed cost: they are so much more than what is below them that chance matters little.
+        """
+        found = Ladder(self.rungs)
+        worth = [cost for cost in found.known if found.share(cost) >= ladder_words.WORTH_A_WORD]
+        doubtful = [cost for cost in worth if cost.parts[0] not in (Part.FIXED, Part.COMPUTE)]
+        if not doubtful or self._end - self._clock() < 2 * self._least_seconds:
+            return
+        above = next(number for number, rung in enumerate(self.rungs) if rung.part is doubtful[0].parts[-1])
+        below = max(number for number in range(above) if self.rungs[number].images_per_sec)
+        runs = {number: self._both(self.rungs[number].part, left) for left, number in ((2, below), (1, above))}
+        between = max(outcomes.LEAST_SPREAD, outcomes.spread(runs.values()) or 0.0)
+        for number, both in runs.items():
+            span = Span(outcomes.rate(both), *outcomes.interval(both, between))
+            self.rungs[number] = dataclasses.replace(self.rungs[number], images_per_sec=span)
+        show(f"\nThe two rungs around {doubtful[0].name} have run once more; with both runs:")
+        for cost in Ladder(self.rungs).costs:
+            number = [rung.part for rung in self.rungs].index(cost.parts[-1])
+            if number >= below:
+                show(ladder_words.row(self.rungs[number], self._ran[cost.parts[-1]][0].what, cost))
+
+    def _both(self, part: Part, left: int) -> list[Outcome]:
+        """Runs a rung again in its share of the time, of which so many runs are left; returns its runs that count."""
+        one, first = self._ran[part]
+        again = self._run(one, max(self._least_seconds, (self._end - self._clock()) / left))
+        return [_outcome(record) for record in (first, again) if rate(record) is not None]
 
     def _enter(self, one: Step, rung: Rung, show: Callable[[str], None]) -> None:
         self.rungs.append(rung)
@@ -171,6 +205,7 @@ class _Climb:
         record = self._run(one, max(self._least_seconds, (self._end - self._clock()) / left))
         if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
             record = self._run(one, self._least_seconds)
+        self._ran[one.part] = one, record
         return self._rung(one.part, record)
 
     def _run(self, one: Step, seconds: float) -> Record:
@@ -195,6 +230,12 @@ class _Climb:
         )
         span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
         return Rung(part=part, images_per_sec=span, images=images)
+
+
+def _outcome(record: Record) -> Outcome:
+    """Returns what a run that has a rate measured."""
+    steps = record.measurement.step_seconds
+    return Outcome(seconds=sum(steps), images_per_step=record.measurement.images_per_step or 0, step_seconds=steps)
 
 
 def _least_seconds(measurement: Measurement) -> float:

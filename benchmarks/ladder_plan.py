@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import child_process, config, device_options, flags
+from benchmarks import child_process, config, device_options, flags, precision_options
 from benchmarks.config import Config
 from benchmarks.ladder import Part
 from benchmarks.ladder_words import Setting
@@ -45,7 +45,7 @@ class Plan:
     @property
     def setting(self) -> Setting:
         """Returns what advice depends on."""
-        chosen = self.chosen
+        chosen, spec = self.chosen, specs.find(self.chosen.model)
         return Setting(
             model=chosen.model,
             device=chosen.device,
@@ -54,7 +54,10 @@ class Plan:
             batch_per_device=chosen.batch_per_device,
             precision=chosen.precision,
             manager=self.manager,
-            photos=specs.find(chosen.model).data_name == "imagenet",
+            photos=spec.data_name == "imagenet",
+            virtual_gpus=chosen.virtual_gpus,
+            has_bf16=chosen.device == "gpu" or precision_options.has_instructions("bf16"),
+            has_conv1x1=spec.has_conv1x1,
             data_dir=chosen.data_dir,
         )
 

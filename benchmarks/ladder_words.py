@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.ladder import NEVER_SAVE, Cost, Ladder, Part, Rung, Span, Verdict
 
@@ -29,8 +29,12 @@ class Setting:
         precision: of the arithmetic.
         manager: as the user spells it.
         photos: whether its data are photos, which are decoded.
+        virtual_gpus: logical GPUs that each physical one is split into.
+        has_bf16: whether the device has instructions for bfloat16.
+        has_conv1x1: whether some of the model's convolutions look at one pixel.
         data_dir: where the user's data are; None if they were made up.
         attained: the share of what the device could do at best that computing reaches; None if nobody knows.
+        disturbing: names of what disturbs measurements on the machine, as it was seen before the first rung.
     """
 
     model: str
@@ -41,8 +45,12 @@ class Setting:
     precision: str
     manager: str
     photos: bool
+    virtual_gpus: int = 1
+    has_bf16: bool = True
+    has_conv1x1: bool = True
     data_dir: str | None = None
     attained: float | None = None
+    disturbing: Sequence[str] = ()
 
 
 def heading() -> str:
@@ -99,15 +107,26 @@ def sentences(ladder: Ladder, setting: Setting) -> list[str]:
         return ["Nothing is known of where the time goes: no run of the model has a rate."]
     chance = ladder.impossible
     if chance and -ladder.share(chance) >= _TOO_MUCH_CHANCE:
-        return [*_chance(ladder), *_doubts(ladder)]
+        return [*_unrest(setting), *_chance(ladder), *_doubts(ladder)]
     worth = [cost for cost in ladder.known if ladder.share(cost) >= WORTH_A_WORD]
     most = [f"Most of the time goes to {cost.name}: {ladder.share(cost):.0%}." for cost in worth[:1]]
     unsure = max((cost.added.value for cost in ladder.costs if cost.verdict is Verdict.UNSURE), default=0.0)
-    said = _chance(ladder) + (most if worth and worth[0].added.value > unsure else [])
+    said = _unrest(setting) + _chance(ladder) + (most if worth and worth[0].added.value > unsure else [])
     said += [_next(ladder, cost, setting) for cost in worth]
     if [cost.parts for cost in worth] == [(Part.COMPUTE,)] and not (_chance(ladder) or _doubts(ladder)):
         said.append(f"Nothing else takes {WORTH_A_WORD:.0%} or more.")
     return said + _doubts(ladder)
+
+
+def _unrest(setting: Setting) -> list[str]:
+    """Returns what to doubt all else for, where the machine was not quiet."""
+    if not setting.disturbing:
+        return []
+    return [
+        f"This machine is not quiet ({', '.join(setting.disturbing)}). Intervals rest on the steps of one or two "
+        "processes, and hardly show how much that makes processes differ, so what is said below may be chance: let the "
+        "machine be quiet, and look again."
+    ]
 
 
 def _chance(ladder: Ladder) -> list[str]:
@@ -161,16 +180,25 @@ def _fixed(setting: Setting) -> str:
 
 
 def _compute(setting: Setting) -> str:
-    lower = [] if setting.precision in ("bf16", "fp16") else ["--precision=bf16"]
-    own = {"gpu": ["--xla"], "cpu": ["--conv1x1_as_matmul"]}[setting.device]
-    tries = ", ".join([*lower, *own, f"a --batch_size above {setting.batch_per_device} if memory suffices"])
+    lower = setting.has_bf16 and setting.precision not in ("bf16", "fp16")
+    tried = {
+        "--precision=bf16 (which changes the arithmetic: --check_precision says how far losses move)": lower,
+        "--xla": setting.device == "gpu",
+        "--conv1x1_as_matmul": setting.device == "cpu" and setting.has_conv1x1,
+    }
+    own = [flag for flag, helps in tried.items() if helps]
+    tries = ", ".join([*own, f"a --batch_size above {setting.batch_per_device} if memory suffices"])
     return f"Try {tries}; {_recommend(setting)} tries batch sizes and layouts."
 
 
 def _recommend(setting: Setting) -> str:
-    return (
-        f"'run_bench.py recommend --model={setting.model} --device={setting.device} --num_gpus={setting.num_devices}'"
-    )
+    return f"'run_bench.py recommend --model={setting.model} {_where(setting)}'"
+
+
+def _where(setting: Setting) -> str:
+    """Returns the flags of the devices, without which a command would refuse more logical GPUs than physical ones."""
+    split = f" --virtual_gpus={setting.virtual_gpus}" if setting.virtual_gpus > 1 else ""
+    return f"--device={setting.device} --num_gpus={setting.num_devices}{split}"
 
 
 def _devices(setting: Setting) -> str:
@@ -188,11 +216,12 @@ def _devices(setting: Setting) -> str:
 
 def _exchange(setting: Setting) -> str:
     first = "" if setting.manager == "replicated" else "--variable_update=replicated with "
+    # Its usual type is float16, which is refused for gradients of a scaled loss.
+    shorter = "" if setting.precision == "fp16" else " or --compact_gradient_transfer"
     return (
-        f"'run_bench.py allreduce --device={setting.device} --num_gpus={setting.num_devices} --model={setting.model}' "
-        f"says which reduction is the fastest here; then try {first}its --all_reduce_spec, --gradient_repacking=8 or "
-        f"--compact_gradient_transfer, or let {_recommend(setting)} look. With a larger --batch_size there are fewer "
-        "exchanges per image."
+        f"'run_bench.py allreduce {_where(setting)} --model={setting.model}' says which reduction is the fastest here; "
+        f"then try {first}its --all_reduce_spec, --gradient_repacking=8{shorter}, or let {_recommend(setting)} look. "
+        "With a larger --batch_size there are fewer exchanges per image."
     )
 
 

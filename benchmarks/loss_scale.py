@@ -13,7 +13,7 @@ from benchmarks.optimizers import Gradients, Updates, Variables
 from benchmarks.precision_options import LossScaling
 from variable_mgr.manager import Optimizer
 
-_LARGEST = 2.0**32
+_SMALLEST, _LARGEST = 2.0**-24, 2.0**32
 
 
 class LossScale:
@@ -25,6 +25,10 @@ class LossScale:
     Args:
         scaling: the first factor, and whether it changes.
         device: where the variable lives.
+
+    Attributes:
+        overflowed: whether gradients of this step overflowed, so that it updates nothing, a scalar; None if the factor
+            is fixed, or if another worker sees to that.
     """
 
     def __init__(self, scaling: LossScaling, device: str) -> None:
@@ -32,6 +36,7 @@ class LossScale:
         self._device = device
         self._variable: tf.Variable | None = None
         self._value: tf.Tensor | None = None
+        self.overflowed: tf.Tensor | None = None
         if scaling.increase_every:
             with tf.device(device):
                 self._variable = tf.Variable(scaling.initial, trainable=False, name="loss_scale")
@@ -44,11 +49,11 @@ class LossScale:
 
     def read(self) -> tf.Tensor:
         """Returns the factor of this step, a float32 scalar."""
+        if self._variable is None:
+            return tf.constant(self._scaling.initial)
         if self._value is None:
             with tf.device(self._device):
-                self._value = (
-                    tf.constant(self._scaling.initial) if self._variable is None else self._variable.read_value()
-                )
+                self._value = self._variable.read_value()
         return self._value
 
     def guard(self, optimizer: Optimizer) -> Optimizer:
@@ -58,11 +63,12 @@ class LossScale:
     def follow(self, finite: tf.Tensor) -> tf.Operation:
         """Doubles the factor after enough steps with finite gradients, and halves it at once without."""
         assert self._variable is not None, "only a factor that changes follows"
+        self.overflowed = ~finite
         with tf.device(self._device):
             scale, good = self.read(), self._good_steps.read_value() + 1
             enough = good >= self._scaling.increase_every
             grown = tf.where(enough, tf.minimum(2.0 * scale, _LARGEST), scale)
-            new_scale = tf.where(finite, grown, tf.maximum(0.5 * scale, 1.0))
+            new_scale = tf.where(finite, grown, tf.maximum(0.5 * scale, _SMALLEST))
             new_good = tf.where(finite & ~enough, good, 0)
             return tf.group(
                 self._variable.assign(new_scale, read_value=False), self._good_steps.assign(new_good, read_value=False)

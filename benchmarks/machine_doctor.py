@@ -16,14 +16,15 @@ from benchmarks.observation import UNSEEN, Observation
 def run(
     output_format: str,
     look: Callable[[], Sequence[Observation]] = quietness.look,
-    climb: Callable[[], tuple[Mapping[str, Any], ExitStatus]] | None = None,
+    climb: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
 ) -> ExitStatus:
     """Looks at this machine and says what disturbs measurements on it; then climbs the ladder.
 
     Args:
         output_format: `text` or `json`.
         look: looks at the machine.
-        climb: climbs, prints what is found if that is to be text, and returns it; None to leave it out.
+        climb: climbs, given the names of what disturbs, prints what is found if that is to be text, and returns it;
+            None to leave it out.
 
     Returns:
         How the ladder ended, if that is not OK; then OK if the machine is quiet; otherwise UNDECIDED, since what is
@@ -33,10 +34,11 @@ def run(
     if output_format == "text":
         for line in report(observations):
             say(line)
-    found, ended = climb() if climb else ({}, ExitStatus.OK)
+    disturbing = [observation.name for observation in _disturbing(observations)]
+    found, ended = climb(disturbing) if climb else ({}, ExitStatus.OK)
     if output_format == "json":
         say(json.dumps({**to_dict(observations), **found}))
-    return ended or (ExitStatus.UNDECIDED if _disturbing(observations) else ExitStatus.OK)
+    return ended or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
 
 
 def to_dict(observations: Sequence[Observation]) -> dict[str, Any]:

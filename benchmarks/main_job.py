@@ -23,6 +23,7 @@ from results.measurement import Derived, Measurement, derive
 from results.record import Record, Status, trustworthy
 from results.store import Store
 from results.synthetic import synthetic_ratio
+from variable_mgr.catalog import BASELINES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         warn(notice)
     process_environment.prepare(
         device=config.device if config.cluster is None or config.cluster.own.job == "worker" else "cpu",
-        visible_gpus=config.visible_gpus,
+        visible_gpus=_visible_gpus(config),
         gpu_threads=config.gpu_threads,
         log_placement=config.log_device_placement,
         peers=list(config.cluster.tasks.values()) if config.cluster else (),
@@ -151,7 +152,7 @@ def _outcome_of(error: BenchError) -> Outcome:
 def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
-    derived = derive(measurement, config.towers_in_total, compiled=config.xla == "jit") if stated else Derived()
+    derived = derive(measurement, config.towers_in_total, compiled=_compiles(config)) if stated else Derived()
     derived = roofline_job.beside_peak(derived, config, log.placement, provenance.environment)
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
@@ -171,6 +172,18 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
             *_doubts(config, measurement, derived, provenance.load_per_core),
         ],
     )
+
+
+def _visible_gpus(config: Config) -> Sequence[int] | None:
+    """Returns which GPUs TensorFlow may see: under MirroredStrategy only those it uses, or it does without NCCL."""
+    if config.device == "cpu" or config.variable_update not in BASELINES or config.virtual_gpus > 1:
+        return config.visible_gpus
+    return (config.visible_gpus or range(config.num_devices))[: config.num_devices]
+
+
+def _compiles(config: Config) -> bool:
+    """Returns whether XLA compiles within the first step; staging has computed before that."""
+    return config.xla == "jit" and not config.modifiers.staged_vars
 
 
 def _is_of_all(config: Config, log: RunLog) -> bool:

@@ -17,6 +17,7 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
+_CPUINFO = Path("/proc/cpuinfo")
 _LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 _FIRST_DYNAMIC_SCALE = 2.0**15
 _SCALED_UP_EVERY = 1000
@@ -62,7 +63,7 @@ def resolve(
     manager: str,
     modifiers: Modifiers,
     data_format: str,
-    cpuinfo: Path = Path("/proc/cpuinfo"),
+    cpuinfo: Path = _CPUINFO,
 ) -> tuple[Computing, tuple[str, ...]]:
     """Returns how towers compute, and sentences on what to expect of it.
 
@@ -94,7 +95,7 @@ def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[s
     precision = given["precision"] or ("fp16" if given["use_fp16"] else "fp32")
     if given["use_fp16"] is not None and given["use_fp16"] != (precision == "fp16"):
         raise UsageError(f"--use_fp16={given['use_fp16']} and --precision={precision} contradict each other: drop one.")
-    if precision in _16_BITS and not on_gpu and not _has_instructions(precision, cpuinfo):
+    if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
         return precision, (
             f"--precision={precision}: this CPU has no instructions for {name}, so expect it to be slower.",
@@ -134,6 +135,11 @@ def _refuse(
         raise UsageError(
             "--conv1x1_as_matmul needs an image's channels side by side: say --data_format=NHWC, or leave it out."
         )
+    if precision == "fp16" and modifiers.wire_dtype == "float16":
+        raise UsageError(
+            "--compact_gradient_transfer: gradients travel unscaled, and in float16 they lose what scaling the loss "
+            "has saved: say --compact_gradient_dtype=bfloat16."
+        )
     if computing.check_precision:
         _refuse_check(precision, given, modifiers)
 
@@ -142,6 +148,11 @@ def _refuse_check(precision: str, given: Mapping[str, Any], modifiers: Modifiers
     """Refuses to compare what is equal, or what depends on chance, or is spread over processes."""
     if precision == "fp32":
         raise UsageError("--check_precision compares another precision with fp32: say --precision=bf16, fp16 or tf32.")
+    if given["datasets_sloppy_parallel_interleave"]:
+        raise UsageError(
+            "--check_precision trains twice on the same images, and with --datasets_sloppy_parallel_interleave they "
+            "differ: drop one."
+        )
     if given["forward_only"] or modifiers.asynchronous:
         raise UsageError(
             "--check_precision trains twice and compares the losses, which needs gradients and towers that step "
@@ -174,13 +185,23 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
             "--fp16_enable_auto_loss_scale: all towers must leave out the same updates, and here each goes its own "
             "way: say --variable_update=replicated, or give a fixed --fp16_loss_scale."
         )
+    if modifiers.staged_vars or modifiers.relaxed_consistency:
+        raise UsageError(
+            "--fp16_enable_auto_loss_scale: where gradients are applied a step later, an overflow is seen too late: "
+            "give a fixed --fp16_loss_scale, or leave out --staged_vars and --variable_consistency=relaxed."
+        )
     return LossScaling(
         given["fp16_loss_scale"] or _FIRST_DYNAMIC_SCALE, given["fp16_inc_loss_scale_every_n"] or _SCALED_UP_EVERY
     )
 
 
-def _has_instructions(precision: str, cpuinfo: Path) -> bool:
-    """Returns whether the CPU says so; also if it says nothing."""
+def has_instructions(precision: str, cpuinfo: Path = _CPUINFO) -> bool:
+    """Returns whether the CPU says that it has some for `bf16` or `fp16`; also if it says nothing.
+
+    Args:
+        precision: one of the two.
+        cpuinfo: what the kernel says of the CPU.
+    """
     try:
         lines = cpuinfo.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -99,7 +99,12 @@ def import_tensorflow() -> None:
     The notices are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
     importing. If the import fails, what was written is shown; if the user asked for a log level, nothing is held back.
     """
-    with _hidden_imports():
+    try:
+        with _hidden_imports():
+            _import_quietly()
+    except ImportError as error:  # a package on the way may need what is hidden
+        if (error.name or "").partition(".")[0] not in _NOT_NEEDED:
+            raise
         _import_quietly()
 
 

@@ -6,6 +6,7 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from benchmarks.config import Config
 from benchmarks.display import warn
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.grid import Cell
-from benchmarks.halving import Budget, Search
+from benchmarks.halving import Budget, Search, Standing
 from benchmarks.outcomes import Durations, Outcome
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer, Row, Table
@@ -30,6 +31,7 @@ _FEWEST_STEPS, _MOST_STEPS_BY_GUESS, _MOST_STEPS = 5, 40, 1000
 _END_SECONDS = 3.0
 _LONGEST_REASON = 200
 _SPARE_RUNS = 1.5
+_OF_STANDING = ("low", "high", "steps", "runs", "reason", "is_close", "is_repeated")
 _BUSY_LOAD = 0.3
 
 Words = tuple[str, ...]
@@ -81,6 +83,9 @@ class Finder:
         self._step_seconds: float | None = None
         self._durations = Durations(self._guess_seconds)
         self._best: tuple[Words, Row] | None = None
+        self._best_on_one: Row | None = None
+        self._failed_on_all = False
+        self._kept: list[str] = []
         self._tables: list[Table] = []
         self._open: tuple[Stage, dict[Words, tuple[Texts, Cell]], Search[Words]] | None = None
 
@@ -103,6 +108,9 @@ class Finder:
         if self._open:
             self._close()
         words, best = self._best or ((), None)
+        is_untested = best is None and self._best_on_one is not None and not self._failed_on_all
+        if is_untested:
+            words, best = tuple(flags.words({**self._plan.fixed, **self._chosen})), self._best_on_one
         return Answer(
             arguments=list(words),
             best=best,
@@ -111,13 +119,13 @@ class Finder:
             seconds=time.monotonic() - self._begun,
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
+            untested_on=self._plan.usual.num_devices if is_untested else 0,
         )
 
     def _choose(self, stage: Stage, found: dict[Words, tuple[Texts, Cell]], share: float) -> None:
         left = self._begun + self._plan.time_limit_seconds - time.monotonic()
-        # What comes later may be given up, but not to have run the best on all devices.
-        spare = _SPARE_RUNS * self._longest_seconds if stage.on_one_device and self._plan.usual.num_devices > 1 else 0.0
-        budget = Budget(share * left, left - spare)
+        spare = self._spare_seconds if stage.on_one_device else lambda: 0.0
+        budget = Budget(share * left, left, spare, time.monotonic)
         candidates = {words: cell for words, (_, cell) in found.items() if cell.runs}
         self._cells |= candidates
         warn(f"{stage.title}: {len(candidates)} of {len(found)} can be run, in {in_words(max(budget.seconds, 0))}")
@@ -125,6 +133,14 @@ class Finder:
         self._open = (stage, found, search)
         search.search()
         self._close()
+
+    def _spare_seconds(self) -> float:
+        """Returns what a run on all devices may take: what comes later may be given up, but not that."""
+        usual = self._plan.usual
+        if usual.num_devices == 1:
+            return 0.0
+        # Devices of a CPU share its cores.
+        return _SPARE_RUNS * self._longest_seconds * (usual.num_devices if usual.device == "cpu" else 1)
 
     def _close(self) -> None:
         """Makes a table of the open stage, and chooses its best."""
@@ -136,7 +152,7 @@ class Finder:
             Row(
                 arguments=flags.words(found[one.candidate][0]),
                 images_per_sec=one.rate,
-                **{name: getattr(one, name) for name in ("low", "high", "steps", "runs", "reason", "is_close")},
+                **{name: getattr(one, name) for name in _OF_STANDING},
             )
             for one in standings
         ]
@@ -147,24 +163,34 @@ class Finder:
         self._tables.append(Table(title=stage.title, devices=devices, rows=rows))
         if not standings or standings[0].rate is None:
             return
-        best, config = standings[0].candidate, self._cells[standings[0].candidate].config
+        place = _place_of_choice(standings, next(iter(found)))
+        best, rate, config = (
+            standings[place].candidate,
+            standings[place].rate,
+            self._cells[standings[place].candidate].config,
+        )
+        if place:
+            stays = " ".join(rows[place].arguments) or "what is given"
+            self._kept.append(f"In {stage.title}, {stays} stays: nothing is faster by more than the noise.")
         self._chosen |= found[best][0]
-        self._step_seconds = config.batch_global / standings[0].rate if config else None
+        self._step_seconds = config.batch_global / rate if config and rate else None
         if devices == self._plan.usual.num_devices:
-            self._best = (best, rows[0])
+            self._best = (best, rows[place])
+        else:
+            self._best_on_one = rows[place]
 
-    def _run(self, words: Words, steps: int, left_seconds: float) -> Outcome:
-        cell, limit = self._cells[words], max(1.0, left_seconds - _END_SECONDS)
+    def _run(self, words: Words, steps: int, limit_seconds: float) -> Outcome:
+        cell, limit = self._cells[words], max(1.0, limit_seconds - _END_SECONDS)
         assert cell.config is not None, "it can be run"
         limited = Cell(
             (*cell.arguments, f"--num_batches={steps}", f"--time_limit_seconds={limit:.1f}"),
             dataclasses.replace(cell.config, num_batches=steps, time_limit_seconds=limit),
         )
-        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, left_seconds))
+        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds))
         begun = time.monotonic()
         outcome = _outcome(runner.run(limited, self._ran), begun)
         self._ran += 1
-        self._longest_seconds = max(self._longest_seconds, outcome.seconds)
+        self._note(cell.config, outcome)
         assert self._open is not None, "only a stage runs something"
         what = " ".join(flags.words(self._open[1][words][0])) or "as given"
         rate = cell.config.batch_global * len(outcome.step_seconds) / sum(outcome.step_seconds or [1.0])
@@ -172,6 +198,13 @@ class Finder:
         left = max(0.0, self._begun + self._plan.time_limit_seconds - time.monotonic())
         warn(f"  {what}: {came}   ({in_words(left)} left)")
         return outcome
+
+    def _note(self, config: Config, outcome: Outcome) -> None:
+        """Learns from a run how long those on all devices may take, and whether they fail."""
+        is_failed = bool(outcome.reason) and not outcome.cut_off
+        if outcome.step_seconds:
+            self._longest_seconds = max(self._longest_seconds, outcome.seconds)
+        self._failed_on_all |= is_failed and config.num_devices == self._plan.usual.num_devices
 
     def _guess_seconds(self, words: Words, steps: int) -> float:
         config = self._cells[words].config
@@ -186,6 +219,7 @@ class Finder:
 
     def _notes(self) -> Iterator[str]:
         """Yields what a reader must know of the choice."""
+        yield from self._kept
         plan, batch = self._plan, self._chosen.get("batch_size")
         if batch and int(batch) != plan.usual.batch_per_device:
             yield (
@@ -203,6 +237,15 @@ class Finder:
             )
 
 
+def _place_of_choice(standings: Sequence[Standing[Words]], default: Words) -> int:
+    """Returns whose place is chosen: the default's if nothing is faster by more than the noise, else the first."""
+    for place, one in enumerate(standings):
+        # Close is also who was run only once; such ones must overlap, too.
+        if one.candidate == default and one.is_close and (one.high or math.inf) >= (standings[0].low or 0.0):
+            return place
+    return 0
+
+
 def _outcome(record: Record, begun: float) -> Outcome:
     """Returns what came of a run that began then, by the monotonic clock, and has just ended."""
     seconds = time.monotonic() - begun
@@ -213,6 +256,6 @@ def _outcome(record: Record, begun: float) -> Outcome:
             step_seconds=record.measurement.step_seconds,
         )
     if record.status is Status.TIMEOUT:
-        return Outcome(seconds=seconds, reason="not done in the time that was left, and ended", cut_off=True)
+        return Outcome(seconds=seconds, reason=f"not done after {seconds:.0f} s, and ended", cut_off=True)
     reason = " ".join(f"{record.status}: {record.reason}".split())
     return Outcome(seconds=seconds, reason=reason[:_LONGEST_REASON])

@@ -19,6 +19,8 @@ from benchmarks.recommend_finder import Finder, Plan
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer
 
+# What `auto` asks to be varied; of other flags it is a value.
+_VARIED_IF_AUTO = ("batch_size", "data_format")
 _OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
@@ -33,7 +35,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
         raise UsageError(f"--time_limit_seconds={limit} must be above 0.")
     if values["any_precision"] and (values["precision"] or values["use_fp16"]):
         raise UsageError("--any_precision tries all precisions, and one is given: drop one of them.")
-    given = {name: value for name, value in values.items() if name not in _OWN and value not in (None, "auto")}
+    given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
+    given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
     usual = config.resolve(flags.unset(given), count_gpus)
     if usual.cluster:
@@ -79,7 +82,8 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
         return status
     if answer.best is None:
         return ExitStatus.RUN_FAILED
-    answers.keep(wanted, answer.to_dict())
+    if not answer.untested_on:
+        answers.keep(wanted, answer.to_dict())
     return ExitStatus.OK
 
 

@@ -26,6 +26,7 @@ class Row:
         runs: likewise.
         reason: why it has no rate, or failed later.
         is_close: whether it cannot be told from the best of its stage.
+        is_repeated: whether its rate is that of repeats, and not of the runs by which it was chosen among many.
     """
 
     arguments: list[str]
@@ -36,6 +37,7 @@ class Row:
     runs: int = 0
     reason: str = ""
     is_close: bool = False
+    is_repeated: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,12 +55,13 @@ class Answer:
 
     Attributes:
         arguments: of `run`, the best; empty if nothing could be run.
-        best: its row in the last table on all devices; None if there is none.
+        best: its row in the last table on all devices, or of one device (`untested_on`); None if there is none.
         tables: one per stage.
         notes: sentences that a reader must know.
         seconds: that the search took.
         is_complete: whether it was not interrupted.
         results: where the records of all runs are.
+        untested_on: all devices, if there was no time to run the best on them; 0 if there was.
     """
 
     arguments: list[str]
@@ -68,6 +71,7 @@ class Answer:
     seconds: float
     is_complete: bool
     results: str
+    untested_on: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as JSON can hold it."""
@@ -81,7 +85,7 @@ class Answer:
             TypeError, KeyError: it is something else.
         """
         tables = [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in fields["tables"]]
-        known = {field.name: fields[field.name] for field in dataclasses.fields(cls)}
+        known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
         return cls(**{**known, "tables": tables, "best": Row(**fields["best"]) if fields["best"] else None})
 
 
@@ -129,10 +133,15 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         yield "" if not answer.is_complete else "Nothing could be measured: the tables say why."
         return
     interval = "" if best.low is None or best.high is None else f" ({best.low:.2f} to {best.high:.2f})"
-    yield f"Best: {best.images_per_sec:.2f} images/s{interval}, found in {in_words(answer.seconds)}:"
+    where = " on one device" if answer.untested_on else ""
+    yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
     yield ""
     yield command(answer.arguments)
     yield ""
+    if answer.untested_on:
+        yield f"On all {answer.untested_on} devices it is untested: there was no time to run it there."
+    if not best.is_repeated and not best.is_close:
+        yield "It was not repeated after it was chosen: its rate is too high by selection, and so is the interval."
     if best.reason:
         yield f"It failed when it was run again: {best.reason}"
     late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)

@@ -21,7 +21,7 @@ def resource_lines(record: Record) -> list[str]:
         of_gpu = derived.peak_gpu_memory_bytes
         lines.append(
             f"memory:         {measurement.peak_host_memory_bytes / 1e9:.2f} GB of a process at most"
-            + (f", {of_gpu / 1e9:.2f} GB of a GPU" if of_gpu is not None else "")
+            + (f", {of_gpu / 1e9:.2f} GB of a GPU taken" if of_gpu is not None else "")
         )
     if derived.cpu_cores_used is not None:
         lines.append(f"CPU:            {derived.cpu_cores_used:.2f} cores busy on average")

@@ -30,6 +30,13 @@ class Peak:
         """Returns what that many of this together reach."""
         return Peak(flops_per_sec=count * self.flops_per_sec, bytes_per_sec=count * self.bytes_per_sec)
 
+    def or_better(self, other: Peak) -> Peak:
+        """Returns the larger of each figure."""
+        return Peak(
+            flops_per_sec=max(self.flops_per_sec, other.flops_per_sec),
+            bytes_per_sec=max(self.bytes_per_sec, other.bytes_per_sec),
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roofline:
@@ -102,8 +109,9 @@ def _why_above(limit: str) -> str:
     if limit == "memory":
         return "More than all is possible: tensors stayed in caches between operations, so the memory did not limit."
     return (
-        "More than all means that the peak was measured while the machine was busy or slower: measure it again; or "
-        "that convolutions needed fewer multiplications than are counted (Winograd)."
+        "More than all means that the peak was measured while the machine was busy or slower: 'run_bench.py doctor' "
+        "measures it again, best on a quiet one; or that convolutions needed fewer multiplications than are counted "
+        "(Winograd)."
     )
 
 

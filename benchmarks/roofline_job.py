@@ -1,4 +1,4 @@
-"""What hardware reaches, from the cache or measured, and how a run compares with it. Imports TensorFlow late."""
+"""What hardware reaches, measured now or before, and how a run compares with it. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from models import specs
 from results.measurement import Derived
 
 
-def peak(device: str, precision: str, *, fresh: bool = False) -> Peak:
-    """Returns what one GPU, or this host's cores together, reach; if it is not in the cache, it is measured.
+def peak(device: str, precision: str) -> Peak:
+    """Measures what one GPU, or this host's cores together, reach; returns and keeps the best that was ever seen.
 
-    That takes some seconds, and on a GPU this process holds memory of it from then on. TensorFlow's version is that
-    which is installed. `process_environment.prepare` must have been called.
+    A figure from a busy machine is too low, and one that is too high cannot be measured. That takes some
+    seconds, and on a GPU this process holds memory of it from then on. TensorFlow's version is that which is installed.
+    `process_environment.prepare` must have been called.
 
     Args:
         device: `cpu` or `gpu`.
         precision: of the arithmetic.
-        fresh: measure in any case.
 
     Raises:
         UsageError: there is no such device, or it has no such precision.
@@ -30,31 +30,28 @@ def peak(device: str, precision: str, *, fresh: bool = False) -> Peak:
     inventory = hardware.gpu_inventory() if device == "gpu" else hardware.Inventory()
     version = environment.describe_software()["tensorflow_version"]
     key = peak_cache.key(hardware.describe_hardware(inventory), version, precision)
-    known = None if fresh else peak_cache.find(key)
-    if known:
-        return known
     process_environment.import_tensorflow()
     from benchmarks import devices, matmul_peak
 
     if device == "gpu":
         devices.require_gpus(1, virtual_gpus=1)
     measured = matmul_peak.measure(device, precision)
-    peak_cache.keep(key, measured)
-    return measured
+    best = measured.or_better(peak_cache.find(key) or measured)
+    peak_cache.keep(key, best)
+    return best
 
 
-def measure(config: Config, images_per_sec: float | None = None, *, fresh: bool = False) -> Roofline:
-    """Counts a step's work, and sets it beside the peak of the devices; takes no step.
+def measure(config: Config, images_per_sec: float | None = None) -> Roofline:
+    """Measures the peak, counts a step's work, and sets it beside the peak of the devices; takes no step.
 
     Args:
         config: of the run.
         images_per_sec: what it reached, over all devices; None if that is not known.
-        fresh: measure the peak in any case.
 
     Raises:
         UsageError: as of `peak`.
     """
-    found = peak(config.device, config.precision, fresh=fresh)
+    found = peak(config.device, config.precision)
     process_environment.import_tensorflow()
     from benchmarks import flop_count
 

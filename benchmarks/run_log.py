@@ -16,6 +16,9 @@ from benchmarks.telemetry import Telemetry
 from benchmarks.worker_reports import WorkerReport, together
 from results.measurement import Measurement
 
+# What this process did before its own run began, and what is no part of that.
+_left_out_seconds: list[float] = []
+
 
 @dataclasses.dataclass
 class RunLog:
@@ -37,6 +40,7 @@ class RunLog:
     data_set: str | None = None
     skipped_records: int | None = None
     fp32_losses: Sequence[float] = ()
+    peak_host_memory_bytes: int | None = None
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     opened_at: float = 0.0
@@ -78,7 +82,7 @@ class RunLog:
             step_seconds=self.measured.step_seconds,
             losses=self.measured.losses,
             warmup_losses=[*self.first.losses, *self.warmup.losses],
-            peak_host_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            peak_host_memory_bytes=self.peak_host_memory_bytes or largest_resident_bytes(),
             replica_drift=self.replica_drift,
             tower_step_seconds=self._tower_step_seconds(),
             staleness_counts=self._staleness_counts(),
@@ -87,6 +91,7 @@ class RunLog:
             top_1_accuracies=self.measured.observed.get("top_1_accuracies", []),
             top_5_accuracies=self.measured.observed.get("top_5_accuracies", []),
             loss_scales=self.measured.observed.get("loss_scales", []),
+            skipped_updates=self.measured.observed.get("skipped_updates", []),
             fp32_losses=self.fp32_losses,
             input_wait_seconds=self.measured.observed.get("input_wait_seconds", []),
             telemetry=[seen] if (seen := self.telemetry and self.telemetry.summary()) else [],
@@ -105,11 +110,28 @@ class RunLog:
         return [found[staleness] for staleness in range(1 + max(found, default=-1))]
 
 
+def largest_resident_bytes() -> int:
+    """Returns the largest resident set of this program until now.
+
+    getrusage(2) would count that of the process which started it, too, until it became this program.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    words = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
+    return 1024 * (int(words[1]) if words else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def leave_out(seconds: float) -> None:
+    """Leaves out so many seconds of this process' age from now on, in which it only looked for what to run."""
+    _left_out_seconds.append(seconds)
+
+
 def process_age_seconds() -> float:
     """Returns how long ago this process was started, from Linux' own count of clock ticks since boot.
+
+    What was left out (`leave_out`) does not count.
 
     (psutil's creation time is off by up to a second, since it counts from a boot time in whole seconds.)
     """
     fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     started_seconds = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5), after pid and name
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_seconds
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_seconds - sum(_left_out_seconds)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 from results.record import Record
 
 
@@ -15,7 +13,8 @@ def step_lines(record: Record) -> list[str]:
 def _times(record: Record) -> str:
     derived = record.derived
     p50, p90, p99 = derived.step_ms_p50, derived.step_ms_p90, derived.step_ms_p99
-    if not record.config.get("forward_only"):
+    # Where workers go their own way, a step is as many of theirs as there are workers, and no image's latency.
+    if not record.config.get("forward_only") or record.measurement.tower_step_seconds:
         return f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"
     rare = "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
     steps, images = len(record.measurement.step_seconds), record.measurement.images_per_step
@@ -27,20 +26,19 @@ def _times(record: Record) -> str:
 
 def _compiling(record: Record) -> list[str]:
     seconds = record.derived.compile_seconds
-    return [] if seconds is None else [f"compiling:      {seconds:.1f} s by XLA, within the first step"]
+    return [] if seconds is None else [f"compiling:      the first step, with XLA's work, took {seconds:.1f} s longer"]
 
 
 def _loss_scales(record: Record) -> list[str]:
-    scales = record.measurement.loss_scales
+    scales, skipped = record.measurement.loss_scales, record.measurement.skipped_updates
     if not scales:
         return []
-    overflows = sum(later < earlier for earlier, later in itertools.pairwise(scales))
-    return [f"loss scale:     {scales[-1]:g} in the end; {overflows} of {len(scales)} updates left out for an overflow"]
+    left_out = f"{sum(skipped):.0f} of {len(scales)} updates left out for an overflow"
+    return [f"loss scale:     {scales[-1]:g} in the end; {left_out}"]
 
 
 def _difference_to_fp32(record: Record) -> list[str]:
     difference = record.derived.loss_difference_to_fp32
     if difference is None:
         return []
-    loss = record.measurement.fp32_losses[-1]
-    return [f"against fp32:   loss {difference:+.4f} on the same data, where fp32 comes to {loss:.4f}"]
+    return [f"against fp32:   loss {difference:+.4f}, a mean of the last steps, on the same data"]

@@ -117,6 +117,7 @@ class _Sweep:
             output_dir=plan.output_dir,
             provenance=provenance,
             timeout_seconds=plan.round_timeout_seconds,
+            timeout_flag="--round_timeout_seconds",
         )
         self._records: list[Record] = []
         # A run on the CPU does not look at GPUs, so its machine seems to have none.

@@ -121,6 +121,8 @@ def build_training_step(
         more["compute_seconds"] = _computing(scores, updates)
     if loss_scale and loss_scale.changes:
         more["loss_scales"] = loss_scale.read()
+    if loss_scale and loss_scale.overflowed is not None:
+        more["skipped_updates"] = tf.cast(loss_scale.overflowed, tf.float32)
     loops = [dataclasses.replace(loop, observed={**loop.observed, **more}) for loop in step.loops]
     return dataclasses.replace(step, loops=loops)
 

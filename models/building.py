@@ -125,8 +125,12 @@ def build_owning(
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
     """Builds `keras.applications.ResNet50` with random weights and logits; Keras owns the variables."""
     with _seeded_building(seed, _POLICIES[precision]):
+        before = keras.config.image_data_format()
         keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
-        return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
+        try:
+            return adapt(keras.applications.ResNet50(weights=None, classes=num_classes, classifier_activation=None))
+        finally:
+            keras.config.set_image_data_format(before)
 
 
 def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Model:

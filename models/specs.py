@@ -60,6 +60,11 @@ class ModelSpec:
         """Returns the number of logits by default: ImageNet's labels have a background class."""
         return BACKGROUND_CLASSES if self.classes == IMAGENET_CLASSES else self.classes
 
+    @property
+    def has_conv1x1(self) -> bool:
+        """Returns whether some of its convolutions look at one pixel."""
+        return self.module in ("inception", "resnet")
+
     def facts(self) -> dict[str, Any]:
         """Returns what a record says of the model."""
         return {name: getattr(self, name) for name in ("title", "image_size", "parameters", "gflop_per_image")}

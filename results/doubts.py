@@ -30,7 +30,7 @@ class Conditions:
 def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
     """Returns a sentence for each reason not to trust the number too far."""
     seconds = measurement.step_seconds
-    found = []
+    found = _about_skipped_updates(measurement)
     if conditions.load_per_core > 0.3:
         found.append(
             f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
@@ -68,6 +68,17 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
             "try a smaller --init_learning_rate."
         )
     return found
+
+
+def _about_skipped_updates(measurement: Measurement) -> list[str]:
+    skipped = sum(measurement.skipped_updates)
+    if not skipped:
+        return []
+    return [
+        f"{skipped:.0f} of {len(measurement.step_seconds)} measured steps updated nothing, since gradients overflowed "
+        "in float16: such a step is shorter, so the rate is too high. Give more --num_warmup_batches or a smaller "
+        "--fp16_loss_scale."
+    ]
 
 
 def _about_workers(measurement: Measurement, derived: Derived) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
@@ -46,6 +47,7 @@ class Measurement:
         top_1_accuracies: share of a step's images that it classified rightly before its update; empty if not asked for.
         top_5_accuracies: likewise, where the right class is among the five likeliest.
         loss_scales: what the loss was multiplied by, per measured step; empty unless it follows the gradients.
+        skipped_updates: per measured step 1 if its update was left out, since gradients overflowed; likewise.
         fp32_losses: losses of the same steps, trained again in fp32; empty if not asked for.
         input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty if none are read.
         skipped_records: bad records that were left out; None where none may be.
@@ -74,6 +76,7 @@ class Measurement:
     top_1_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
     top_5_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
     loss_scales: Sequence[float] = dataclasses.field(default_factory=list)
+    skipped_updates: Sequence[float] = dataclasses.field(default_factory=list)
     fp32_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     input_wait_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     skipped_records: int | None = None
@@ -87,7 +90,8 @@ class Derived:
     """Numbers computed from the measurement; None where it does not support one.
 
     `step_ms_p999` wants 1,000 steps. `compile_seconds` is what the first step took longer than the median one, where
-    XLA compiled in it. `loss_difference_to_fp32` is the mean loss of the last ten steps less that in fp32.
+    XLA compiled in it: also the little that every first step does besides. `loss_difference_to_fp32` is the mean loss
+    of the last ten steps less that in fp32.
     `synthetic_ratio` is the rate over that of the same run with synthetic images, where the results hold one.
     `slowest_worker` is the one that takes longest to its gradients (to the end of its step, where workers go their own
     way), by median; `straggler_ratio` is its time over the median of the others.
@@ -147,7 +151,7 @@ def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False
         step_ms_p90=p90,
         step_ms_p99=p99,
         step_ms_p999=p999 if len(seconds) >= _STEPS_FOR_P999 else None,
-        compile_seconds=first - p50 / 1000 if compiled and first else None,
+        compile_seconds=max(0.0, first - p50 / 1000) if compiled and first else None,
         loss_difference_to_fp32=_loss_difference(measurement),
         staleness_mean=_staleness_mean(measurement.staleness_counts),
         input_wait_share=_input_wait_share(measurement),
@@ -159,10 +163,11 @@ def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False
 
 
 def _loss_difference(measurement: Measurement) -> float | None:
-    """Returns how far the losses at the end are from those in fp32."""
-    pairs = zip(measurement.losses, measurement.fp32_losses, strict=False)
+    """Returns how far the losses at the end are from those in fp32; None if one of them is not finite."""
+    pairs = list(zip(measurement.losses, measurement.fp32_losses, strict=False))[-_LAST_STEPS:]
     differences = [loss - in_fp32 for loss, in_fp32 in pairs if loss is not None and in_fp32 is not None]
-    return fmean(differences[-_LAST_STEPS:]) if differences else None
+    whole = pairs and len(differences) == len(pairs) and math.isfinite(sum(differences))
+    return fmean(differences) if whole else None
 
 
 def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> dict[str, Any]:

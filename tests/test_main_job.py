@@ -72,3 +72,49 @@ def test_bfloat16_learns_what_float32_learns(run_bench: RunBench, records: Calla
     losses, others = (record["measurement"]["losses"] for record in (single, half))
     assert losses != others
     assert losses == pytest.approx(others, rel=0.05)
+
+
+SMALL = ("--device=cpu", "--model=resnet20", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=2")
+
+
+@pytest.mark.slow
+def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, records: Callable[[], list[dict]]) -> None:
+    for flags in (("--precision=bf16", "--check_precision"), ("--precision=fp32",)):
+        done = run_bench(*SMALL, *flags)
+        assert done.status == 0, done.stderr
+    checked, plain = records()
+    assert checked["measurement"]["fp32_losses"] == pytest.approx(plain["measurement"]["losses"], rel=1e-3)
+    losses = checked["measurement"]["losses"]
+    assert losses != pytest.approx(plain["measurement"]["losses"], rel=1e-6), "bfloat16 rounds"
+    difference = sum(losses) / 3 - sum(checked["measurement"]["fp32_losses"]) / 3
+    assert checked["derived"]["loss_difference_to_fp32"] == pytest.approx(difference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--num_gpus=2", "--variable_update=replicated"),
+        ("--num_gpus=2", "--variable_update=parameter_server", "--staged_vars"),
+        ("--local_cluster=ps:1,worker:2", "--variable_update=parameter_server"),
+        ("--forward_only",),
+    ],
+)
+def test_xla_changes_no_loss(run_bench: RunBench, records: Callable[[], list[dict]], flags: tuple[str, ...]) -> None:
+    for xla in ("--xla", "--noxla"):
+        done = run_bench(*SMALL, *flags, xla)
+        assert done.status == 0, done.stderr
+    compiled, plain = (record["measurement"]["losses"] for record in records())
+    assert compiled == pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["alexnet", "trivial", "mlp"])
+def test_models_with_dropout_and_without_convolutions_are_compiled(
+    run_bench: RunBench, records: Callable[[], list[dict]], model: str
+) -> None:
+    done = run_bench(*SMALL, f"--model={model}", "--xla")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert record["placement"]["flops_per_image"] > 2e9 * record["model"]["gflop_per_image"]
+    assert record["derived"]["compile_seconds"] > 0

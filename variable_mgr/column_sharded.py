@@ -93,7 +93,7 @@ class ColumnSharded(VariableManager):
         operations = []
         for shards, all_read, update in zip(self._shards, self._all_read, updates, strict=True):
             rest = {name: gradient for name, gradient in update.gradients.items() if name not in shards}
-            others.append(TowerUpdate(gradients=rest, state=update.state))
+            others.append(dataclasses.replace(update, gradients=rest))
             with tf.control_dependencies([all_read]):
                 operations += optimizer.apply(list(shards.values()), [update.gradients[name] for name in shards])
         (applied,) = self._inner.apply(others, optimizer)

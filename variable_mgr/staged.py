@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -57,7 +58,7 @@ class Staged(VariableManager):
             stage, staged = staging.area(device, list(update.gradients.values()))
             self._stage_gradients.append(stage)
             gradients = dict(zip(update.gradients, staged, strict=True))
-            earlier.append(TowerUpdate(gradients=gradients, state=update.state))
+            earlier.append(dataclasses.replace(update, gradients=gradients))
         with tf.control_dependencies(self._weight_reads):
             (applied,) = self._inner.apply(earlier, optimizer)
         return [Applied(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]

@@ -6,12 +6,13 @@ import dataclasses
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, batch_trials, cell_run, child_process, command_line, flags, grid, host_memory
+from benchmarks import answers, batch_trials, cell_run, child_process, command_line, flags, grid, host_memory, run_log
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
@@ -83,7 +84,19 @@ def test_the_host_is_never_driven_over_its_room(per_image: int, fixed: int) -> N
 
 def test_what_is_foreseen_is_said_in_numbers() -> None:
     found = largest_that_fits(8, Memory(10**9).probe, room_bytes=1024 * MEGABYTE)
-    assert found == Found(48, "56 would take about 1.0 GiB of host memory, and 1.0 GiB may be used.")
+    assert found.limit == "56 would take about 1.0 GiB of host memory, and 1.0 GiB may be used."
+    assert (found.largest, found.peak_bytes) == (48, (500 + 10 * 48) * MEGABYTE)
+
+
+@pytest.mark.parametrize(("truth", "left"), [(1, 1), (2, 1), (5, 4), (8, 7), (16, 8), (96, 80), (1000, 896)])
+def test_headroom_leaves_a_tenth_free_at_least(truth: int, left: int) -> None:
+    found = largest_that_fits(truth, Memory(500 + 10 * truth).probe, headroom=0.1)
+    assert found.largest == left
+    assert (f"{truth} fit, and 10% is left free" in found.limit) == (truth > 1)
+
+
+def test_where_nothing_was_too_much_there_is_headroom_enough() -> None:
+    assert largest_that_fits(8, Memory(10**9).probe, headroom=0.1).largest == 4096
 
 
 def test_without_peaks_nothing_is_foreseen() -> None:
@@ -95,23 +108,32 @@ class Trials:
     """Stands for the processes: batches of up to `most` images fit, and what is more ends as is said."""
 
     def __init__(self, most: int) -> None:
-        self.most = most
+        self.most, self.most_checked = most, most
         self.otherwise = (Status.OUT_OF_MEMORY, "Out of memory")
         self.cells: list[Cell] = []
+        self.directories: set[str] = set()
+        self.seconds = 0.0
 
     def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
         self.cells.append(cell)
+        self.directories.add(runner.output_dir)
+        assert runner.first_to_be_killed
+        time.sleep(self.seconds)
         images = cell.config.batch_per_device
         if images > self.most:
             return fake_run(status=self.otherwise[0], reason=self.otherwise[1])
         made = fake_run()
         peak = (500 + images) * MEGABYTE
-        return dataclasses.replace(made, measurement=dataclasses.replace(made.measurement, peak_host_memory_bytes=peak))
+        losses = [1.0] if cell.config.check_precision and images <= self.most_checked else []
+        seen = dataclasses.replace(made.measurement, peak_host_memory_bytes=peak, fp32_losses=losses)
+        return dataclasses.replace(made, measurement=seen)
 
 
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(run_log, "_left_out_seconds", [])
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 2**40)
     made = Trials(100)
     monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
@@ -121,8 +143,8 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
 AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
 
 
-def _resolve(*arguments: str) -> Config:
-    return batch_trials.resolve(flags.parse([*AUTO, *arguments], flags.RUN_FLAGS).values, [], lambda: 0)
+def _resolve(*arguments: str, gpus: int = 0) -> Config:
+    return batch_trials.resolve(flags.parse([*AUTO, *arguments], flags.RUN_FLAGS).values, [], lambda: gpus)
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,8 +157,8 @@ def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytes
     assert [cell.config.batch_per_device for cell in trials.cells] == [32, 64, 128, 96, 112, 104]
     for cell in trials.cells:
         assert {"--num_batches=2", "--optimizer=adam", "--precision=bf16"} <= set(cell.arguments)
-        assert not any("check_precision" in word for word in cell.arguments)
-    assert "--batch_size=auto: 64 fit, 0.6 GiB of host memory at most" in capsys.readouterr().err
+        assert "--check_precision=true" in cell.arguments, "training again in fp32 must fit, too"
+    assert "--batch_size=auto: 64 fit, 1.1 GiB of host memory at most" in capsys.readouterr().err
 
 
 def test_auto_is_remembered(trials: Trials) -> None:
@@ -147,6 +169,54 @@ def test_auto_is_remembered(trials: Trials) -> None:
     assert "Found on 20" in again.notices[-1] and str(answers.FILE.path()) in again.notices[-1]
     _resolve("--optimizer=adam")
     assert len(trials.cells) == 2 * count, "slots take memory, too"
+    _resolve("--precision=bf16")
+    _resolve("--precision=bf16", "--check_precision")
+    assert len(trials.cells) == 4 * count, "and so does training again"
+
+
+def test_what_is_remembered_must_still_find_room(
+    trials: Trials, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _resolve()
+    count = len(trials.cells)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 597 * MEGABYTE)
+    _resolve()
+    assert len(trials.cells) == count, "596 of 597 MiB"
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 595 * MEGABYTE)
+    trials.most = 0
+    with pytest.raises(OutOfMemoryError):
+        _resolve()
+    assert len(trials.cells) > count and "looking anew" in capsys.readouterr().err
+
+
+def test_a_batch_whose_check_does_not_fit_does_not_fit(trials: Trials) -> None:
+    trials.most_checked = 50
+    resolved = _resolve("--check_precision", "--precision=bf16")
+    assert resolved.batch_per_device == 48 and "training again in fp32" in resolved.notices[-1]
+
+
+def test_the_search_is_no_part_of_the_runs_own_time(trials: Trials) -> None:
+    before, begun = run_log.process_age_seconds(), time.monotonic()
+    trials.seconds = 0.1
+    _resolve()
+    grown, passed = run_log.process_age_seconds() - before, time.monotonic() - begun
+    assert grown <= passed - 0.1 * len(trials.cells) + 0.05, "0.05: clock ticks"
+
+
+def test_trials_are_kept_beside_the_results(trials: Trials, tmp_path: Path) -> None:
+    _resolve("--output_dir=kept")
+    assert trials.directories == {"kept/batch_trials"} and (tmp_path / "kept/batch_trials").is_dir()
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_the_search(trials: Trials) -> None:
+    with pytest.raises(UsageError):
+        _resolve("--output_dir=/proc/nowhere")
+    assert not trials.cells
+
+
+def test_on_gpus_a_tenth_is_left_free(trials: Trials) -> None:
+    resolved = _resolve("--device=gpu", gpus=1)
+    assert resolved.batch_per_device == 80 and "96 fit, and 10% is left free" in resolved.notices[-1]
 
 
 def test_a_remembered_number_that_is_none_is_ignored(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,10 +234,20 @@ def test_a_process_that_was_killed_did_not_fit(trials: Trials) -> None:
     assert _resolve().batch_per_device == 96
 
 
-@pytest.mark.parametrize("otherwise", [(Status.CRASH, "Ended by signal 11"), (Status.INTERRUPTED, "")])
-def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, str]) -> None:
-    trials.otherwise = otherwise
-    with pytest.raises(BenchError, match="the trial with 128 images failed"):
+def test_a_crash_where_less_went_well_did_not_fit(trials: Trials) -> None:
+    trials.otherwise = (Status.CRASH, "InternalError: no algorithm worked")
+    resolved = _resolve()
+    assert resolved.batch_per_device == 96
+    assert "104 do not fit: crash. InternalError: no algorithm worked" in resolved.notices[-1]
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "most", "images"),
+    [((Status.CRASH, "Ended by signal 11"), 10, 32), ((Status.INTERRUPTED, ""), 100, 128)],
+)
+def test_other_failures_end_the_search(trials: Trials, otherwise: tuple[Status, str], most: int, images: int) -> None:
+    trials.otherwise, trials.most = otherwise, most
+    with pytest.raises(BenchError, match=f"the trial with {images} images failed"):
         _resolve()
     assert not answers.FILE.path().exists()
 
@@ -232,14 +312,22 @@ def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
     (group / "mine/memory.max").write_text("30\n")
     (group / "mine/memory.current").write_text("9\n")
     assert host_memory.available_bytes(tmp_path) == 21
+    (tmp_path / "proc/self/cgroup").write_text("0::/mine/inner/leaf\n")
+    assert host_memory.available_bytes(tmp_path) == 21, "a parent's limit holds, too"
+    (group / "mine/inner").mkdir()
+    (group / "mine/inner/memory.max").write_text("20\n")
+    (group / "mine/inner/memory.current").write_text("9\n")
+    assert host_memory.available_bytes(tmp_path) == 11
 
 
-def test_children_are_the_first_to_be_killed() -> None:
+@pytest.mark.parametrize("first", [True, False])
+def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
     program = "print(open('/proc/self/oom_score_adj').read().strip())"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child_process.run([sys.executable, "-c", program], out, err, 60)
+        child_process.run([sys.executable, "-c", program], out, err, 60, first_to_be_killed=first)
         out.seek(0)
-        assert out.read().strip() == b"1000"
+        own = Path("/proc/self/oom_score_adj").read_text().strip()
+        assert out.read().decode().strip() == ("1000" if first else own)
 
 
 @pytest.mark.slow

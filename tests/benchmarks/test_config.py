@@ -9,6 +9,7 @@ import pytest
 from benchmarks import config, flags
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
+from results.record import key_of
 from variable_mgr.modifiers import Modifiers
 
 
@@ -169,6 +170,11 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
         ("--batch_size=4", True),
         ("--optimizer=adam", True),
         ("--num_intra_threads=1", True),
+        ("--precision=bf16", True),
+        ("--use_fp16", True),
+        ("--xla", True),
+        ("--noxla", False),
+        ("--conv1x1_as_matmul", True),
         ("--num_batches=7", False),
         ("--output_dir=elsewhere", False),
         ("--display_every=3", False),
@@ -177,6 +183,33 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
 )
 def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> None:
     assert (resolve().key_fields() != resolve(change).key_fields()) == moves
+
+
+def test_the_loss_scale_moves_the_number_and_the_check_of_the_precision_does_not() -> None:
+    fp16 = resolve("--use_fp16").key_fields()
+    assert resolve("--use_fp16", "--fp16_loss_scale=64").key_fields() != fp16
+    assert resolve("--use_fp16", "--check_precision").key_fields() == fp16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["--device=cpu"], "af70209e22c7"),
+        (
+            ["--device=cpu", "--model=vgg16", "--num_gpus=2", "--variable_update=replicated", "--forward_only"],
+            "f5b6e03e80af",
+        ),
+        (["--device=cpu", "--precision=bf16", "--optimizer=momentum", "--batch_size=4"], "fd2850b326fd"),
+    ],
+)
+def test_keys_are_those_of_earlier_records(arguments: list[str], key: str) -> None:
+    """Stored baselines are found by them: whoever changes one takes all users' past away."""
+    assert key_of(resolve(*arguments).key_fields()) == key
+
+
+def test_convolutions_of_one_pixel_must_be_there() -> None:
+    with pytest.raises(UsageError, match="vgg16 has no convolutions of one pixel"):
+        resolve("--conv1x1_as_matmul", "--model=vgg16")
 
 
 def test_learning_rate_follows_the_optimizer_unless_given() -> None:

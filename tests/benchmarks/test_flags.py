@@ -34,6 +34,7 @@ def test_an_unset_flag_is_none() -> None:
         (["--xla", "True"], "xla", "jit"),
         (["--xla=False"], "xla", "off"),
         (["--noxla"], "xla", "off"),
+        (["--xla=1"], "xla", "jit"),
         (["--xla", "--forward_only"], "xla", "jit"),
         (["--data_format=nhwc"], "data_format", "NHWC"),
         (["--variable_update=REPLICATED"], "variable_update", "replicated"),
@@ -46,9 +47,9 @@ def test_forms(arguments: list[str], name: str, value: object) -> None:
 
 
 def test_a_flagfile_is_read(tmp_path: Path) -> None:
-    (tmp_path / "flags").write_text("# a comment\n--model=alexnet\n--num_gpus=2\n")
+    (tmp_path / "flags").write_text("# a comment\n--xla\n--model=alexnet\n--num_gpus=2\n")
     parsed = flags.parse([f"--flagfile={tmp_path / 'flags'}", "--num_gpus=4"], flags.RUN_FLAGS)
-    assert (parsed.values["model"], parsed.values["num_gpus"]) == ("alexnet", 4)
+    assert [parsed.values[name] for name in ("xla", "model", "num_gpus")] == ["jit", "alexnet", 4]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ class Machine:
     seed: int = 0
     failing: dict[int, str] = dataclasses.field(default_factory=dict)
     fails_from_run: int = 0
+    starts: dict[int, float] = dataclasses.field(default_factory=dict)
     drift: float = 0.0
     now: float = 0.0
     runs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -44,7 +45,7 @@ class Machine:
         slowness = math.exp(self._random.gauss(0, self.noise) + self.drift * self.now)
         usual = IMAGES / self.rates[candidate]
         seconds = [usual * slowness * math.exp(self._random.gauss(0, self.noise)) for _ in range(steps)]
-        start = START_SECONDS * math.exp(self._random.gauss(0, self.noise))
+        start = self.starts.get(candidate, START_SECONDS) * math.exp(self._random.gauss(0, self.noise))
         self.now += start + WARMUP_STEPS * usual + math.fsum(seconds)
         if self.now - before > left_seconds:
             self.now = before + left_seconds
@@ -58,7 +59,7 @@ class Machine:
     def search(
         self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0
     ) -> list[Standing[int]]:
-        budget = Budget(budget_seconds, first_round_seconds, self.clock)
+        budget = Budget(budget_seconds, first_round_seconds, clock=self.clock)
         search = Search(range(len(self.rates)), self.run, Durations(self.guess), budget, first_steps)
         search.search()
         return search.standings()
@@ -172,6 +173,28 @@ def test_what_would_take_too_long_is_not_begun_and_the_rest_is() -> None:
     assert {candidate for candidate, _ in machine.runs} == {0, 2}
     assert standings[-1].candidate == 1
     assert "not run: it takes about" in standings[-1].reason
+
+
+def test_one_that_takes_for_ever_leaves_time_for_the_others() -> None:
+    machine = Machine([100.0, 200.0, 90.0, 80.0], starts={1: 900.0})
+    standings = machine.search(300)
+    assert [one.candidate for one in standings[:2]] == [0, 2] and standings[0].runs >= 3
+    assert (standings[-1].candidate, standings[-1].reason) == (1, "killed: time was up")
+    assert machine.runs.count((1, 8)) == len([one for one, _ in machine.runs if one == 1]) == 1
+
+
+def test_what_is_to_be_spared_is_asked_for_before_each_run() -> None:
+    machine = Machine([100.0] * 6)
+    spared = Budget(100, 100, lambda: 10 * len(machine.runs), machine.clock)
+    search = Search(range(6), machine.run, Durations(machine.guess), spared, 8)
+    search.search()
+    assert len(machine.runs) < 6 and machine.now <= 100 - 10 * (len(machine.runs) - 1)
+
+
+def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
+    assert not Machine([100.0, 99.0]).search(25)[0].is_repeated
+    assert Machine([100.0, 99.0]).search(300)[0].is_repeated
+    assert Machine([100.0]).search(10)[0].is_repeated, "there was nothing to select"
 
 
 @pytest.mark.parametrize("candidates", [2, 6])

@@ -60,11 +60,15 @@ def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: 
         config = devices.session_config("cpu", len(images), threads=(0, 0), virtual_gpus=1, gpu_memory=(None, False))
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             step.initialize(session)
-            weights, scales = [], []
+            weights, scales, skipped = [], [], []
             for _ in range(steps):
                 observed, _ = session.run([dict(step.together.observed), step.together.operation])
                 weights.append(float(session.run(weight)))
-                scales += [float(observed["loss_scales"])] if "loss_scales" in observed else []
+                if scaling and scaling.increase_every:
+                    scales.append(float(observed["loss_scales"]))
+                    skipped.append(float(observed["skipped_updates"]))
+    for before, after, left_out in zip([3.0, *weights], weights, skipped, strict=False):
+        assert (before == after) == bool(left_out)
     return weights, scales
 
 
@@ -105,3 +109,9 @@ def test_the_scale_grows_after_good_steps() -> None:
 def test_every_update_rule_can_be_guarded(optimizer: str) -> None:
     weights, _ = _train(LossScaling(4.0, 2), [1.0], 4, optimizer=optimizer)
     assert weights == pytest.approx(_train(None, [1.0], 4, optimizer=optimizer)[0], rel=1e-6)
+
+
+def test_a_scale_of_one_is_not_the_end() -> None:
+    """What still overflows then must not look like steps that were taken."""
+    weights, scales = _train(LossScaling(1.0, 1000), [2.0**127, 2.0**127], 3)
+    assert scales == [1.0, 0.5, 0.25] and weights[0] == 3.0

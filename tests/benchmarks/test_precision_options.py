@@ -20,6 +20,7 @@ _FLAGS = (
     "xla_compile",
     "conv1x1_as_matmul",
     "forward_only",
+    "datasets_sloppy_parallel_interleave",
 )
 
 
@@ -87,6 +88,26 @@ def test_float16_scales_the_loss() -> None:
             {"precision": "fp16", "fp16_enable_auto_loss_scale": True},
             {"modifiers": Modifiers(asynchronous=True)},
             "its own way",
+        ),
+        (
+            {"precision": "fp16", "fp16_enable_auto_loss_scale": True},
+            {"modifiers": Modifiers(staged_vars=True)},
+            "seen too late",
+        ),
+        (
+            {"precision": "fp16", "fp16_enable_auto_loss_scale": True},
+            {"modifiers": Modifiers(relaxed_consistency=True)},
+            "seen too late",
+        ),
+        (
+            {"precision": "fp16"},
+            {"modifiers": Modifiers(compact_gradient_transfer=True)},
+            "--compact_gradient_dtype=bfloat16",
+        ),
+        (
+            {"check_precision": True, "precision": "bf16", "datasets_sloppy_parallel_interleave": True},
+            {},
+            "same images",
         ),
         ({"conv1x1_as_matmul": True}, {"data_format": "NCHW"}, "--data_format=NHWC"),
         ({"check_precision": True}, {}, "compares another precision with fp32"),

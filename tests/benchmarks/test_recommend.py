@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, cell_run, command_line, config, flags
+from benchmarks import answers, cell_run, command_line, config, flags, recommend_finder, recommend_flags, recommend_job
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
@@ -31,6 +32,8 @@ class Runs:
         self.failures: dict[str, tuple[Status, str]] = {}
         self.stops_after: int | None = None
         self.cells: list[Cell] = []
+        self.now = 0.0
+        self.takes: Callable[[Config], float] = lambda chosen: 0.0
 
     def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
@@ -38,6 +41,10 @@ class Runs:
         self.cells.append(cell)
         chosen = cell.config
         assert chosen is not None
+        seconds = self.takes(chosen)
+        self.now += min(seconds, runner.timeout_seconds)
+        if seconds > runner.timeout_seconds:
+            return fake_run(status=Status.TIMEOUT, reason="Not done, and killed.")
         for word, (status, reason) in self.failures.items():
             if word in cell.arguments:
                 return fake_run(status=status, reason=reason)
@@ -103,7 +110,9 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
 
 def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     _recommend(*ON_CPU)
-    lines = capsys.readouterr().out.splitlines()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert "by selection" not in out, "the repeats are no selection"
     assert lines[0] == "Layout, precision and compilation, on 1 device:"
     assert lines[2].split()[:5] == ["1", "156.00", "156.00", "to", "156.00"]
     assert "--data_format=NCHW --xla=jit" in lines[2]
@@ -254,8 +263,86 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
     assert "cannot be kept in /proc/nowhere" in capsys.readouterr().err
 
 
+def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    count = iter(range(10**6))
+    runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
+    _recommend(*ON_CPU, "--output_format=json")
+    answer = _answer(capsys)
+    best = _best(answer)
+    assert (best.data_format, best.xla, best.batch_per_device) == ("NHWC", "off", 32)
+    assert best.variable_update == "parameter_server"
+    assert any("stays: nothing is faster by more than the noise" in note for note in answer["notes"])
+    assert any(row == answer["best"] for row in answer["tables"][-1]["rows"]), "its own rate, not the first's"
+
+
+@pytest.fixture
+def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recommend_finder, "time", types.SimpleNamespace(monotonic=lambda: runs.now))
+
+
+def _slow_steps(chosen: Config) -> float:
+    """Takes four seconds a step and device, as devices that share cores do."""
+    return 20 + 4.0 * chosen.num_devices * (chosen.num_batches + chosen.num_warmup_batches + 1)
+
+
+@pytest.mark.usefixtures("clock")
+def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.takes = _slow_steps
+    runs.rate = lambda chosen: chosen.batch_per_device / 4
+    arguments = ("--model=resnet50", "--device=cpu", "--num_gpus=2", "--time_limit_seconds=600")
+    assert _recommend(*arguments, "--output_format=json") == ExitStatus.OK
+    answer = _answer(capsys)
+    assert _best(answer).num_devices == 2 and not answer["untested_on"]
+    assert any(cell.config.num_devices == 2 for cell in runs.cells) and runs.now <= 600
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_only_one_device_showed_is_said_to_be_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.takes = lambda chosen: 300.0
+    arguments = (*ON_CPU, "--num_gpus=2", "--time_limit_seconds=400")
+    assert _recommend(*arguments) == ExitStatus.OK
+    out = capsys.readouterr().out
+    (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
+    assert _best({"command": command}).num_devices == 2 and len(runs.cells) == 1
+    assert "images/s on one device" in out and "On all 2 devices it is untested" in out
+    assert not answers.FILE.path().exists(), "half an answer is not kept"
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_failed_on_all_devices_is_no_answer(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    runs.failures["--num_gpus=2"] = (Status.CRASH, "no such thing")
+    assert _recommend(*ON_CPU, "--num_gpus=2") == ExitStatus.RUN_FAILED
+    assert "python run_bench.py" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("clock")
+def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
+    runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.takes = lambda chosen: 900.0 if chosen.xla == "jit" else 10.0
+    assert (
+        _recommend(*ON_CPU, "--data_format=NHWC", "--conv1x1_as_matmul=false", "--output_format=json") == ExitStatus.OK
+    )
+    answer = _answer(capsys)
+    (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
+    assert row["reason"] == "not done after 60 s, and ended"
+    assert _best(answer).batch_per_device == 128, "there was time for the other stages"
+
+
+def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
+    def plan(*words: str, gpus: int) -> recommend_finder.Plan:
+        values = flags.parse(["--model=trivial", *words], recommend_flags.RECOMMEND_FLAGS).values
+        return recommend_job.resolve(values, lambda: gpus)
+
+    found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
+    assert (found.usual.device, found.usual.num_devices) == ("cpu", 2)
+    assert found.fixed == {"model": "trivial", "device": "auto", "num_gpus": "2"}
+    split = plan("--device=gpu", "--num_gpus=2", "--virtual_gpus=auto", gpus=1)
+    assert split.usual.virtual_gpus == 2
+
+
 def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
-    runs.stops_after = 4
+    runs.stops_after = 3
     assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.INTERRUPTED
     answer = _answer(capsys)
     assert not answer["is_complete"] and answer["best"]["images_per_sec"] == pytest.approx(130)
@@ -265,6 +352,7 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     out = capsys.readouterr().out
     assert "Interrupted; the best until then:" in out and "no time" not in out
+    assert "its rate is too high by selection" in out
     runs.stops_after = 0
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     assert "Interrupted before anything was measured." in capsys.readouterr().out
@@ -285,7 +373,8 @@ def test_a_time_limit_is_above_zero() -> None:
 @pytest.mark.slow
 def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     fixed = ("--device=cpu", "--model=mlp", "--data_format=NHWC", "--xla=off", "--conv1x1_as_matmul=false")
-    arguments = ("recommend", *fixed, "--time_limit_seconds=60", "--output_format=json", "--variable_update=replicated")
+    limit = "--time_limit_seconds=240"
+    arguments = ("recommend", *fixed, limit, "--output_format=json", "--variable_update=replicated")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run_bench(*arguments, **cache)
     assert done.status == 0, done.stderr

@@ -88,7 +88,9 @@ def test_a_convolution_of_one_pixel_is_a_matrix_product(stride: int, use_bias: b
     for kind in (keras.layers.Conv2D, PixelwiseProduct):
         with building.stateless_building(seed=0):
             images = keras.Input((5, 7, 3))
-            layer = kind(6, 1, strides=stride, padding="same", use_bias=use_bias, name="conv")
+            layer = kind(
+                6, 1, strides=stride, padding="same", use_bias=use_bias, data_format="channels_last", name="conv"
+            )
             model = building.adapt(keras.Model(images, layer(images)))
         fed = np.random.default_rng(5).normal(size=(2, 5, 7, 3)).astype(np.float32)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:

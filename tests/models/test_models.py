@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from benchmarks import devices, inputs, objectives, optimizers, training
 from models import building, specs
+from models.layers import PixelwiseProduct
 from models.specs import ModelSpec
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
@@ -170,8 +171,14 @@ def test_a_keras_model_built_outside_is_refused() -> None:
         model.variables[0].initial_value()
 
 
-@every_model
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16", tf.bfloat16), ("fp16", tf.float16)])
+@pytest.mark.parametrize(
+    ("spec", "precision", "dtype"),
+    [
+        *((spec, "bf16", tf.bfloat16) for spec in specs.MODELS),
+        (specs.find("resnet20"), "fp16", tf.float16),
+        (specs.find("alexnet"), "fp16", tf.float16),
+    ],
+)
 def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, precision: str, dtype: tf.DType) -> None:
     with tf.Graph().as_default() as graph:
         model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, precision=precision)
@@ -190,3 +197,9 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
     norms = [o for o in graph.get_operations() if o.type == "FusedBatchNormV3"]
     assert {o.inputs[0].dtype for o in norms} <= {dtype} and {o.inputs[1].dtype for o in norms} <= {tf.float32}
     assert keras.config.dtype_policy().name == "float32", "the next model is not affected"
+
+
+@every_model
+def test_a_model_says_whether_convolutions_look_at_one_pixel(spec: ModelSpec) -> None:
+    model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, conv1x1_as_matmul=True)
+    assert spec.has_conv1x1 == any(isinstance(layer, PixelwiseProduct) for layer in model.keras_model.layers)
