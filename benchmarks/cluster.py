@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 # The order in which tasks are listed.
 JOBS = ("ps", "worker", "controller")
@@ -83,7 +83,15 @@ class Cluster:
     @property
     def num_hosts(self) -> int:
         """How many hosts the tasks are on, as far as their addresses tell."""
-        return 1 if self.local else len({address.rpartition(":")[0].lower() for address in self.tasks.values()})
+        return self._hosts_of(self.tasks.values())
+
+    @property
+    def num_worker_hosts(self) -> int:
+        """How many hosts the workers are on, likewise."""
+        return self._hosts_of(self.workers)
+
+    def _hosts_of(self, addresses: Iterable[str]) -> int:
+        return 1 if self.local else len({address.rpartition(":")[0].lower() for address in addresses})
 
     @property
     def workers_on_this_host(self) -> int:

@@ -125,7 +125,7 @@ def devices_with_a_peak(
         num_devices: of a worker.
         virtual_gpus: logical GPUs per physical one.
         num_workers: processes that train.
-        num_hosts: that they are on.
+        num_hosts: that these are on.
     """
     return num_hosts if device == "cpu" else num_workers * math.ceil(num_devices / virtual_gpus)
 
@@ -137,7 +137,8 @@ def mfu_lines(record: Record) -> list[str]:
         return []
     peak = amount(1e12 * tflops, "FLOP/s")
     precision = record.config["precision"]
-    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision})"]
+    odd = "; above 100 %: 'run_bench.py doctor' measures that again" if share > 1 else ""
+    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision}){odd}"]
 
 
 def amount(value: float, unit: str) -> str:

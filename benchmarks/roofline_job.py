@@ -86,6 +86,8 @@ def beside_peak(
     flops_per_image = placement.get("flops_per_image")
     if derived.images_per_sec is None or not flops_per_image:
         return derived
+    if config.device == "gpu" and not surroundings["gpus"]:  # a client without GPUs: its own peak is no GPU's
+        return derived
     found = peak_cache.find(peak_cache.key(surroundings, surroundings["tensorflow_version"], config.precision))
     if found is None:
         return derived
@@ -103,5 +105,5 @@ def _count(config: Config) -> int:
         num_devices=config.num_devices,
         virtual_gpus=config.virtual_gpus,
         num_workers=config.num_workers,
-        num_hosts=config.num_hosts,
+        num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
     )

@@ -43,7 +43,9 @@ def test_the_controller_leads_if_there_is_one(controller: str | None, leader: st
 )
 def test_hosts_are_counted_by_address(addresses: tuple[str, ...], local: bool, hosts: int) -> None:
     cluster = Cluster(ps=(), workers=addresses, own=Task("worker", 0), local=local)
-    assert cluster.num_hosts == hosts
+    assert cluster.num_hosts == cluster.num_worker_hosts == hosts
+    served = dataclasses.replace(cluster, ps=("h9:1",))
+    assert (served.num_worker_hosts, served.num_hosts) == (hosts, hosts + (not local))
 
 
 def test_the_spec_has_only_jobs_with_tasks_and_the_signature_has_all() -> None:

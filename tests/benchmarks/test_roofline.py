@@ -166,6 +166,9 @@ def test_a_record_shows_both_utilisations() -> None:
         "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
     ]
     assert roofline.mfu_lines(on_gpu) == []
+    too_much = dataclasses.replace(known, mfu_of_measured_peak=1.25)
+    (line,) = roofline.mfu_lines(dataclasses.replace(record, derived=too_much))
+    assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures that again" in line
     text = {column.name: column.text(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"
@@ -197,6 +200,8 @@ def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     found = roofline_job.beside_peak(chosen, resnet, counted, surroundings)
     assert (found.measured_peak_tflops, found.mfu_of_measured_peak) == (0.1, 0.5)
     assert roofline_job.beside_peak(chosen, resnet, {}, surroundings) == chosen
+    of_gpus = dataclasses.replace(resnet, device="gpu")
+    assert roofline_job.beside_peak(chosen, of_gpus, counted, {**surroundings, "gpus": []}) == chosen
     assert roofline_job.beside_peak(Derived(), resnet, counted, surroundings) == Derived()
     other = {**surroundings, "tensorflow_version": "2.20.0"}
     assert roofline_job.beside_peak(chosen, resnet, counted, other) == chosen
