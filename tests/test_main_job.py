@@ -97,7 +97,6 @@ def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, rec
         ("--num_gpus=2", "--variable_update=replicated"),
         ("--num_gpus=2", "--variable_update=parameter_server", "--staged_vars"),
         ("--local_cluster=ps:1,worker:2", "--variable_update=parameter_server"),
-        ("--forward_only",),
     ],
 )
 def test_xla_changes_no_loss(run_bench: RunBench, records: Callable[[], list[dict]], flags: tuple[str, ...]) -> None:
@@ -109,11 +108,8 @@ def test_xla_changes_no_loss(run_bench: RunBench, records: Callable[[], list[dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["alexnet", "trivial", "mlp"])
-def test_models_with_dropout_and_without_convolutions_are_compiled(
-    run_bench: RunBench, records: Callable[[], list[dict]], model: str
-) -> None:
-    done = run_bench(*SMALL, f"--model={model}", "--xla")
+def test_a_model_with_dropout_is_compiled(run_bench: RunBench, records: Callable[[], list[dict]]) -> None:
+    done = run_bench(*SMALL, "--model=alexnet", "--xla")
     assert done.status == 0, done.stderr
     (record,) = records()
     assert record["placement"]["flops_per_image"] > 2e9 * record["model"]["gflop_per_image"]

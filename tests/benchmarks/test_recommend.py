@@ -373,7 +373,7 @@ def test_a_time_limit_is_above_zero() -> None:
 @pytest.mark.slow
 def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     fixed = ("--device=cpu", "--model=mlp", "--data_format=NHWC", "--xla=off", "--conv1x1_as_matmul=false")
-    limit = "--time_limit_seconds=240"
+    limit = "--time_limit_seconds=120"
     arguments = ("recommend", *fixed, limit, "--output_format=json", "--variable_update=replicated")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = run_bench(*arguments, **cache)
