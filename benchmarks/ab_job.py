@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import signal
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,15 +19,17 @@ from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.compare_job import threshold_of
 from benchmarks.display import warn
 from benchmarks.duration import estimate_seconds, in_words
-from benchmarks.errors import DataError, ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
 from benchmarks.provenance import of_this_run
+from benchmarks.stopping import until_stopped
 from benchmarks.sweep_display import what_is_run
 from gate import finding, noise
 from gate.likeness import hardware_in_words, software_differences, software_in_words
 from gate.rounds import rate
 from results.record import Record
 
+STOPPED = "Stopped before all was known. What was run is in {}."
 _MAX_ROUNDS = 15
 _UNKNOWN = "unknown, for no run was valid"
 
@@ -136,22 +137,7 @@ def run(plan: Plan, command: Sequence[str], values: Mapping[str, Any]) -> ExitSt
         gate_outputs.write(findings, values)
         return gate_outputs.exit_status(findings)
 
-    return until_stopped(compare, plan.output_dir)
-
-
-def until_stopped(work: Callable[[], ExitStatus], output_dir: Path) -> ExitStatus:
-    """Does work that leaves what it has done in a directory, and that Ctrl-C and SIGTERM end in order."""
-    before = signal.signal(signal.SIGTERM, raise_terminated)
-    try:
-        return work()
-    except KeyboardInterrupt:
-        status = ExitStatus.INTERRUPTED
-    except Terminated:
-        status = ExitStatus.TERMINATED
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    warn(f"Stopped before all was known. What was run is in {output_dir}.")
-    return status
+    return until_stopped(compare, STOPPED.format(plan.output_dir))
 
 
 class _Comparison:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import ab_side, grid
 from benchmarks.ab_configuration import titles_by_run
-from benchmarks.ab_job import seconds_above_zero, until_stopped
+from benchmarks.ab_job import STOPPED, seconds_above_zero
 from benchmarks.ab_rounds import Pair, Rounds
 from benchmarks.ab_side import Side
 from benchmarks.baseline_flags import BASELINES_DIR
@@ -19,6 +19,7 @@ from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
 from benchmarks.provenance import of_this_run
+from benchmarks.stopping import until_stopped
 from benchmarks.sweep_display import what_is_run
 from gate import noise
 from gate.noise import Noise
@@ -87,7 +88,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
                 _conclude(plan, pairs, titles[pairs[0].base.identity.run_id])
         return ExitStatus.OK if all(found) else ExitStatus.RUN_FAILED
 
-    return until_stopped(calibrate, plan.output_dir)
+    return until_stopped(calibrate, STOPPED.format(plan.output_dir))
 
 
 def _take_rounds(plan: Plan, command: Sequence[str]) -> list[list[Pair]]:

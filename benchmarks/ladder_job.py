@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 import tempfile
 import time
 import uuid
@@ -14,15 +13,16 @@ from typing import Any
 from benchmarks import child_process, grid, ladder, ladder_roofline, ladder_words, outcomes
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.display import say
 from benchmarks.duration import in_words
-from benchmarks.errors import ExitStatus, Terminated, raise_terminated
+from benchmarks.errors import ExitStatus
 from benchmarks.keeping import open_store
 from benchmarks.ladder import Ladder, Part, Rung, Span
 from benchmarks.ladder_plan import Plan, Step, step_with_data, steps
 from benchmarks.outcomes import Outcome
 from benchmarks.provenance import of_this_run
 from benchmarks.roofline import Roofline
+from benchmarks.stopping import until_stopped
 from gate.rounds import rate, why_failed
 from models import specs
 from results.measurement import Measurement
@@ -66,7 +66,7 @@ def run(
     climb = _Climb(plan, command, clock, measure_roofline)
     show = say if plan.chosen.output_format == "text" else _say_nothing
     show(f"\n{_announced(plan)}\n\n{ladder_words.heading()}")
-    status = _until_stopped(lambda: climb.all(show))
+    status = until_stopped(lambda: climb.all(show), "Stopped before the ladder's top: what is below is known.")
     found, roofline = Ladder(climb.rungs), climb.roofline
     setting = dataclasses.replace(plan.setting, attained=_attained(roofline), disturbing=disturbing)
     sentences = ladder_words.sentences(found, setting)
@@ -98,22 +98,6 @@ def _announced(plan: Plan) -> str:
         f"Where does the time go? {chosen.model}, {chosen.precision}, {plan.manager}, {count} {kind}, "
         f"{chosen.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}."
     )
-
-
-def _until_stopped(work: Callable[[], None]) -> ExitStatus:
-    """Does work that keeps what it has done, and that Ctrl-C and SIGTERM end in order."""
-    before = signal.signal(signal.SIGTERM, raise_terminated)
-    try:
-        work()
-        return ExitStatus.OK
-    except KeyboardInterrupt:
-        status = ExitStatus.INTERRUPTED
-    except Terminated:
-        status = ExitStatus.TERMINATED
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    warn("Stopped before the ladder's top: what is below is known.")
-    return status
 
 
 class _Climb:

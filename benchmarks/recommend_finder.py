@@ -22,6 +22,7 @@ from benchmarks.outcomes import Durations, Outcome
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer, Row, Table
 from benchmarks.recommend_stages import Stage, Texts
+from results.doubts import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
 
 # The first round measures about so long, but as many steps as an interval needs; few where their time is a guess.
@@ -32,7 +33,6 @@ _END_SECONDS = 3.0
 _LONGEST_REASON = 200
 _SPARE_RUNS = 1.5
 _OF_STANDING = ("low", "high", "steps", "runs", "reason", "is_close", "is_repeated")
-_BUSY_LOAD = 0.3
 
 Words = tuple[str, ...]
 
@@ -164,11 +164,8 @@ class Finder:
         if not standings or standings[0].rate is None:
             return
         place = _place_of_choice(standings, next(iter(found)))
-        best, rate, config = (
-            standings[place].candidate,
-            standings[place].rate,
-            self._cells[standings[place].candidate].config,
-        )
+        best, rate = standings[place].candidate, standings[place].rate
+        config = self._cells[best].config
         if place:
             stays = " ".join(rows[place].arguments) or "what is given"
             self._kept.append(f"In {stage.title}, {stays} stays: nothing is faster by more than the noise.")
@@ -230,7 +227,7 @@ class Finder:
             yield f"{self._chosen['precision']} changes the arithmetic: run it once with --check_precision."
         elif not plan.any_precision and plan.usual.precision == "fp32" and "precision" not in plan.fixed:
             yield "Precision stayed fp32, since others change the arithmetic: --any_precision tries them, too."
-        if self._runner.provenance.load_per_core > _BUSY_LOAD:
+        if self._runner.provenance.load_per_core > BUSY_LOAD_PER_CORE:
             yield (
                 f"The machine was busy before (load {self._runner.provenance.load_per_core:.1f} per core), which may "
                 "have decided: search again on an idle one, with --fresh."

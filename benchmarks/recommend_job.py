@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 from benchmarks import answers, config, flags, recommend_report, recommend_stages
 from benchmarks.cell_run import CellRunner
 from benchmarks.display import say
-from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.keeping import open_store
 from benchmarks.provenance import of_this_run
 from benchmarks.recommend_finder import Finder, Plan
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer
+from benchmarks.stopping import until_stopped
 
 # What `auto` asks to be varied; of other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
@@ -75,7 +75,7 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
         program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
     )
     finder = Finder(plan, runner, count_gpus)
-    status = _until_stopped(finder)
+    status = until_stopped(finder.find)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
     _print(plan, answer, "")
     if status is not ExitStatus.OK:
@@ -84,19 +84,6 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
         return ExitStatus.RUN_FAILED
     if not answer.untested_on:
         answers.keep(wanted, answer.to_dict())
-    return ExitStatus.OK
-
-
-def _until_stopped(finder: Finder) -> ExitStatus:
-    before = signal.signal(signal.SIGTERM, raise_terminated)
-    try:
-        finder.find()
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
-    finally:
-        signal.signal(signal.SIGTERM, before)
     return ExitStatus.OK
 
 

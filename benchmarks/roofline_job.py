@@ -52,7 +52,6 @@ def measure(config: Config, images_per_sec: float | None = None) -> Roofline:
         UsageError: as of `peak`.
     """
     found = peak(config.device, config.precision)
-    process_environment.import_tensorflow()
     from benchmarks import flop_count
 
     work = flop_count.of_model(

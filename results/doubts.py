@@ -8,6 +8,7 @@ from results.input_verdict import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
 
+BUSY_LOAD_PER_CORE = 0.3
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
@@ -31,7 +32,7 @@ def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -
     """Returns a sentence for each reason not to trust the number too far."""
     seconds = measurement.step_seconds
     found = _about_skipped_updates(measurement)
-    if conditions.load_per_core > 0.3:
+    if conditions.load_per_core > BUSY_LOAD_PER_CORE:
         found.append(
             f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
             "have slowed it: repeat it on an idle machine."
