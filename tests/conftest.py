@@ -46,7 +46,7 @@ def run_bench(tmp_path: Path) -> Callable[..., Finished]:
             env={**USER_ENVIRONMENT, **variables},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 
