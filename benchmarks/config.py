@@ -55,6 +55,7 @@ class Config:
     loss_scaling: LossScaling | None = _later(None)
     xla: Literal["off", "jit"] = _later("off")
     conv1x1_as_matmul: bool = _later(False)
+    onednn: Literal["on", "off"] | None = _later(None)
     check_precision: bool = _aside(default=False)
     forward_only: bool
 

@@ -112,7 +112,7 @@ def require_nchw_on_cpu() -> None:
             except tf.errors.OpError as error:
                 raise UsageError(
                     "--data_format=NCHW: this TensorFlow has no NCHW convolutions for the CPU (they come with oneDNN, "
-                    "which is off or missing here). Say --data_format=NHWC, or leave it out."
+                    "which is off or missing here). Say --onednn=on, or --data_format=NHWC, or leave it out."
                 ) from error
 
 

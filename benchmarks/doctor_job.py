@@ -82,6 +82,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     process_environment.prepare(
         device=chosen.device if cluster is None or cluster.own.job == "worker" else "cpu",
         visible_gpus=chosen.visible_gpus,
+        onednn=chosen.onednn,
         peers=list(cluster.tasks.values()) if cluster else (),
     )
     if cluster is None:

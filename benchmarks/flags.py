@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import cluster_flags, data_flags, device_options
 from benchmarks.flag_parsing import Flag, Groups, Parsed, describe, parse, presets, read_files
-from benchmarks.precision_options import PRECISIONS, XLA_MODES
+from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES
 from models import specs
 from variable_mgr import catalog
 from variable_mgr.algorithms import ALGORITHMS
@@ -78,6 +78,12 @@ RUN_FLAGS: Groups = {
         Flag("per_gpu_thread_count", int, "such threads per GPU, unless they are global; 0: TensorFlow's default"),
         Flag("num_intra_threads", int, "threads within one operation; 0: TensorFlow's default"),
         Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default"),
+        Flag(
+            "onednn",
+            str,
+            "use oneDNN's kernels on CPUs (default: TensorFlow's choice, on where the CPU has AVX512-VNNI or the like)",
+            ONEDNN_MODES,
+        ),
         Flag("log_device_placement", bool, "print where each operation runs"),
     ),
     **cluster_flags.CLUSTER_FLAGS,
@@ -166,6 +172,7 @@ _NOT_FOR_VERIFY = (
     "per_gpu_thread_count",
     "num_intra_threads",
     "num_inter_threads",
+    "onednn",
     "log_device_placement",
 )
 _ALL_DEVICES = Flag("num_gpus", int, "devices (default: all GPUs, or one split in two, or two logical CPU devices)")

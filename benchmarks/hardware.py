@@ -6,11 +6,14 @@ import dataclasses
 import os
 import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks import nvml
+
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +49,19 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def cpu_instructions(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
+    """Returns the names that Linux has for the CPU's extensions, such as `avx2`; None if it does not say.
+
+    Args:
+        cpuinfo: what the kernel says of the CPU.
+    """
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((frozenset(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), None)
+
+
 def describe_hardware(inventory: Inventory) -> dict[str, Any]:
     """Returns what decides speed, and no name of a host: equal dictionaries are equal hardware."""
     return {
@@ -61,7 +77,7 @@ def _cpu_model() -> str:
     """Returns the processor's name with family, model and stepping, since clouds shorten the name alone."""
     fields: dict[str, str] = {}
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
+        with CPUINFO.open(encoding="utf-8") as file:
             for line in file:
                 if not line.strip():
                     break

@@ -56,7 +56,9 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads)
+    process_environment.prepare(
+        device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
+    )
     process_environment.import_tensorflow()
     from benchmarks import devices, input_stages, run_input
 
@@ -77,24 +79,22 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    record = _record({**chosen.to_dict(), "data_set": source.identify()}, chosen, measurement, provenance)
+    record = _record(chosen, {"data_set": source.identify()}, measurement, provenance)
     if as_text:
         _show(measurement, input_stages.ratios(rates["batch"], bare) if bare else [])
     else:
         say(record.to_json())
-    if not keep(store, record):
-        return ExitStatus.RUN_FAILED
-    if as_text:
+    kept = keep(store, record)
+    if kept and as_text:
         say(f"record: {store.jsonl_path} ({record.identity.run_id})")
-    return ExitStatus.OK
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
-def _record(recorded: Mapping[str, Any], chosen: Config, measurement: Measurement, provenance: Provenance) -> Record:
-    in_key = {name: value for name, value in recorded.items() if name not in chosen.aside_fields()}
+def _record(chosen: Config, read: Mapping[str, Any], measurement: Measurement, provenance: Provenance) -> Record:
     spec = specs.find(chosen.model)
     return Record(
-        identity=provenance.identity({**in_key, "kind": Kind.INPUT}),
-        config=recorded,
+        identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
+        config={**chosen.to_dict(), **read},
         config_aside=chosen.aside_fields(),
         environment=provenance.environment,
         model={"title": spec.title, "image_size": spec.image_size},

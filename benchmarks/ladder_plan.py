@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -58,6 +59,7 @@ class Plan:
             virtual_gpus=chosen.virtual_gpus,
             has_bf16=chosen.device == "gpu" or precision_options.has_instructions("bf16"),
             has_conv1x1=spec.has_conv1x1,
+            other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
             data_dir=chosen.data_dir,
         )
 

@@ -32,6 +32,7 @@ class Setting:
         virtual_gpus: logical GPUs that each physical one is split into.
         has_bf16: whether the device has instructions for bfloat16.
         has_conv1x1: whether some of the model's convolutions look at one pixel.
+        other_onednn: the mode of --onednn that TensorFlow does not take by itself; None if the user has decided.
         data_dir: where the user's data are; None if they were made up.
         attained: the share of what the device could do at best that computing reaches; None if nobody knows.
         disturbing: names of what disturbs measurements on the machine, as it was seen before the first rung.
@@ -48,6 +49,7 @@ class Setting:
     virtual_gpus: int = 1
     has_bf16: bool = True
     has_conv1x1: bool = True
+    other_onednn: str | None = None
     data_dir: str | None = None
     attained: float | None = None
     disturbing: Sequence[str] = ()
@@ -184,6 +186,7 @@ def _compute(setting: Setting) -> str:
     tried = {
         "--precision=bf16 (which changes the arithmetic: --check_precision says how far losses move)": lower,
         "--xla": setting.device == "gpu",
+        "--onednn=on": setting.device == "cpu" and setting.other_onednn == "on",
         "--conv1x1_as_matmul": setting.device == "cpu" and setting.has_conv1x1,
     }
     own = [flag for flag, helps in tried.items() if helps]

@@ -54,6 +54,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         device=config.device if config.cluster is None or config.cluster.own.job == "worker" else "cpu",
         visible_gpus=_visible_gpus(config),
         gpu_threads=config.gpu_threads,
+        onednn=config.onednn,
         log_placement=config.log_device_placement,
         peers=list(config.cluster.tasks.values()) if config.cluster else (),
     )

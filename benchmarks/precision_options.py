@@ -8,16 +8,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
+from benchmarks.hardware import CPUINFO, cpu_instructions
 from variable_mgr.modifiers import Modifiers
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 XLA_MODES = ("off", "jit")
+ONEDNN_MODES = ("on", "off")
 _16_BITS = ("bf16", "fp16")
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
-_CPUINFO = Path("/proc/cpuinfo")
+# TensorFlow turns oneDNN on by itself where the CPU has one of these (IsMKLEnabled in tensorflow/core/util/util.cc).
+_FOR_ONEDNN = {"avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "avx_vnni_int8", "avx_ne_convert"} | {
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "amx_fp16",
+}
 _LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 _FIRST_DYNAMIC_SCALE = 2.0**15
 _SCALED_UP_EVERY = 1000
@@ -46,6 +54,8 @@ class Computing:
         loss_scaling: None without float16, or without gradients.
         xla: `jit` compiles each tower as a whole.
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
+        onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
+            user's environment.
         check_precision: train a second time in fp32 after the run, and say how far the losses are apart.
     """
 
@@ -53,6 +63,7 @@ class Computing:
     loss_scaling: LossScaling | None = None
     xla: Literal["off", "jit"] = "off"
     conv1x1_as_matmul: bool = False
+    onednn: Literal["on", "off"] | None = None
     check_precision: bool = False
 
 
@@ -63,7 +74,7 @@ def resolve(
     manager: str,
     modifiers: Modifiers,
     data_format: str,
-    cpuinfo: Path = _CPUINFO,
+    cpuinfo: Path = CPUINFO,
 ) -> tuple[Computing, tuple[str, ...]]:
     """Returns how towers compute, and sentences on what to expect of it.
 
@@ -85,6 +96,7 @@ def resolve(
         loss_scaling=_loss_scaling(given, precision, manager, modifiers),
         xla=xla,
         conv1x1_as_matmul=bool(given["conv1x1_as_matmul"]),
+        onednn=given["onednn"],
         check_precision=bool(given["check_precision"]),
     )
     _refuse(computing, given, on_gpu, modifiers, data_format)
@@ -134,6 +146,11 @@ def _refuse(
     if computing.conv1x1_as_matmul and data_format != "NHWC":
         raise UsageError(
             "--conv1x1_as_matmul needs an image's channels side by side: say --data_format=NHWC, or leave it out."
+        )
+    if computing.onednn and on_gpu:
+        raise UsageError(
+            f"--onednn={computing.onednn} chooses kernels of CPUs, and here GPUs compute: leave it out, or say "
+            "--device=cpu."
         )
     if precision == "fp16" and modifiers.wire_dtype == "float16":
         raise UsageError(
@@ -195,16 +212,14 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
     )
 
 
-def has_instructions(precision: str, cpuinfo: Path = _CPUINFO) -> bool:
-    """Returns whether the CPU says that it has some for `bf16` or `fp16`; also if it says nothing.
+def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
+    """Returns whether the CPU says that it has some for `bf16` or `fp16`; also if it says nothing."""
+    instructions = cpu_instructions(cpuinfo)
+    return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 
-    Args:
-        precision: one of the two.
-        cpuinfo: what the kernel says of the CPU.
-    """
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return True
-    flags = next((set(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), None)
-    return flags is None or bool(flags & _INSTRUCTIONS[precision])
+
+def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"]:
+    """Returns the one that TensorFlow does not take by itself, as far as the CPU and the environment tell."""
+    by_itself = bool((cpu_instructions(cpuinfo) or frozenset()) & _FOR_ONEDNN)
+    is_on = {"1": True, "0": False}.get(environ.get("TF_ENABLE_ONEDNN_OPTS", ""), by_itself)
+    return "off" if is_on else "on"

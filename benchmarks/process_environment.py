@@ -30,6 +30,7 @@ def prepare(
     device: str,
     visible_gpus: Sequence[int] | None,
     gpu_threads: tuple[str, int] | None = None,
+    onednn: str | None = None,
     log_placement: bool = False,
     peers: Sequence[str] = (),
 ) -> None:
@@ -40,6 +41,7 @@ def prepare(
         visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
         gpu_threads: whose threads hand work to GPUs (`global`, `gpu_private`, `gpu_shared`), and how many each GPU has,
             or all share; 0, and None for both, leave it to TensorFlow and the user's variables.
+        onednn: `on` or `off`: whether CPUs compute with oneDNN's kernels; None: TensorFlow and the user's variable say.
         log_placement: let TensorFlow write where operations run, which it does in its log of the lowest level.
         peers: addresses (host:port) of the tasks of a cluster: no proxy is to stand between them.
     """
@@ -53,6 +55,8 @@ def prepare(
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
         _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
+    if onednn:
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if onednn == "on" else "0"
     if gpu_threads:
         mode, count = gpu_threads
         os.environ["TF_GPU_THREAD_MODE"] = mode

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from benchmarks import grid
+from benchmarks import grid, precision_options
 from benchmarks.config import Config
 from benchmarks.grid import Cell
 from benchmarks.precision_options import PRECISIONS, XLA_MODES
@@ -55,6 +56,7 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
         any_precision: whether the arithmetic may change.
     """
     one_device = [
+        Stage("kernels of the CPU", _kernels(fixed, usual), True),
         Stage("layout, precision and compilation", _computing(fixed, usual, any_precision), True),
         Stage("batch size", _batches(fixed, usual), True),
     ]
@@ -81,6 +83,12 @@ def _is_fixed(name: str, fixed: Texts) -> bool:
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
     """Returns the choices of one flag; the empty one alone if it is fixed, or there is nothing to choose."""
     return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
+
+
+def _kernels(fixed: Texts, usual: Config) -> list[Texts]:
+    if usual.device != "cpu" or _is_fixed("onednn", fixed):
+        return [{}]
+    return [{}, {"onednn": precision_options.other_onednn_mode(os.environ)}]
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:

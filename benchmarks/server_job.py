@@ -42,6 +42,7 @@ def run(config: Config) -> ExitStatus:
         device=config.device if computes else "cpu",
         visible_gpus=config.visible_gpus,
         gpu_threads=config.gpu_threads,
+        onednn=config.onednn,
         peers=list(cluster.tasks.values()),
     )
     process_environment.import_tensorflow()

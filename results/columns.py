@@ -128,6 +128,7 @@ COLUMNS = (
     Column("xla", "jit: each tower compiled as a whole", _config("xla")),
     Column("compile_s", "what the first step took longer for that", _derived("compile_seconds")),
     Column("conv1x1_as_matmul", "convolutions of one pixel as matrix products", _config("conv1x1_as_matmul")),
+    Column("onednn", "oneDNN's kernels on CPUs, if --onednn says so", _config("onednn")),
     Column("loss_minus_fp32", "at the end, of --check_precision", _derived("loss_difference_to_fp32")),
     Column("power_watts", "mean, of all GPUs, or of a CPU run's packages", _derived("power_watts")),
     Column("images_per_joule", "rate over that power", _derived("images_per_joule")),

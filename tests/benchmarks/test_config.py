@@ -175,6 +175,7 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
         ("--xla", True),
         ("--noxla", False),
         ("--conv1x1_as_matmul", True),
+        ("--onednn=on", True),
         ("--num_batches=7", False),
         ("--output_dir=elsewhere", False),
         ("--display_every=3", False),

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks import devices, hardware, nvml, process_environment
 from benchmarks.errors import UsageError
+from tests.conftest import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +46,15 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
     script = "from benchmarks import devices; devices.require_nchw_on_cpu()"
     variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True)
-    assert "--data_format=NHWC" in done.stderr.splitlines()[-1]
+    assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
+
+
+def test_the_cpus_kernels_are_those_that_were_asked_for(run_bench: Callable[..., Finished]) -> None:
+    """oneDNN's convolutions take images by channel, and TensorFlow's own do not."""
+    flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
+    assert run_bench(*flags, "--onednn=off").status == 2
+    done = run_bench(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0")
+    assert done.status == 0, done.stderr
 
 
 @pytest.mark.parametrize(

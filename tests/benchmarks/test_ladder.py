@@ -290,6 +290,9 @@ def test_only_what_can_help_is_advised() -> None:
     neither = dataclasses.replace(CPU, has_bf16=False, has_conv1x1=False)
     assert "Try a --batch_size above 8" in said(climbed(CPU), neither)
     assert "--conv1x1_as_matmul" not in said(climbed())
+    assert "--onednn" not in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="off"))
+    assert "Try --precision=bf16 (which" in said(climbed(CPU), CPU)
+    assert "--onednn=on, " in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="on"))
     assert "--compact_gradient_transfer" in said(climbed())
     assert "--compact_gradient_transfer" not in said(climbed(), dataclasses.replace(GPUS, precision="fp16"))
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import precision_options
 from benchmarks.errors import UsageError
 from benchmarks.precision_options import Computing, LossScaling, resolve
 from variable_mgr.modifiers import Modifiers
@@ -19,6 +20,7 @@ _FLAGS = (
     "xla",
     "xla_compile",
     "conv1x1_as_matmul",
+    "onednn",
     "forward_only",
     "datasets_sloppy_parallel_interleave",
 )
@@ -58,6 +60,19 @@ def test_the_peers_spellings_mean_the_same() -> None:
     assert computing == _resolve({"xla": "jit"})[0] and "understood as --xla=jit" in notice
 
 
+@pytest.mark.parametrize(
+    ("instructions", "environ", "other"),
+    [
+        ("sse2 avx2", {}, "on"),
+        ("sse2 avx2", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
+        ("avx2 avx512_vnni", {}, "off"),
+        ("avx2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "on"),
+    ],
+)
+def test_the_other_kernels_are_known(tmp_path: Path, instructions: str, environ: dict[str, str], other: str) -> None:
+    assert precision_options.other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
+
+
 def test_float16_scales_the_loss() -> None:
     def scaling(**flags: Any) -> LossScaling | None:
         return _resolve({"precision": "fp16", **flags}, on_gpu=True)[0].loss_scaling
@@ -74,6 +89,7 @@ def test_float16_scales_the_loss() -> None:
 @pytest.mark.parametrize(
     ("flags", "how", "message"),
     [
+        ({"onednn": "on"}, {"on_gpu": True}, "--onednn=on chooses kernels of CPUs"),
         ({"precision": "tf32"}, {}, "tf32 is a mode of NVIDIA GPUs"),
         ({"precision": "bf16"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),
         ({"xla": "jit"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),

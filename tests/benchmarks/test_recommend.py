@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, cell_run, command_line, config, flags, recommend_finder, recommend_flags, recommend_job
+from benchmarks import (
+    answers,
+    cell_run,
+    command_line,
+    config,
+    flags,
+    precision_options,
+    recommend_finder,
+    recommend_flags,
+    recommend_job,
+)
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
@@ -20,7 +30,7 @@ from results.record import Record, Status
 from tests.conftest import Finished
 from tests.results.conftest import fake_run
 
-ON_CPU = ("--model=trivial", "--device=cpu")
+ON_CPU = ("--model=trivial", "--device=cpu", "--onednn=off")
 Rate = Callable[[Config], float]
 
 
@@ -106,6 +116,23 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
         assert rates == sorted(rates, reverse=True) and len(rates) >= 2
         assert not any(row["is_close"] for row in table["rows"]), "runs without noise can be told apart"
     assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
+
+
+@pytest.mark.parametrize(("other", "factor", "best"), [("on", 1.5, "on"), ("on", 0.5, None), ("off", 1.5, "off")])
+def test_kernels_are_chosen_first(
+    runs: Runs,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    other: str,
+    factor: float,
+    best: str | None,
+) -> None:
+    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: other)
+    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == other else 1)
+    _recommend(*ON_CPU[:-1], "--output_format=json")
+    answer = _answer(capsys)
+    assert _best(answer).onednn == best
+    assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == 2
 
 
 def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,7 +399,14 @@ def test_a_time_limit_is_above_zero() -> None:
 
 @pytest.mark.slow
 def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    fixed = ("--device=cpu", "--model=mlp", "--data_format=NHWC", "--xla=off", "--conv1x1_as_matmul=false")
+    fixed = (
+        "--device=cpu",
+        "--model=mlp",
+        "--data_format=NHWC",
+        "--xla=off",
+        "--conv1x1_as_matmul=false",
+        "--onednn=on",
+    )
     limit = "--time_limit_seconds=120"
     arguments = ("recommend", *fixed, limit, "--output_format=json", "--variable_update=replicated")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
