@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
+
+if TYPE_CHECKING:
+    from benchmarks.run_log import RunLog
 
 # What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow. What
 # tests make up does not belong into the summary of a job that runs them.
@@ -51,6 +54,23 @@ def run_bench(tmp_path: Path) -> Callable[..., Finished]:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture
+def train_here() -> Callable[..., RunLog]:
+    """Takes a run's steps in this process, given its flags: the start of a process takes longer than they do."""
+    from benchmarks import config, execution, flags
+    from benchmarks.display import JsonDisplay
+    from benchmarks.run_log import RunLog
+    from benchmarks.team import Alone
+
+    def train(*words: str) -> RunLog:
+        chosen = config.resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 0)
+        log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
+        execution.execute(chosen, log, JsonDisplay(), Alone())
+        return log
+
+    return train
 
 
 @pytest.fixture

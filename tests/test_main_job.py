@@ -10,16 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import config, execution, flags
 from benchmarks.command_line import dispatch
-from benchmarks.display import JsonDisplay
 from benchmarks.run_log import RunLog
-from benchmarks.team import Alone
 from models import specs
 from tests.conftest import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 RunBench = Callable[..., Finished]
+TrainHere = Callable[..., RunLog]
 Records = Callable[[], list[dict[str, Any]]]
 ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1")
 
@@ -41,13 +39,10 @@ def test_every_model_and_every_manager_train(
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 @pytest.mark.parametrize("model", ["resnet20", "alexnet", "mlp"])
 def test_what_a_model_is_made_of_goes_with_every_manager(
-    fake_imagenet: Path, tmp_path: Path, model: str, manager: str
+    train_here: TrainHere, fake_imagenet: Path, tmp_path: Path, model: str, manager: str
 ) -> None:
-    """Batch norm, dropout and dense layers; a process of its own for each would only take time."""
-    words = [*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}"]
-    chosen = config.resolve(flags.parse(words, flags.RUN_FLAGS).values, lambda: 0)
-    log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
-    execution.execute(chosen, log, JsonDisplay(), Alone())
+    """Batch norm, dropout and dense layers."""
+    log = train_here(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}")
     assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == 2
     assert log.weights_are_finite and not log.replica_drift
 
@@ -81,16 +76,11 @@ def test_the_commands_of_the_2017_guide_run(run_bench: RunBench, fake_imagenet: 
     assert ("NCCL" in done.stderr) == ("--use_nccl=True" in words)
 
 
-def test_bfloat16_learns_what_float32_learns(run_bench: RunBench, records: Records) -> None:
-    flags = ("--model=resnet20", "--device=cpu", "--num_batches=5", "--batch_size=8", "--output_format=json")
-    for precision in ("fp32", "bf16"):
-        assert run_bench(*flags, f"--precision={precision}").status == 0
-    single, half = records()
-    assert (single["config"]["precision"], half["config"]["precision"]) == ("fp32", "bf16")
-    assert single["identity"]["config_key"] != half["identity"]["config_key"]
-    losses, others = (record["measurement"]["losses"] for record in (single, half))
-    assert losses != others
-    assert losses == pytest.approx(others, rel=0.05)
+def test_bfloat16_learns_what_float32_learns(train_here: TrainHere) -> None:
+    flags = ("--model=resnet20", "--device=cpu", "--num_batches=5", "--batch_size=8")
+    single, half = (train_here(*flags, f"--precision={name}").measured.losses for name in ("fp32", "bf16"))
+    assert single != half
+    assert single == pytest.approx(half, rel=0.05)
 
 
 SMALL = ("--device=cpu", "--model=resnet20", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=2")
@@ -112,15 +102,17 @@ def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, rec
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [
-        ("--num_gpus=2", "--variable_update=replicated"),
-        ("--num_gpus=2", "--variable_update=parameter_server", "--staged_vars"),
-        ("--local_cluster=ps:1,worker:2", "--variable_update=parameter_server"),
-    ],
+    [("--variable_update=replicated",), ("--variable_update=parameter_server", "--staged_vars")],
 )
-def test_xla_changes_no_loss(run_bench: RunBench, records: Records, flags: tuple[str, ...]) -> None:
+def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> None:
+    compiled, plain = (train_here(*SMALL, "--num_gpus=2", *flags, xla).measured.losses for xla in ("--xla", "--noxla"))
+    assert compiled == pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_xla_changes_no_loss_of_workers(run_bench: RunBench, records: Records) -> None:
     for xla in ("--xla", "--noxla"):
-        done = run_bench(*SMALL, *flags, xla)
+        done = run_bench(*SMALL, "--local_cluster=ps:1,worker:2", xla)
         assert done.status == 0, done.stderr
     compiled, plain = (record["measurement"]["losses"] for record in records())
     assert compiled == pytest.approx(plain, rel=1e-3)

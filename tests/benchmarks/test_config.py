@@ -186,6 +186,12 @@ def test_the_key_holds_what_can_move_the_number(change: str, moves: bool) -> Non
     assert (resolve().key_fields() != resolve(change).key_fields()) == moves
 
 
+def test_real_input_is_pipelined_unless_told_otherwise() -> None:
+    usual, direct = resolve("--data_dir=here"), resolve("--data_dir=here", "--nopipelined_input")
+    assert usual.pipelined_input and not direct.pipelined_input
+    assert usual.key_fields() != direct.key_fields()
+
+
 def test_the_loss_scale_moves_the_number_and_the_check_of_the_precision_does_not() -> None:
     fp16 = resolve("--use_fp16").key_fields()
     assert resolve("--use_fp16", "--fp16_loss_scale=64").key_fields() != fp16
