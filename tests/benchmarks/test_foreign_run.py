@@ -34,7 +34,7 @@ def test_losses_are_those_of_replicated(
     for loop, record in zip(BASELINES, records()[1:], strict=True):
         assert (record["status"], record["config"]["variable_update"]) == ("ok", loop)
         assert len(record["measurement"]["step_seconds"]) == 4 and min(record["measurement"]["step_seconds"]) > 0
-        assert record["measurement"]["replica_drift"] == 0.0
+        assert record["measurement"]["replica_drift"] == (0.0 if num_devices > 1 else None)
         assert "MirroredStrategy" in record["placement"]["manager"]
         assert list(record["placement"]["variable_bytes_per_device"]) == [
             f"/device:CPU:{i}" for i in range(num_devices)
