@@ -417,9 +417,8 @@ def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path:
         f"--base_command={program}",
         f"--candidate_command=env CNN_BENCH_SLOW_DOWN_FOR_TESTS=1.0 {program}",
         "--device=cpu",
-        "--model=trivial",
-        "--batch_size=8",
-        "--num_batches=40",
+        "--model=mlp",
+        "--num_batches=60",
         "--threshold=10",
         "--json=found.json",
     )
