@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from pathlib import Path
+
+from benchmarks import kernel_files
 
 
 class PackageCounters:
@@ -18,13 +19,13 @@ class PackageCounters:
     def __init__(self, root: Path = Path("/")) -> None:
         # `intel-rapl:0` is a package; `intel-rapl:0:0` is a part of one, and `intel-rapl-mmio:0` is one once more.
         zones = [zone for zone in root.glob("sys/class/powercap/intel-rapl:*") if zone.name.count(":") == 1]
-        packages = sorted(zone for zone in zones if (_text(zone / "name") or "").startswith("package"))
+        packages = sorted(zone for zone in zones if (kernel_files.text(zone / "name") or "").startswith("package"))
         self._counters = [zone / "energy_uj" for zone in packages]
-        self._ranges = [_number(zone / "max_energy_range_uj") for zone in packages]
+        self._ranges = [kernel_files.number(zone / "max_energy_range_uj") for zone in packages]
 
     def read(self) -> list[int] | None:
         """Returns each package's microjoules; None where one cannot be read, or there is none."""
-        counts = [_number(counter) for counter in self._counters]
+        counts = [kernel_files.number(counter) for counter in self._counters]
         known = [count for count in counts if count is not None]
         return known if known and len(known) == len(counts) else None
 
@@ -44,15 +45,3 @@ class PackageCounters:
                     return None
                 microjoules += end - begin + (size or 0) * (end < begin)
         return microjoules / 1e6
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return None
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text and re.fullmatch(r"[0-9]+", text) else None

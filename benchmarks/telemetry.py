@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import nvml
+from benchmarks import kernel_files, nvml
 from benchmarks.cpu_energy import PackageCounters
 from benchmarks.measuring import Clock
 from benchmarks.nvml import DriverGpu
@@ -99,11 +99,11 @@ class Sources:
 
     def host(self) -> str:
         """Returns what processes on one host, and no others, have in common until it is started anew."""
-        return _text(self._root / "proc/sys/kernel/random/boot_id")[:8]
+        return (kernel_files.text(self._root / "proc/sys/kernel/random/boot_id") or "")[:8]
 
     def sample(self) -> Sample:
         """Returns what can be seen now."""
-        pages = _text(self._root / "proc/self/statm").split()
+        pages = (kernel_files.text(self._root / "proc/self/statm") or "").split()
         return Sample(
             at_seconds=self._clock(),
             cpu_seconds=self._cpu_seconds(),
@@ -278,10 +278,3 @@ def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = _known(values)
     return statistics.fmean(known) if known else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""
