@@ -11,7 +11,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from benchmarks import grid, precision_options
+from benchmarks import grid, hardware, precision_options
 from benchmarks.config import Config
 from benchmarks.grid import Cell
 from benchmarks.precision_options import PRECISIONS, XLA_MODES
@@ -63,7 +63,12 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
     managers = _agreeing(_managers(usual), fixed)
     several = usual.num_devices > 1 and not usual.forward_only
     chunks = _axis("gradient_repacking", _CHUNKS if several else (), fixed)
-    return [*one_device, Stage("variable manager", managers, False), Stage("gradient repacking", chunks, False)]
+    return [
+        *one_device,
+        Stage("variable manager", managers, False),
+        Stage("gradient repacking", chunks, False),
+        Stage("threads of the CPU", _agreeing(_threads(usual), fixed), False),
+    ]
 
 
 def cells(
@@ -123,6 +128,18 @@ def _managers(usual: Config) -> list[Texts]:
         *({"variable_update": "replicated", "all_reduce_spec": spec} for spec in reductions),
         {"variable_update": "collective_all_reduce"},
     ]
+
+
+def _threads(usual: Config) -> list[Texts]:
+    """Returns how many threads an operation may have, and how many operations may run at a time.
+
+    TensorFlow gives both all cores. Fewer are faster where devices compute side by side, or two threads share a core.
+    """
+    if usual.device != "cpu":
+        return [{}]
+    cores, count = hardware.usable_cores(), usual.num_devices
+    within = sorted({max(1, cores // count), max(1, cores // 2), 1} - {cores}, reverse=True)
+    return [{}, *({"num_intra_threads": str(threads)} for threads in within), {"num_inter_threads": str(count)}]
 
 
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shlex
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from benchmarks import (
     command_line,
     config,
     flags,
+    hardware,
     precision_options,
     recommend_finder,
     recommend_flags,
@@ -30,7 +31,8 @@ from results.record import Record, Status
 from tests.conftest import Finished
 from tests.results.conftest import fake_run
 
-ON_CPU = ("--model=trivial", "--device=cpu", "--onednn=off")
+ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
+ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
 Rate = Callable[[Config], float]
 
 
@@ -129,10 +131,43 @@ def test_kernels_are_chosen_first(
 ) -> None:
     monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: other)
     runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == other else 1)
-    _recommend(*ON_CPU[:-1], "--output_format=json")
+    _recommend(*(flag for flag in ON_CPU if "onednn" not in flag), "--output_format=json")
     answer = _answer(capsys)
     assert _best(answer).onednn == best
     assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "devices", "given", "tried"),
+    [
+        (8, 4, (), {(0, 0), (4, 0), (2, 0), (1, 0), (0, 4)}),
+        (2, 1, (), {(0, 0), (1, 0), (0, 1)}),
+        (1, 1, (), {(0, 0), (0, 1)}),
+        (8, 4, ("--num_intra_threads=3",), {(3, 0), (3, 4)}),
+        (8, 4, ("--num_inter_threads=5",), {(0, 5), (4, 5), (2, 5), (1, 5)}),
+    ],
+)
+def test_threads_are_chosen_last(
+    runs: Runs,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    devices: int,
+    given: Sequence[str],
+    tried: set[tuple[int, int]],
+) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
+
+    def threads(chosen: Config) -> tuple[int, int]:
+        return chosen.num_intra_threads, chosen.num_inter_threads
+
+    least = min(tried)
+    runs.rate = lambda chosen: _rate(chosen) * (1.5 if threads(chosen) == least else 1)
+    _recommend(*ON_ANY_THREADS, *given, f"--num_gpus={devices}", "--output_format=json")
+    answer = _answer(capsys)
+    assert {threads(cell.config) for cell in runs.cells} == tried
+    assert threads(_best(answer)) == least
+    assert answer["tables"][-1]["title"] == "threads of the CPU" and len(answer["tables"][-1]["rows"]) == len(tried)
 
 
 def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,6 +436,8 @@ def test_a_time_limit_is_above_zero() -> None:
 def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     fixed = (
         "--device=cpu",
+        "--num_intra_threads=0",
+        "--num_inter_threads=0",
         "--model=mlp",
         "--data_format=NHWC",
         "--xla=off",
