@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python 3.11+:
 #   make bench [ARGS="--model=vgg16"]   install, then run the main job
-#   make test                           install, lint, type-check, test (make test-all: the slow tests, too)
+#   make test                           install, lint, type-check, test (make test-all: with those that take long)
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +18,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers test test-slow test-all lint typecheck install install-test browser clean gate nightly
+.PHONY: bench compare-peers test test-slow test-seldom test-all lint typecheck install install-test browser clean gate nightly
 .DELETE_ON_ERROR:
 
 bench: install
@@ -41,12 +41,15 @@ nightly: install
 	deploy/gate/run nightly $(NIGHTLY_FLAGS)
 
 test: lint typecheck browser
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow and not seldom"
 
 test-slow: install-test
 	$(BIN)/python -m pytest -m slow
 
-test-all: test test-slow
+test-seldom: install-test
+	$(BIN)/python -m pytest -m seldom
+
+test-all: test test-slow test-seldom
 
 lint: install-test
 	$(BIN)/ruff format --check .

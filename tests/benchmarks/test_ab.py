@@ -409,7 +409,7 @@ def test_names_of_sides_are_those_of_their_directories() -> None:
     assert {field.name for field in dataclasses.fields(ab_rounds.Pair)} == {ab_rounds.BASE, ab_rounds.CANDIDATE}
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     program = f"{sys.executable} {ROOT / 'run_bench.py'}"
     done = run_bench(

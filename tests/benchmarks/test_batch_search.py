@@ -330,7 +330,7 @@ def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
         assert out.read().decode().strip() == ("1000" if first else own)
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_real_trials(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = ("--model=mlp", "--device=cpu", "--batch_size=auto", "--num_batches=3", "--output_format=json")

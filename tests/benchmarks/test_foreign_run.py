@@ -20,7 +20,7 @@ from tests.conftest import Finished
 from variable_mgr.catalog import BASELINES
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize(("model", "num_devices"), [("mlp", 1), ("resnet20", 2)])
 def test_losses_are_those_of_replicated(
     run_bench: Callable[..., Finished], records: Callable[[], list[dict]], model: str, num_devices: int

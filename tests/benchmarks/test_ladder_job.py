@@ -515,7 +515,7 @@ def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
     assert loud.found["sentences"][1:] == quiet.found["sentences"]
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
     small = ("--device=cpu", "--model=mlp", "--batch_size=8", "--time_limit_seconds=120")
     done = run_bench("doctor", *small, "--output_format=json", XDG_CACHE_HOME=str(tmp_path / "cache"))

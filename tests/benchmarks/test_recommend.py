@@ -432,7 +432,7 @@ def test_a_time_limit_is_above_zero() -> None:
         _recommend("--time_limit_seconds=0")
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
     fixed = (
         "--device=cpu",

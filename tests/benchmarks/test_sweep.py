@@ -390,7 +390,7 @@ def test_bad_input_gets_a_sentence(
     assert words in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_a_real_sweep_and_its_report(
     run_bench: Callable[..., Finished], records: Callable[[], list[dict]], tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_bench: RunBenc
     assert "staleness" not in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize(
     ("manager", "tasks"),
     [

@@ -61,7 +61,7 @@ def test_the_workflows_are_what_github_takes() -> None:
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
     done = subprocess.run([*check, *WORKFLOWS.values()], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
-    assert list(WORKFLOWS) == ["gate", "nightly", "tests"]
+    assert list(WORKFLOWS) == ["gate", "nightly", "seldom", "tests"]
 
 
 @EACH
@@ -113,7 +113,7 @@ def test_two_nights_never_share_the_machine_nor_stop_each_other() -> None:
 def test_strangers_code_never_runs_on_our_machine() -> None:
     assert set(workflow("nightly")[ON]) == {"schedule", "workflow_dispatch"}
     assert workflow("nightly")["jobs"]["nightly"]["runs-on"] == ["self-hosted", "gpu"]
-    for name in ("gate", "tests"):
+    for name in ("gate", "seldom", "tests"):
         assert all(job["runs-on"].startswith("ubuntu-") for job in workflow(name)["jobs"].values())
 
 

@@ -110,7 +110,7 @@ def test_equal_sides_are_hardly_ever_called_unequal(machine: Machine, noise: flo
     assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] < 0.01 * TRIALS
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize("noise", [0.01, 0.03])
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_equal_sides_are_hardly_ever_called_unequal_in_many_trials(machine: Machine, noise: float) -> None:
@@ -129,7 +129,7 @@ def test_a_drop_of_half_the_threshold_is_no_regression() -> None:
     assert found[Verdict.REGRESSED] < 0.01 * TRIALS
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize(("drop", "least", "most"), [(0.025, 0.0, 0.006), (0.075, 0.955, 1.0), (0.10, 0.998, 1.0)])
 def test_drops_in_many_trials(drop: float, least: float, most: float) -> None:
     found, _ = outcomes(steady, noise=0.03, drop=drop, trials=MANY, seed=21)

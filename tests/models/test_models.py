@@ -110,7 +110,7 @@ def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
     assert all(map(math.isfinite, losses))
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @every_model
 def test_a_longer_default_run_stays_finite_and_learns(spec: ModelSpec) -> None:
     losses = _train(spec, steps=15, batch=min(8, spec.batch_on_cpu))
