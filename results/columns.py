@@ -128,7 +128,6 @@ COLUMNS = (
     Column("xla", "jit: each tower compiled as a whole", _config("xla")),
     Column("compile_s", "what the first step took longer for that", _derived("compile_seconds")),
     Column("conv1x1_as_matmul", "convolutions of one pixel as matrix products", _config("conv1x1_as_matmul")),
-    Column("onednn", "oneDNN's kernels on CPUs, if --onednn says so", _config("onednn")),
     Column("loss_minus_fp32", "at the end, of --check_precision", _derived("loss_difference_to_fp32")),
     Column("power_watts", "mean, of all GPUs, or of a CPU run's packages", _derived("power_watts")),
     Column("images_per_joule", "rate over that power", _derived("images_per_joule")),
@@ -137,6 +136,7 @@ COLUMNS = (
     Column("flops_per_image", "of a step, as counted in its graph", lambda r: r.placement.get("flops_per_image")),
     Column("measured_peak_tflops", "what matrix products reach on the devices", _derived("measured_peak_tflops")),
     Column("mfu_of_measured_peak", "the step's arithmetic over that", _derived("mfu_of_measured_peak")),
+    Column("onednn", "oneDNN's kernels on CPUs, if --onednn says so", _config("onednn")),
 )
 
 
