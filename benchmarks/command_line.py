@@ -243,6 +243,7 @@ def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[st
         raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
     if values["forward_only"]:
         raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
+    values = {**values, "onednn": None}  # about kernels of CPUs, and here may be any devices
     chosen = {**values, "variable_update": words[0]} if words else values
     smallest = catalog.NEED_A_CLUSTER.get(chosen["variable_update"])
     hosts = ("local_cluster", "worker_hosts", "cluster_spec")

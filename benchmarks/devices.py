@@ -93,8 +93,21 @@ def require_gpus(count: int, *, virtual_gpus: int, eager: bool = False) -> None:
         )
 
 
-def require_nchw_on_cpu() -> None:
+def set_threads(threads: tuple[int, int]) -> None:
+    """Decides how many threads this process has, before anything has run in it; see `session_config`.
+
+    TensorFlow makes its pools once, as whatever comes first wants them, be it a session, or the eager runtime, which an
+    input pipeline starts.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(threads[0])
+    tf.config.threading.set_inter_op_parallelism_threads(threads[1])
+
+
+def require_nchw_on_cpu(threads: tuple[int, int] = (0, 0)) -> None:
     """Checks that this TensorFlow has NCHW kernels for the CPU: with oneDNN it has, without it has none.
+
+    Args:
+        threads: of the process, which this may be the first to make; see `session_config`.
 
     Raises:
         UsageError: it has none.
@@ -106,13 +119,13 @@ def require_nchw_on_cpu() -> None:
         # A feed keeps graph optimisation from computing the answer without the kernels.
         fed = tf.compat.v1.placeholder_with_default(pooled, pooled.shape)
         gradients = tf.gradients(fed, [kernel, images])
-        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(allow_soft_placement=False)) as session:
+        with tf.compat.v1.Session(config=session_config("cpu", 1, threads=threads)) as session:
             try:
                 session.run(gradients)
             except tf.errors.OpError as error:
                 raise UsageError(
                     "--data_format=NCHW: this TensorFlow has no NCHW convolutions for the CPU (they come with oneDNN, "
-                    "which is off or missing here). Say --onednn=on, or --data_format=NHWC, or leave it out."
+                    "which is off or missing here). Say --onednn=on if you have not, or --data_format=NHWC."
                 ) from error
 
 
@@ -173,8 +186,7 @@ def configure_eager_runtime(
     gpu_memory: tuple[float | None, bool] = (None, False),
 ) -> None:
     """Gives the eager runtime the devices of `plan`, before anything has run in it; arguments as `session_config`."""
-    tf.config.threading.set_intra_op_parallelism_threads(threads[0])
-    tf.config.threading.set_inter_op_parallelism_threads(threads[1])
+    set_threads(threads)
     if kind == "cpu":
         (host,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)

@@ -19,7 +19,7 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
-# TensorFlow turns oneDNN on by itself where the CPU has one of these (IsMKLEnabled in tensorflow/core/util/util.cc).
+# TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
 _FOR_ONEDNN = {"avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "avx_vnni_int8", "avx_ne_convert"} | {
     "amx_tile",
     "amx_int8",
@@ -218,8 +218,10 @@ def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 
 
-def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"]:
-    """Returns the one that TensorFlow does not take by itself, as far as the CPU and the environment tell."""
-    by_itself = bool((cpu_instructions(cpuinfo) or frozenset()) & _FOR_ONEDNN)
-    is_on = {"1": True, "0": False}.get(environ.get("TF_ENABLE_ONEDNN_OPTS", ""), by_itself)
-    return "off" if is_on else "on"
+def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"] | None:
+    """Returns the one that TensorFlow does not take by itself; None where CPU and environment do not tell."""
+    instructions = cpu_instructions(cpuinfo)
+    by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
+    said = {"1": True, "true": True, "0": False, "false": False}
+    is_on = said.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
+    return {True: "off", False: "on", None: None}[is_on]

@@ -1,7 +1,7 @@
 """What `recommend` tries, stage by stage: each varies a few flags, on top of the best of those before. No TensorFlow.
 
-First what one device computes, then how several exchange their gradients: no stage multiplies with another, since the
-full product would take days.
+First what one device computes, then how several exchange their gradients, last the threads for all of it: no stage
+multiplies with another, since the full product would take days.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from benchmarks import grid, hardware, precision_options
 from benchmarks.config import Config
 from benchmarks.grid import Cell
-from benchmarks.precision_options import PRECISIONS, XLA_MODES
+from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES
 from variable_mgr.algorithms import ALGORITHMS
 
 Texts = Mapping[str, str]
@@ -56,19 +56,16 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
         any_precision: whether the arithmetic may change.
     """
     one_device = [
-        Stage("kernels of the CPU", _kernels(fixed, usual), True),
+        *([Stage("kernels of the CPU", _kernels(fixed), True)] if usual.device == "cpu" else []),
         Stage("layout, precision and compilation", _computing(fixed, usual, any_precision), True),
         Stage("batch size", _batches(fixed, usual), True),
     ]
     managers = _agreeing(_managers(usual), fixed)
     several = usual.num_devices > 1 and not usual.forward_only
     chunks = _axis("gradient_repacking", _CHUNKS if several else (), fixed)
-    return [
-        *one_device,
-        Stage("variable manager", managers, False),
-        Stage("gradient repacking", chunks, False),
-        Stage("threads of the CPU", _agreeing(_threads(usual), fixed), False),
-    ]
+    threads = [Stage("threads of the CPU", _agreeing(_threads(usual), fixed), False)] if usual.device == "cpu" else []
+    exchange = [Stage("variable manager", managers, False), Stage("gradient repacking", chunks, False)]
+    return [*one_device, *exchange, *threads]
 
 
 def cells(
@@ -90,10 +87,11 @@ def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
     return [{name: value} for value in values if not _is_fixed(name, fixed)] or [{}]
 
 
-def _kernels(fixed: Texts, usual: Config) -> list[Texts]:
-    if usual.device != "cpu" or _is_fixed("onednn", fixed):
+def _kernels(fixed: Texts) -> list[Texts]:
+    if _is_fixed("onednn", fixed):
         return [{}]
-    return [{}, {"onednn": precision_options.other_onednn_mode(os.environ)}]
+    other = precision_options.other_onednn_mode(os.environ)
+    return [{}, *({"onednn": mode} for mode in ([other] if other else ONEDNN_MODES))]
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
@@ -131,15 +129,18 @@ def _managers(usual: Config) -> list[Texts]:
 
 
 def _threads(usual: Config) -> list[Texts]:
-    """Returns how many threads an operation may have, and how many operations may run at a time.
+    """Returns how many threads an operation may have, or how many operations may run at a time.
 
-    TensorFlow gives both all cores. Fewer are faster where devices compute side by side, or two threads share a core.
+    TensorFlow gives both all cores. Fewer may be faster where devices compute side by side, or threads share a core.
     """
-    if usual.device != "cpu":
-        return [{}]
     cores, count = hardware.usable_cores(), usual.num_devices
     within = sorted({max(1, cores // count), max(1, cores // 2), 1} - {cores}, reverse=True)
-    return [{}, *({"num_intra_threads": str(threads)} for threads in within), {"num_inter_threads": str(count)}]
+    at_once = {count} - {cores}
+    return [
+        {},
+        *({"num_intra_threads": str(threads)} for threads in within),
+        *({"num_inter_threads": str(operations)} for operations in at_once),
+    ]
 
 
 def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:

@@ -57,6 +57,41 @@ def test_the_cpus_kernels_are_those_that_were_asked_for(run_bench: Callable[...,
     assert done.status == 0, done.stderr
 
 
+_COUNT_THREADS = """
+import collections, os, sys
+from benchmarks import config, flags, process_environment
+chosen = config.resolve(flags.parse(sys.argv[1:], flags.RUN_FLAGS).values, lambda: 0)
+process_environment.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
+import tensorflow as tf
+from benchmarks import run_graph
+run_graph.plan_devices(chosen)
+tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
+with tf.Graph().as_default():
+    product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
+    with tf.compat.v1.Session(config=run_graph.session_config(chosen)) as session:
+        session.run(product)
+names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+print(names.count("tf_Compute"), len(names))
+"""
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_threads_are_as_many_as_were_asked_for(layout: str) -> None:
+    """Whatever else runs before the step: TensorFlow makes its pools once."""
+
+    def counted(within: int, at_once: int) -> tuple[int, int]:
+        threads = (f"--num_intra_threads={within}", f"--num_inter_threads={at_once}")
+        command = [sys.executable, "-c", _COUNT_THREADS, "--device=cpu", "--onednn=on", f"--data_format={layout}"]
+        done = subprocess.run([*command, *threads], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        operations, everything = map(int, done.stdout.split())
+        return operations, everything - operations
+
+    (few, others), (many, more_others) = counted(2, 3), counted(7, 9)
+    assert many - few == 12, "the session's pool, and the eager runtime's"
+    assert more_others - others == 5
+
+
 @pytest.mark.parametrize(
     ("setting", "indices"),
     [

@@ -14,7 +14,7 @@ def _explained(*arguments: str) -> config.Config:
 
 
 def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring")
+    done = run_bench("explain", "replicated", "--num_gpus=8", "--model=vgg16", "--all_reduce_spec=xring", "--onednn=on")
     assert done.status == 0, done.stderr
     assert "8 copies, one per tower" in done.stdout
     assert "553.4 MB" in done.stdout  # 138,361,641 weights of 4 bytes

@@ -65,11 +65,17 @@ def test_the_peers_spellings_mean_the_same() -> None:
     [
         ("sse2 avx2", {}, "on"),
         ("sse2 avx2", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
-        ("avx2 avx512_vnni", {}, "off"),
-        ("avx2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "on"),
+        ("sse2 avx2", {"TF_ENABLE_ONEDNN_OPTS": "True"}, "off"),
+        ("sse2 avx512_vnni", {}, "off"),
+        ("sse2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "0"}, "on"),
+        ("sse2 amx_bf16", {"TF_ENABLE_ONEDNN_OPTS": "false"}, "on"),
+        ("asimd bf16", {}, None),
+        ("asimd bf16", {"TF_ENABLE_ONEDNN_OPTS": "1"}, "off"),
     ],
 )
-def test_the_other_kernels_are_known(tmp_path: Path, instructions: str, environ: dict[str, str], other: str) -> None:
+def test_the_other_kernels_are_known(
+    tmp_path: Path, instructions: str, environ: dict[str, str], other: str | None
+) -> None:
     assert precision_options.other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
 
 

@@ -120,7 +120,9 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
     assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
 
 
-@pytest.mark.parametrize(("other", "factor", "best"), [("on", 1.5, "on"), ("on", 0.5, None), ("off", 1.5, "off")])
+@pytest.mark.parametrize(
+    ("other", "factor", "best"), [("on", 1.5, "on"), ("on", 0.5, None), ("off", 1.5, "off"), (None, 1.5, "on")]
+)
 def test_kernels_are_chosen_first(
     runs: Runs,
     capsys: pytest.CaptureFixture[str],
@@ -130,11 +132,13 @@ def test_kernels_are_chosen_first(
     best: str | None,
 ) -> None:
     monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: other)
-    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == other else 1)
+    runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == (other or "on") else 1)
     _recommend(*(flag for flag in ON_CPU if "onednn" not in flag), "--output_format=json")
     answer = _answer(capsys)
     assert _best(answer).onednn == best
-    assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == 2
+    assert answer["tables"][0]["title"] == "kernels of the CPU" and len(answer["tables"][0]["rows"]) == (
+        2 if other else 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,8 @@ def test_kernels_are_chosen_first(
     [
         (8, 4, (), {(0, 0), (4, 0), (2, 0), (1, 0), (0, 4)}),
         (2, 1, (), {(0, 0), (1, 0), (0, 1)}),
-        (1, 1, (), {(0, 0), (0, 1)}),
+        (2, 2, (), {(0, 0), (1, 0)}),
+        (1, 1, (), {(0, 0)}),
         (8, 4, ("--num_intra_threads=3",), {(3, 0), (3, 4)}),
         (8, 4, ("--num_inter_threads=5",), {(0, 5), (4, 5), (2, 5), (1, 5)}),
     ],
@@ -167,7 +172,9 @@ def test_threads_are_chosen_last(
     answer = _answer(capsys)
     assert {threads(cell.config) for cell in runs.cells} == tried
     assert threads(_best(answer)) == least
-    assert answer["tables"][-1]["title"] == "threads of the CPU" and len(answer["tables"][-1]["rows"]) == len(tried)
+    title, rows = answer["tables"][-1]["title"], answer["tables"][-1]["rows"]
+    assert title == ("threads of the CPU" if len(tried) > 1 else "variable manager")
+    assert len(rows) == len(tried) or len(tried) == 1
 
 
 def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

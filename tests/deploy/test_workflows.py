@@ -106,8 +106,9 @@ def test_a_newer_push_stops_what_runs_for_the_older(name: str) -> None:
     assert workflow(name)["concurrency"] == {"group": f"{name}-${{{{ github.ref }}}}", "cancel-in-progress": True}
 
 
-def test_two_nights_never_share_the_machine_nor_stop_each_other() -> None:
-    assert workflow("nightly")["concurrency"] == {"group": "nightly"}
+@pytest.mark.parametrize("name", ["nightly", "seldom"])
+def test_two_nights_never_share_the_machine_nor_stop_each_other(name: str) -> None:
+    assert workflow(name)["concurrency"] == {"group": name}
 
 
 def test_strangers_code_never_runs_on_our_machine() -> None:
@@ -134,7 +135,7 @@ def test_what_was_found_is_kept_whatever_came_of_it() -> None:
 
 
 def test_ci_installs_pinned_versions() -> None:
-    for name in ("gate", "nightly"):
+    for name in ("gate", "nightly", "seldom"):
         (run,) = (step for step in steps(name) if "run" in step)
         assert run["env"]["CONSTRAINTS"] == "constraints.txt"
 
