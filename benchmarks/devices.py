@@ -99,8 +99,11 @@ def set_threads(threads: tuple[int, int]) -> None:
     TensorFlow makes its pools once, as whatever comes first wants them, be it a session, or the eager runtime, which an
     input pipeline starts.
     """
-    tf.config.threading.set_intra_op_parallelism_threads(threads[0])
-    tf.config.threading.set_inter_op_parallelism_threads(threads[1])
+    within, at_once = threads
+    if within:
+        tf.config.threading.set_intra_op_parallelism_threads(within)
+    if at_once:
+        tf.config.threading.set_inter_op_parallelism_threads(at_once)
 
 
 def require_nchw_on_cpu(threads: tuple[int, int] = (0, 0)) -> None:
