@@ -119,6 +119,11 @@ class Config:
         return self.gpu_thread_mode, self.per_gpu_thread_count * sharing
 
     @property
+    def threads(self) -> tuple[int, int]:
+        """Threads within an operation, and operations at a time; 0: TensorFlow's default."""
+        return self.num_intra_threads, self.num_inter_threads
+
+    @property
     def batch_global(self) -> int:
         """Images per step over all devices."""
         return self.batch_per_device * self.towers_in_total
@@ -149,7 +154,7 @@ class Config:
     def session_options(self) -> dict[str, Any]:
         """Returns what `devices.session_config` wants besides the kind and number of devices."""
         return {
-            "threads": (self.num_intra_threads, self.num_inter_threads),
+            "threads": self.threads,
             "virtual_gpus": self.virtual_gpus,
             "gpu_memory": (self.gpu_memory_fraction, self.gpu_allow_growth),
             "log_device_placement": self.log_device_placement,

@@ -91,15 +91,14 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
 
 
 def _devices(config: Config) -> Devices:
-    threads = config.num_intra_threads, config.num_inter_threads
     if config.device == "gpu":
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus, eager=True)
     elif config.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(threads)
+        device_planning.require_nchw_on_cpu(config.threads)
     device_planning.configure_eager_runtime(
         config.device,
         config.num_devices,
-        threads=threads,
+        threads=config.threads,
         virtual_gpus=config.virtual_gpus,
         gpu_memory=(config.gpu_memory_fraction, config.gpu_allow_growth),
     )

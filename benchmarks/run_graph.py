@@ -80,12 +80,11 @@ def plan_devices(config: Config) -> Devices:
     Raises:
         UsageError: they are not.
     """
-    threads = config.num_intra_threads, config.num_inter_threads
-    device_planning.set_threads(threads)
+    device_planning.set_threads(config.threads)
     if config.device == "gpu" and (config.cluster is None or config.cluster.own.job == "worker"):
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     elif config.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(threads)
+        device_planning.require_nchw_on_cpu(config.threads)
     return device_planning.plan(
         config.device,
         config.num_devices,
