@@ -7,6 +7,12 @@ from benchmarks.gate_outputs import OUTPUT_FLAGS
 
 _SUITE = Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags, as of a sweep")
 _TIMEOUT = Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)")
+_TURNS = Flag(
+    "steps_in_turn",
+    bool,
+    "runs on CPUs: start both sides of a pair at once and have them measure in turn, about 0.25 s each, so that both "
+    "see the machine alike; false: whole runs in turn (default true; else always whole runs)",
+)
 _BASELINES = Flag(
     "baselines_dir", str, "where calibrate keeps what equal runs differ by, per machine (default results/baselines)"
 )
@@ -25,6 +31,7 @@ AB_FLAGS: Groups = {
         ),
         Flag("max_rounds", int, "pairs of rounds per configuration after which it ends undecided (default 15)"),
         Flag("warmup_round", bool, "first run everything once on each side, uncounted (default true)"),
+        _TURNS,
         _TIMEOUT,
         _BASELINES,
         Flag("output_dir", str, "has base/, candidate/ and warmup/, with records and logs (default out/ab)"),
@@ -35,6 +42,7 @@ CALIBRATE_FLAGS: Groups = {
     "calibrate: how much do equal runs differ on this machine, and which drop can it show?": (
         Flag("rounds", int, "pairs of rounds per configuration (default 10)"),
         _SUITE,
+        _TURNS,
         _TIMEOUT,
         _BASELINES,
         Flag("output_dir", str, "has base/ and candidate/, with records and logs (default out/calibrate)"),

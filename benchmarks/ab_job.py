@@ -14,6 +14,7 @@ from benchmarks import ab_rounds, ab_side, gate_outputs, grid
 from benchmarks.ab_configuration import Configuration, titles
 from benchmarks.ab_rounds import Pair, Rounds, differences
 from benchmarks.ab_side import Side
+from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.compare_job import threshold_of
@@ -46,6 +47,7 @@ class Plan:
         threshold: the share that matters; None for what the machine supports.
         max_rounds: pairs per configuration.
         warmup_round: whether an uncounted round goes before.
+        steps_in_turn: whether both sides may be started at once, to measure in turn.
         round_timeout_seconds: of one run.
     """
 
@@ -56,6 +58,7 @@ class Plan:
     threshold: float | None
     max_rounds: int = _MAX_ROUNDS
     warmup_round: bool = True
+    steps_in_turn: bool = True
     round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
 
 
@@ -85,6 +88,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
         threshold=None if values["threshold"] is None else threshold_of(values["threshold"]),
         max_rounds=max_rounds,
         warmup_round=values["warmup_round"] is not False,
+        steps_in_turn=values["steps_in_turn"] is not False,
         round_timeout_seconds=timeout,
     )
 
@@ -148,8 +152,14 @@ class _Comparison:
         self._base, self._candidate = base, candidate
         on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
         provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+        self._takers = TurnTakers(wanted=plan.steps_in_turn)
         self._open = functools.partial(
-            Rounds, base, candidate, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
+            Rounds,
+            base,
+            candidate,
+            provenance=provenance,
+            timeout_seconds=plan.round_timeout_seconds,
+            takers=self._takers,
         )
         self._rounds = self._open(output_dir=plan.output_dir)
         make_trial = functools.partial(noise.trial_of, max_rounds=plan.max_rounds)
@@ -179,12 +189,13 @@ class _Comparison:
             finding.Side(name=side.name, software=software_in_words(records) if records else _UNKNOWN)
             for side, records in zip((self._base, self._candidate), valid, strict=True)
         ]
+        ran = [*self._takers.notes, *self._rounds.notes]
         return finding.Findings(
             base=sides[0],
             candidate=sides[1],
             hardware=hardware_in_words(both[0]) if (both := [*valid[0], *valid[1]]) else _UNKNOWN,
             findings=[each.finding(words) for each, words in zip(compared, titles(compared), strict=True)],
-            notes=list(dict.fromkeys([*self._notes, *self._rounds.notes, *_unlike(pairs), *refused])),
+            notes=list(dict.fromkeys([*self._notes, *ran, *_unlike(pairs), *refused])),
         )
 
     def _announce(self) -> None:

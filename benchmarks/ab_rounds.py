@@ -1,4 +1,7 @@
-"""Interleaved rounds of two sides: A B, B A, A B ... so that a machine that drifts does so for both. No TensorFlow."""
+"""Interleaved rounds of two sides: A B, B A, A B ... so that a machine that drifts does so for both. No TensorFlow.
+
+Where that disturbs neither, both runs of a round are there at once and measure in turn, a few steps each.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks import turns
 from benchmarks.ab_side import Side
+from benchmarks.ab_turns import TurnTakers
 from benchmarks.cell_run import CellRunner
 from benchmarks.display import warn
 from benchmarks.errors import UsageError
@@ -44,6 +49,7 @@ class Rounds:
         output_dir: has a directory per side.
         provenance: of all runs.
         timeout_seconds: of one run.
+        takers: whose two runs are started at once, and measure in turn.
 
     Attributes:
         notes: sentences on what a reader of the results must know.
@@ -53,9 +59,17 @@ class Rounds:
     """
 
     def __init__(
-        self, base: Side, candidate: Side, *, output_dir: Path, provenance: Provenance, timeout_seconds: float
+        self,
+        base: Side,
+        candidate: Side,
+        *,
+        output_dir: Path,
+        provenance: Provenance,
+        timeout_seconds: float,
+        takers: TurnTakers,
     ) -> None:
         self.notes: list[str] = []
+        self._takers = takers
         self._count = 0
         self._runners = {
             name: CellRunner(
@@ -76,14 +90,36 @@ class Rounds:
             UsageError: the sides ran on unlike hardware.
         """
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
-        pair = Pair(**{name: self._twice(name, cell) for name in order})
+        run, pair = self._twice, None
+        if self._takers.include(cell):
+            pair = self._at_once(cell, order)
+            if not self._takers.include(cell):
+                run, pair = self._twice if pair.rates else self._run, None
+        pair = pair or Pair(**{name: run(name, cell) for name in order})
         _refuse_unlike_hardware(pair)
         return pair
 
     def once(self, cell: Cell) -> None:
         """Runs a cell on each side, whatever comes of it."""
+        if self._takers.include(cell):
+            self._at_once(cell, (BASE, CANDIDATE))
+            return
         for name in self._runners:
             self._run(name, cell)
+
+    def _at_once(self, cell: Cell, order: tuple[str, str]) -> Pair:
+        """Starts both sides, to measure in turn; if they did not, the cell takes no turns from now on."""
+        first, second = (self._runners[name] for name in order)
+        records = first.run_in_turn(second, cell, (self._count, self._count + 1))
+        self._count += 2
+        ended = dict(zip(order, records, strict=True))
+        broken = [name for name in order if rate(ended[name]) is None and ended[name].status is not Status.SKIPPED]
+        pair = Pair(**ended)
+        if broken:
+            self._takers.drop(cell, f"started at once, the {broken[0]} failed. {why_failed(ended[broken[0]])}")
+        elif pair.rates and not all(map(turns.were_taken, records)):
+            self._takers.drop(cell, "a side does not know how to take turns.")
+        return pair
 
     def _twice(self, name: str, cell: Cell) -> Record:
         record = self._run(name, cell)

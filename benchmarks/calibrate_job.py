@@ -14,6 +14,7 @@ from benchmarks.ab_configuration import titles_by_run
 from benchmarks.ab_job import STOPPED, seconds_above_zero
 from benchmarks.ab_rounds import Pair, Rounds
 from benchmarks.ab_side import Side
+from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.display import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
@@ -42,6 +43,7 @@ class Plan:
         baselines_dir: where noise is kept.
         round_timeout_seconds: of one run.
         side: that is compared with itself.
+        steps_in_turn: whether both runs of a pair may be started at once, to measure in turn.
     """
 
     cells: Sequence[Cell]
@@ -50,6 +52,7 @@ class Plan:
     baselines_dir: Path
     round_timeout_seconds: float
     side: Side
+    steps_in_turn: bool = True
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
@@ -68,6 +71,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
         baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
         round_timeout_seconds=seconds_above_zero(values["round_timeout_seconds"]),
         side=ab_side.this_suite(),
+        steps_in_turn=values["steps_in_turn"] is not False,
     )
 
 
@@ -95,9 +99,15 @@ def _take_rounds(plan: Plan, command: Sequence[str]) -> list[list[Pair]]:
     """Returns the pairs of each cell; none of one that has failed."""
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    takers = TurnTakers(wanted=plan.steps_in_turn)
     rounds, warmup = (
         Rounds(
-            plan.side, plan.side, output_dir=place, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
+            plan.side,
+            plan.side,
+            output_dir=place,
+            provenance=provenance,
+            timeout_seconds=plan.round_timeout_seconds,
+            takers=takers,
         )
         for place in (plan.output_dir, plan.output_dir / "warmup")
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import child_process, hardware
+from benchmarks import child_process, hardware, turns
 from benchmarks.grid import Cell
 from benchmarks.keeping import keep
 from benchmarks.provenance import Provenance
@@ -20,6 +21,15 @@ from results.store import Store
 
 DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """What was started for a cell; `size_bytes` is what the store held before."""
+
+    cell: Cell
+    command: child_process.Command
+    size_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,22 +56,47 @@ class CellRunner:
 
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
+        with self._ready(cell, number) as started:
+            (ended,) = child_process.run(started.command, timeout_seconds=self.timeout_seconds)
+            return self._record(started, ended)
+
+    def run_in_turn(self, other: CellRunner, cell: Cell, numbers: tuple[int, int]) -> tuple[Record, Record]:
+        """Runs a cell with both runners at once, so that they measure in turn, and returns their records.
+
+        Args:
+            other: gives the second turn, and has the same `timeout_seconds`.
+            cell: what both run.
+            numbers: name the logs, from 0.
+        """
+        ends = turns.pair()
+        with self._ready(cell, numbers[0], ends[0]) as first, other._ready(cell, numbers[1], ends[1]) as second:
+            ended = child_process.run(first.command, second.command, timeout_seconds=self.timeout_seconds)
+            return self._record(first, ended[0]), other._record(second, ended[1])
+
+    @contextlib.contextmanager
+    def _ready(self, cell: Cell, number: int, turns_with: turns.End | None = None) -> Iterator[_Started]:
+        """Yields what is started to run a cell, as long as what it says is wanted."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
-        before = self.store.size_bytes()
         with (
             tempfile.TemporaryFile() as stdout,
             _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
         ):
-            words = [*self.program, *cell.arguments, *own]
-            ended = child_process.run(
-                words, stdout, log, self.timeout_seconds, first_to_be_killed=self.first_to_be_killed
+            command = child_process.Command(
+                words=[*self.program, *cell.arguments, *own],
+                stdout=stdout,
+                stderr=log,
+                first_to_be_killed=self.first_to_be_killed,
+                variables=turns_with.variables() if turns_with else {},
+                hands_over=[turns_with.socket] if turns_with else [],
             )
-            stdout.seek(0)
-            said = stdout.read().decode(errors="replace")
-            log.seek(0)
-            logged = log.read().decode(errors="replace")
-        loaded = self.store.load(before)
+            yield _Started(cell, command, self.store.size_bytes())
+
+    def _record(self, started: _Started, ended: child_process.Ended) -> Record:
+        """Returns the record of what has ended, which has been kept."""
+        cell, session = started.cell, self.provenance.session_id
+        said, logged = (_whole(file) for file in (started.command.stdout, started.command.stderr))
+        loaded = self.store.load(started.size_bytes)
         left = [record for record in loaded.records if record.identity.session_id == session]
         if left:
             return left[-1]
@@ -104,6 +139,11 @@ def given(cell: Cell) -> dict[str, Any]:
     names = {"num_gpus": "num_devices", "batch_size": "batch_per_device"}
     pairs = (argument.removeprefix("--").split("=", 1) for argument in cell.arguments)
     return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
+
+
+def _whole(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:

@@ -1,19 +1,20 @@
-"""Runs a command as a process of its own, with a deadline, so that whatever happens to it does not happen to us."""
+"""Runs commands as processes of their own, with a deadline, so that what happens to them does not happen to us."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from benchmarks.display import warn
-from benchmarks.errors import Terminated
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
@@ -32,7 +33,7 @@ class Ended:
         returncode: its exit status; negative for a signal.
         timed_out: whether its time was up, and it was killed for that.
         out_of_memory: whether the kernel has meanwhile killed a process of this container for want of memory.
-        seconds: from its start to its end.
+        seconds: from the start of the first to the end of all.
     """
 
     returncode: int
@@ -41,74 +42,110 @@ class Ended:
     seconds: float
 
 
-def run(
-    command: Sequence[str],
-    stdout: IO[bytes],
-    stderr: IO[bytes],
-    timeout_seconds: float | None,
-    *,
-    first_to_be_killed: bool = False,
-) -> Ended:
-    """Runs a command to its end; its output goes to files.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """What is started.
 
-    The process dies with us. If it takes too long, it is told to write down the stacks of its threads (SIGUSR1, see
-    `run_bench.py`) and killed, with all that it has started. If we are interrupted or terminated, it is told so, and
+    Attributes:
+        words: program and arguments.
+        stdout: receives the one.
+        stderr: receives the other.
+        first_to_be_killed: whether the kernel shall kill it before any other if the host's memory does not suffice;
+            else it is as likely to be killed as this process.
+        variables: of the environment, beside those of this process.
+        hands_over: these sockets are inherited under their numbers, and no longer this process' own.
+    """
+
+    words: Sequence[str]
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+    first_to_be_killed: bool = False
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    hands_over: Sequence[socket.socket] = ()
+
+
+def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
+    """Runs commands, all at once, to their ends; their output goes to files.
+
+    The processes die with us. One that takes too long is told to write down the stacks of its threads (SIGUSR1, see
+    `run_bench.py`) and killed, with all that it has started. If we are interrupted or terminated, they are told so, and
     given time to end in order.
 
     Args:
-        command: words.
-        stdout: receives the one.
-        stderr: receives the other.
-        timeout_seconds: None for no limit.
-        first_to_be_killed: whether the kernel shall kill it before any other if the host's memory does not suffice;
-            else it is as likely to be killed as this process.
+        commands: what to run.
+        timeout_seconds: of all together; None for no limit.
 
     Raises:
-        KeyboardInterrupt, Terminated: as they came; the process has ended.
+        KeyboardInterrupt, Terminated: as they came; the processes have ended.
     """
     begin, kills = time.monotonic(), _out_of_memory_kills()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-        preexec_fn=_give_way if first_to_be_killed else die_with_parent,
-    )
-    timed_out = False
+    processes: list[subprocess.Popen[bytes]] = []
+    late: list[subprocess.Popen[bytes]] = []
     try:
-        process.wait(timeout_seconds)
+        for command in commands:
+            processes.append(_start(command))
+        for process in processes:
+            process.wait(None if timeout_seconds is None else max(0.0, begin + timeout_seconds - time.monotonic()))
+            kill_group(process)  # whatever it has started and left behind
     except subprocess.TimeoutExpired:
-        timed_out = True
-        _end(process, signal.SIGUSR1, _STACKS_SECONDS)
+        late = [process for process in processes if process.poll() is None]
+        _end(late, signal.SIGUSR1, _STACKS_SECONDS)
+        for process in processes:
+            kill_group(process)
     except KeyboardInterrupt:
-        _end(process, signal.SIGINT, _GRACE_SECONDS)
+        _end(processes, signal.SIGINT, _GRACE_SECONDS)
         raise
-    except Terminated:
-        _end(process, signal.SIGTERM, _GRACE_SECONDS)
+    except BaseException:
+        _end(processes, signal.SIGTERM, _GRACE_SECONDS)
         raise
-    kill_group(process)  # whatever it has started and left behind
-    returncode = -signal.SIGKILL if process.returncode is None else process.returncode
-    return Ended(returncode, timed_out, _out_of_memory_kills() > kills, time.monotonic() - begin)
+    without_memory, seconds = _out_of_memory_kills() > kills, time.monotonic() - begin
+    return [
+        Ended(-signal.SIGKILL if p.returncode is None else p.returncode, p in late, without_memory, seconds)
+        for p in processes
+    ]
 
 
-def _end(process: subprocess.Popen[bytes], signal_number: signal.Signals, grace_seconds: float) -> None:
+def _start(command: Command) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command.words,
+            stdin=subprocess.DEVNULL,
+            stdout=command.stdout,
+            stderr=command.stderr,
+            env={**os.environ, **command.variables},
+            pass_fds=[end.fileno() for end in command.hands_over],
+            start_new_session=True,
+            preexec_fn=_give_way if command.first_to_be_killed else die_with_parent,
+        )
+    finally:
+        for end in command.hands_over:
+            end.close()
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
     """Sends a signal, waits, and kills what is left. A Ctrl-C cuts the waiting short, and is raised in the end."""
     interrupted = False
     try:
-        process.send_signal(signal_number)
-        process.wait(grace_seconds)
-    except subprocess.TimeoutExpired:
-        pass
+        for process in processes:
+            process.send_signal(number)
+        _wait(processes, grace_seconds)
     except KeyboardInterrupt:
         interrupted = True
-    kill_group(process)
-    try:
-        process.wait(_GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
+    for process in processes:
+        kill_group(process)
+    for process in _wait(processes, _GRACE_SECONDS):
         warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[subprocess.Popen[bytes]]:
+    """Waits so long for all together, and returns those that have not ended."""
+    until = time.monotonic() + seconds
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+    return [process for process in processes if process.returncode is None]
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

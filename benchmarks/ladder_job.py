@@ -242,7 +242,8 @@ def _data(plan: Plan) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
         number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
         words = [*plan.program, "data", f"make-{name}", directory, *number]
-        ended = child_process.run(words, output, output, _STUCK_SECONDS)
+        make = child_process.Command(words=words, stdout=output, stderr=output)
+        (ended,) = child_process.run(make, timeout_seconds=_STUCK_SECONDS)
         output.seek(0)
         said = output.read().decode(errors="replace").strip().splitlines() or ["nothing was said"]
         yield directory, "" if ended.returncode == 0 else f"images could not be made: {said[-1]}"

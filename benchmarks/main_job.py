@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import hardware, places, process_environment, roofline_job, slow_down
+from benchmarks import hardware, places, process_environment, roofline_job, slow_down, turns
 from benchmarks.config import Config
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
@@ -160,7 +160,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
-        environment={**provenance.environment, **slow_down.environment()},
+        environment={**provenance.environment, **slow_down.environment(), **turns.environment(log.steps_per_turn)},
         model=specs.find(config.model).facts(),
         placement=log.placement,
         measurement=measurement,

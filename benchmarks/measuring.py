@@ -124,7 +124,7 @@ def run_phase(
     rule: StoppingRule,
     phase: Phase,
     *,
-    after_step: Callable[[Phase], None] = lambda phase: None,
+    after_step: Sequence[Callable[[Phase], None]] = (),
 ) -> None:
     """Takes steps until the rule stops, and notes each in `phase`.
 
@@ -132,7 +132,7 @@ def run_phase(
         take: takes one global step.
         rule: says when to stop; asked before every step.
         phase: receives each step.
-        after_step: called after each step; its time is nobody's.
+        after_step: called in this order after each step; their time is nobody's.
 
     Raises:
         InvalidRunError: a loss is not finite; the step is in `phase` all the same.
@@ -145,6 +145,7 @@ def run_phase(
         phase.tower_steps += taken.tower_steps
         for name, value in taken.observed.items():
             phase.observed.setdefault(name, []).append(float(value))
-        after_step(phase)
+        for call in after_step:
+            call(phase)
         if not math.isfinite(taken.loss):
             raise InvalidRunError(f"The loss became {taken.loss:g}: the training diverged. {TRY_SMALLER_STEPS}")

@@ -24,7 +24,8 @@ _left_out_seconds: list[float] = []
 class RunLog:
     """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`.
 
-    `apart` says whether this is a worker of a cluster that waits for no other.
+    `apart` says whether this is a worker of a cluster that waits for no other; `steps_per_turn`, how many steps it took
+    at a time where it measured in turn with another run.
     """
 
     images_per_step: int
@@ -44,6 +45,7 @@ class RunLog:
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     opened_at: float = 0.0
+    steps_per_turn: int | None = None
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
 

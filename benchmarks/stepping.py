@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks import slow_down, telemetry, training
+from benchmarks import slow_down, telemetry, training, turns
 from benchmarks.config import Config
 from benchmarks.display import Display
 from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, StoppingRule, Taken, run_phase, timed
+from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, Phase, StoppingRule, Taken, run_phase, timed
 from benchmarks.places import IN_GRAPH
 from benchmarks.run_log import RunLog
 from benchmarks.team import Team
@@ -70,8 +70,13 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
     team.expect_nothing()
 
 
-def _prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry]:
-    """Returns what looks at the physical GPUs that this process uses, however they are split."""
+def _prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry | None]:
+    """Returns what looks at the physical GPUs that this process uses, however they are split.
+
+    In turn with another run, the time and the energy of both would be told.
+    """
+    if turns.are_asked_for():
+        return contextlib.nullcontext()
     if config.cluster and config.variable_update in IN_GRAPH:
         return telemetry.prepared(0, energy_of="")  # what the other workers use is not seen from here
     on_gpus = config.device == "gpu"
@@ -92,16 +97,39 @@ def _take_phases(config: Config, steps: int, stepper: Stepper, log: RunLog, disp
         if config.cluster and phase is log.measured:
             count = _agreed_steps(steps, until, log, team)
             stepper.forget()
-        log.opened_at = time.perf_counter()
-        display.phase(name, count)
         limit = config.step_timeout_seconds * (FIRST_STEPS if phase is log.first else 1)
 
         def watched(limit: float = limit, name: str = name) -> Taken:
             team.expect(f"A step ({name})", limit)
             return stepper.take()
 
-        with log.telemetry if log.telemetry and phase is log.measured else contextlib.nullcontext():
-            run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=display.after_step)
+        with contextlib.ExitStack() as stack:
+            after_step: list[Callable[[Phase], None]] = [display.after_step]
+            if phase is log.measured:
+                after_step.extend(stack.enter_context(_in_turn(count, log, team)))
+                stack.enter_context(log.telemetry or contextlib.nullcontext())
+            log.opened_at = time.perf_counter()
+            display.phase(name, count)
+            run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=after_step)
+
+
+@contextlib.contextmanager
+def _in_turn(steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
+    """Yields what is to be done after each measured step so that another run has its turn; nothing if there is none."""
+    with turns.taken() as own:
+        if own is None:
+            yield []
+            return
+        team.expect_nothing()  # what is waited for from here on is the other run
+        own.begin(steps, _about_a_step(log))
+        log.steps_per_turn = own.steps_per_turn
+
+        def after_step(phase: Phase) -> None:
+            team.expect_nothing()
+            own.after_step()
+
+        yield [after_step]
+        own.finish()
 
 
 def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
@@ -109,6 +137,10 @@ def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
 
     Those that step together must take equally many, so with a time limit each takes what all can afford.
     """
-    seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
-    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
+    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / _about_a_step(log)))
     return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+
+
+def _about_a_step(log: RunLog) -> float:
+    """Returns the seconds that a step took before measuring."""
+    return statistics.median(log.warmup.step_seconds or log.first.step_seconds)

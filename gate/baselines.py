@@ -57,7 +57,7 @@ class Baselines:
         refused: list[str] = []
         files: dict[Path, list[Record]] = {}
         for record in records:
-            why = why_not(record) or _slowed_down(record) or _strange_keys(record)
+            why = why_not(record) or _disturbed(record) or _strange_keys(record)
             if why:
                 refused.append(f"Run {record.identity.run_id} cannot become a baseline: {why}.")
             else:
@@ -126,8 +126,10 @@ def _lines(records: Iterable[Record]) -> str:
     return "".join(record.to_json() + "\n" for record in records)
 
 
-def _slowed_down(record: Record) -> str | None:
-    return "it was slowed down on purpose" if record.environment.get("slowed_down_by") else None
+def _disturbed(record: Record) -> str | None:
+    if record.environment.get("slowed_down_by"):
+        return "it was slowed down on purpose"
+    return "it measured in turn with another run" if "steps_per_turn" in record.environment else None
 
 
 def _strange_keys(record: Record) -> str | None:

@@ -324,7 +324,9 @@ def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
 def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
     program = "print(open('/proc/self/oom_score_adj').read().strip())"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        child_process.run([sys.executable, "-c", program], out, err, 60, first_to_be_killed=first)
+        words = [sys.executable, "-c", program]
+        command = child_process.Command(words=words, stdout=out, stderr=err, first_to_be_killed=first)
+        child_process.run(command, timeout_seconds=60)
         out.seek(0)
         own = Path("/proc/self/oom_score_adj").read_text().strip()
         assert out.read().decode().strip() == ("1000" if first else own)

@@ -47,7 +47,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
         monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: side)
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
-        return command_line.dispatch(["calibrate", "--device=cpu", *places, *words])
+        return command_line.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
 
     return run
 

@@ -72,6 +72,7 @@ class TestStore:
             (fake_reduction("pscpu", 1024, 0.1), "it is of kind allreduce"),
             (fake_input(), "it is of kind input"),
             (dataclasses.replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
+            (dataclasses.replace(run(1), environment={"steps_per_turn": 5}), "it measured in turn with another run"),
         ],
     )
     def test_only_ok_runs_become_baselines(self, baselines: Baselines, record: Record, why: str) -> None:

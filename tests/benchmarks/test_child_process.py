@@ -1,0 +1,117 @@
+"""Processes that are run to their ends, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from benchmarks import child_process
+from benchmarks.child_process import Command
+from benchmarks.errors import Terminated, raise_terminated
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[IO[bytes]]:
+    with (tmp_path / "log").open("w+b") as file:
+        yield file
+
+
+def python(code: str, log: IO[bytes], *handed_over: socket.socket, **variables: str) -> Command:
+    words = [sys.executable, "-c", code]
+    return Command(words=words, stdout=log, stderr=log, variables=variables, hands_over=handed_over)
+
+
+def said(log: IO[bytes]) -> str:
+    log.seek(0)
+    return log.read().decode()
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{pid}") and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_stacks_are_written_before_a_run_is_killed(log: IO[bytes]) -> None:
+    code = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); time.sleep(60)"
+    (ended,) = child_process.run(python(code, log), timeout_seconds=2.0)
+    assert ended.timed_out and ended.seconds < 30
+    assert "most recent call first" in said(log)
+
+
+def test_a_process_that_is_left_behind_is_killed(log: IO[bytes]) -> None:
+    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid)"
+    (ended,) = child_process.run(python(code, log), timeout_seconds=60.0)
+    assert ended.returncode == 0
+    wait_until_gone(int(said(log)))
+
+
+def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes]) -> None:
+    quick, slow = child_process.run(
+        python("raise SystemExit(3)", log), python("import time; time.sleep(60)", log), timeout_seconds=2.0
+    )
+    assert (quick.returncode, quick.timed_out) == (3, False)
+    assert (slow.returncode, slow.timed_out) == (-signal.SIGUSR1, True)
+
+
+def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> None:
+    first, second = socket.socketpair()
+    talk = "import os, socket; end = socket.socket(fileno=int(os.environ['END'])); "
+    ended = child_process.run(
+        python(f"{talk} end.send(b'hello'); end.close()", log, first, END=str(first.fileno())),
+        python(f"{talk} print(end.recv(9), end.recv(9))", log, second, END=str(second.fileno())),
+        timeout_seconds=60.0,
+    )
+    assert [each.returncode for each in ended] == [0, 0]
+    assert said(log) == "b'hello' b''\n", "nobody else holds the first end, so the second sees it close"
+    assert "END" not in os.environ and first.fileno() == second.fileno() == -1
+
+
+def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path) -> None:
+    nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    with pytest.raises(FileNotFoundError):
+        child_process.run(python(code, log), nowhere, timeout_seconds=60.0)
+    if pid := said(log):  # it may not even have come to say so
+        wait_until_gone(int(pid))
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["Ctrl-C", "SIGTERM"]
+)
+def test_a_signal_is_handed_to_all_and_they_may_end_in_order(
+    log: IO[bytes], number: signal.Signals, raised: type[BaseException]
+) -> None:
+    before = signal.signal(signal.SIGTERM, raise_terminated)
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "print('ready', flush=True)\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: time.sleep(0.3); print('in order', flush=True)"
+    )
+
+    def tell_us() -> None:
+        deadline = time.monotonic() + 30
+        while Path(log.name).read_text().count("ready") < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=tell_us)
+    try:
+        thread.start()
+        with pytest.raises(raised):
+            child_process.run(python(code, log), python(code, log), timeout_seconds=60.0)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, before)
+    assert said(log).count("in order") == 2
