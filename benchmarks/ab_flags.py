@@ -6,12 +6,16 @@ from benchmarks.flag_parsing import Flag, Groups
 from benchmarks.gate_outputs import OUTPUT_FLAGS
 
 _SUITE = Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags, as of a sweep")
-_TIMEOUT = Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)")
+_TIMEOUT = Flag(
+    "round_timeout_seconds",
+    float,
+    "kill a run that takes longer, or two in turn that take twice as long (default 3600)",
+)
 _TURNS = Flag(
     "steps_in_turn",
     bool,
-    "runs on CPUs: start both sides of a pair at once and have them measure in turn, about 0.25 s each, so that both "
-    "see the machine alike; false: whole runs in turn (default true; else always whole runs)",
+    "start both sides of a pair at once and have them measure in turn, 0.25 s each or a step, so that both see the "
+    "machine alike, where that can be: on CPUs, with synthetic images (default true; false: one run after the other)",
 )
 _BASELINES = Flag(
     "baselines_dir", str, "where calibrate keeps what equal runs differ by, per machine (default results/baselines)"
@@ -30,7 +34,11 @@ AB_FLAGS: Groups = {
             "a drop matters from so many percent on (default 5, or twice what calibrate found, if that is more)",
         ),
         Flag("max_rounds", int, "pairs of rounds per configuration after which it ends undecided (default 15)"),
-        Flag("warmup_round", bool, "first run everything once on each side, uncounted (default true)"),
+        Flag(
+            "warmup_round",
+            bool,
+            "first run everything once on each side, uncounted; without it no turns are taken (default true)",
+        ),
         _TURNS,
         _TIMEOUT,
         _BASELINES,

@@ -154,12 +154,7 @@ class _Comparison:
         provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
         self._takers = TurnTakers(wanted=plan.steps_in_turn)
         self._open = functools.partial(
-            Rounds,
-            base,
-            candidate,
-            provenance=provenance,
-            timeout_seconds=plan.round_timeout_seconds,
-            takers=self._takers,
+            Rounds, base, candidate, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
         )
         self._rounds = self._open(output_dir=plan.output_dir)
         make_trial = functools.partial(noise.trial_of, max_rounds=plan.max_rounds)
@@ -172,11 +167,12 @@ class _Comparison:
         if self._plan.warmup_round:
             warmup = self._open(output_dir=self._plan.output_dir / "warmup")
             for configuration in self._configurations:
-                warmup.once(configuration.cell)
+                self._takers.try_out(configuration.cell, warmup)
         for number in range(self._plan.max_rounds):
             for configuration in [each for each in self._configurations if not each.is_over]:
-                words = configuration.take(self._rounds.pair(configuration.cell, number))
-                what = what_is_run(configuration.cell)
+                cell = configuration.cell
+                words = configuration.take(self._rounds.pair(cell, number, in_turn=self._takers.take_turns(cell)))
+                what = what_is_run(cell)
                 warn(f"round {number + 1} of at most {self._plan.max_rounds}, {what}: {words}")
 
     def findings(self) -> finding.Findings:
@@ -218,6 +214,10 @@ class _Comparison:
         except noise.NoiseFileError as error:
             raise DataError(str(error)) from error
         if stored is None:
+            return noise.QUIET_THRESHOLD
+        if stored.in_turn != record.in_turn:
+            how = ("of whole runs", "of runs in turn")[stored.in_turn]
+            self._notes.append(f"{stored.title}: calibrate has measured the noise {how} ({path}): do it again.")
             return noise.QUIET_THRESHOLD
         if stored.threshold > noise.QUIET_THRESHOLD:
             self._notes.append(

@@ -6,13 +6,11 @@ Where that disturbs neither, both runs of a round are there at once and measure 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks import turns
 from benchmarks.ab_side import Side
-from benchmarks.ab_turns import TurnTakers
-from benchmarks.cell_run import CellRunner
+from benchmarks.cell_run import CellRunner, run_in_turn
 from benchmarks.display import warn
 from benchmarks.errors import UsageError
 from benchmarks.grid import Cell
@@ -49,7 +47,6 @@ class Rounds:
         output_dir: has a directory per side.
         provenance: of all runs.
         timeout_seconds: of one run.
-        takers: whose two runs are started at once, and measure in turn.
 
     Attributes:
         notes: sentences on what a reader of the results must know.
@@ -66,10 +63,8 @@ class Rounds:
         output_dir: Path,
         provenance: Provenance,
         timeout_seconds: float,
-        takers: TurnTakers,
     ) -> None:
         self.notes: list[str] = []
-        self._takers = takers
         self._count = 0
         self._runners = {
             name: CellRunner(
@@ -83,55 +78,47 @@ class Rounds:
             for name, side in ((BASE, base), (CANDIDATE, candidate))
         }
 
-    def pair(self, cell: Cell, number: int) -> Pair:
-        """Runs a cell once on each side, the base first if the number is even. A run that fails is run again.
+    def pair(self, cell: Cell, number: int, *, in_turn: bool) -> Pair:
+        """Runs a cell once on each side, the base first if the number is even. What fails is run again.
+
+        Args:
+            cell: what is run.
+            number: of the round, from 0.
+            in_turn: whether both are started at once, and measure in turn; if one fails, both are run again.
 
         Raises:
             UsageError: the sides ran on unlike hardware.
         """
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
-        run, pair = self._twice, None
-        if self._takers.include(cell):
-            pair = self._at_once(cell, order)
-            if not self._takers.include(cell):
-                run, pair = self._twice if pair.rates else self._run, None
-        pair = pair or Pair(**{name: run(name, cell) for name in order})
+        pair = Pair(**{k: v for names in _starts(order, in_turn) for k, v in self._twice(names, cell).items()})
         _refuse_unlike_hardware(pair)
         return pair
 
-    def once(self, cell: Cell) -> None:
+    def once(self, cell: Cell, *, in_turn: bool) -> Pair:
         """Runs a cell on each side, whatever comes of it."""
-        if self._takers.include(cell):
-            self._at_once(cell, (BASE, CANDIDATE))
-            return
-        for name in self._runners:
-            self._run(name, cell)
+        order = (BASE, CANDIDATE)
+        return Pair(**{k: v for names in _starts(order, in_turn) for k, v in self._run(names, cell).items()})
 
-    def _at_once(self, cell: Cell, order: tuple[str, str]) -> Pair:
-        """Starts both sides, to measure in turn; if they did not, the cell takes no turns from now on."""
-        first, second = (self._runners[name] for name in order)
-        records = first.run_in_turn(second, cell, (self._count, self._count + 1))
-        self._count += 2
-        ended = dict(zip(order, records, strict=True))
-        broken = [name for name in order if rate(ended[name]) is None and ended[name].status is not Status.SKIPPED]
-        pair = Pair(**ended)
-        if broken:
-            self._takers.drop(cell, f"started at once, the {broken[0]} failed. {why_failed(ended[broken[0]])}")
-        elif pair.rates and not all(map(turns.were_taken, records)):
-            self._takers.drop(cell, "a side does not know how to take turns.")
-        return pair
+    def _twice(self, names: Sequence[str], cell: Cell) -> dict[str, Record]:
+        ended = self._run(names, cell)
+        failed = [name for name in names if rate(ended[name]) is None and ended[name].status is not Status.SKIPPED]
+        for name in failed:
+            why = why_failed(ended[name])
+            self.notes.append(f"{what_is_run(cell)}: a run of the {name} failed, and was run again. {why}")
+            warn(self.notes[-1])
+        return self._run(names, cell) if failed else ended
 
-    def _twice(self, name: str, cell: Cell) -> Record:
-        record = self._run(name, cell)
-        if rate(record) is not None or record.status is Status.SKIPPED:
-            return record
-        self.notes.append(f"{what_is_run(cell)}: a run of the {name} failed, and was run again. {why_failed(record)}")
-        warn(self.notes[-1])
-        return self._run(name, cell)
+    def _run(self, names: Sequence[str], cell: Cell) -> dict[str, Record]:
+        """Runs sides, all at once; two measure in turn."""
+        runners = [self._runners[name] for name in names]
+        records = run_in_turn(runners, cell, self._count) if len(runners) > 1 else [runners[0].run(cell, self._count)]
+        self._count += len(runners)
+        return dict(zip(names, records, strict=True))
 
-    def _run(self, name: str, cell: Cell) -> Record:
-        self._count += 1
-        return self._runners[name].run(cell, self._count - 1)
+
+def _starts(order: tuple[str, str], in_turn: bool) -> list[tuple[str, ...]]:
+    """Returns the sides that are started together, one group after the other."""
+    return [order] if in_turn else [(name,) for name in order]
 
 
 def differences(base: Record, candidate: Record) -> Iterator[str]:

@@ -1,46 +1,49 @@
-"""Which runs of an A/B comparison measure in turn, both there at once, and which are compared whole. No TensorFlow."""
+"""Which cells of an A/B comparison have both runs started at once, to measure in turn. No TensorFlow."""
 
 from __future__ import annotations
 
-from benchmarks.config import Config
+from benchmarks import turns
+from benchmarks.ab_rounds import Rounds
 from benchmarks.display import warn
 from benchmarks.grid import Cell
 from benchmarks.sweep_display import what_is_run
+from gate.rounds import rate, why_failed
+from results.record import Status
 
 
 class TurnTakers:
-    """The cells whose two runs are started at once, to measure in turn.
+    """Knows of which cells both sides take turns, once they have been tried out.
 
     Args:
         wanted: whether there may be any.
 
     Attributes:
-        notes: sentences on those that were found not to do so.
+        notes: sentences on those that might, and do not.
     """
 
     def __init__(self, *, wanted: bool) -> None:
         self.notes: list[str] = []
         self._wanted = wanted
-        self._dropped: set[Cell] = set()
+        self._found: set[Cell] = set()
 
-    def include(self, cell: Cell) -> bool:
-        """Returns whether a cell's runs measure in turn, as far as is known."""
-        if not self._wanted or cell.config is None or cell in self._dropped:
-            return False
-        return _is_still_between_steps(cell.config)
+    def try_out(self, cell: Cell, rounds: Rounds) -> None:
+        """Runs an uncounted round of a cell; in turn, if that may be, to see whether both sides do so."""
+        may = self._wanted and cell.config is not None and turns.is_still(cell.config)
+        pair = rounds.once(cell, in_turn=may)
+        if not may or Status.SKIPPED in (pair.base.status, pair.candidate.status):
+            return
+        sides = (("base", pair.base), ("candidate", pair.candidate))
+        if failed := [f"the {who} failed. {why_failed(record)}" for who, record in sides if not rate(record)]:
+            self._note(cell, f"started at once, {' '.join(failed)}")
+        elif pair.base.in_turn and pair.candidate.in_turn:
+            self._found.add(cell)
+        else:
+            self._note(cell, "a side does not know how to take turns.")
 
-    def drop(self, cell: Cell, why: str) -> None:
-        """Has a cell's runs follow each other from now on."""
-        self._dropped.add(cell)
+    def take_turns(self, cell: Cell) -> bool:
+        """Returns whether both sides of a cell have been seen to take turns."""
+        return cell in self._found
+
+    def _note(self, cell: Cell, why: str) -> None:
         self.notes.append(f"{what_is_run(cell)}: whole runs were compared, not steps in turn: {why}")
         warn(self.notes[-1])
-
-
-def _is_still_between_steps(config: Config) -> bool:
-    """Returns whether a run leaves the machine to others while it waits: its time, its memory, and what it computes.
-
-    A GPU's memory belongs to one run; readers of data, towers and workers that wait for nobody go on meanwhile.
-    """
-    is_alone = config.cluster is None and config.num_workers == 1 and config.num_ps == 0
-    reads = config.input is not None or config.modifiers.asynchronous
-    return config.device == "cpu" and is_alone and not reads and config.time_limit_seconds is None

@@ -102,24 +102,19 @@ def _take_rounds(plan: Plan, command: Sequence[str]) -> list[list[Pair]]:
     takers = TurnTakers(wanted=plan.steps_in_turn)
     rounds, warmup = (
         Rounds(
-            plan.side,
-            plan.side,
-            output_dir=place,
-            provenance=provenance,
-            timeout_seconds=plan.round_timeout_seconds,
-            takers=takers,
+            plan.side, plan.side, output_dir=place, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
         )
         for place in (plan.output_dir, plan.output_dir / "warmup")
     )
     found: list[list[Pair]] = [[] for _ in plan.cells]
     failed: set[int] = set()
     for cell in plan.cells:
-        warmup.once(cell)
+        takers.try_out(cell, warmup)
     for number in range(plan.rounds):
         for index, cell in enumerate(plan.cells):
             if index in failed:
                 continue
-            pair = rounds.pair(cell, number)
+            pair = rounds.pair(cell, number, in_turn=takers.take_turns(cell))
             found[index].append(pair)
             if pair.rates is None:
                 failed.add(index)
@@ -143,6 +138,7 @@ def _conclude(plan: Plan, pairs: Sequence[Pair], words: str) -> None:
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         suite_commit=first.identity.suite_commit,
         title=words,
+        in_turn=first.in_turn,
     )
     for line in lines(found):
         say(line)
@@ -179,8 +175,9 @@ def _percent(share: float) -> str:
 def _advice(found: Noise) -> str:
     if found.threshold > noise.QUIET_THRESHOLD:
         return (
-            "Noisy: look for other load (doctor says how quiet the machine is), measure longer (--num_batches), or "
-            "give the run fewer threads than there are cores; then calibrate again."
+            "Noisy: look for other load (doctor says how quiet the machine is), measure longer (--num_batches), and "
+            f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
+            "then calibrate again."
         )
     if noise.NOISE_IN_THRESHOLD * found.high > noise.QUIET_THRESHOLD:
         return "Quiet enough for 5 %, as far as so few rounds can tell: more --rounds make it surer."

@@ -24,7 +24,7 @@ _USAGE, _TAIL_LINES = 2, 5
 
 
 @dataclasses.dataclass(frozen=True)
-class _Started:
+class Started:
     """What was started for a cell; `size_bytes` is what the store held before."""
 
     cell: Cell
@@ -56,25 +56,12 @@ class CellRunner:
 
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
-        with self._ready(cell, number) as started:
+        with self.ready(cell, number) as started:
             (ended,) = child_process.run(started.command, timeout_seconds=self.timeout_seconds)
-            return self._record(started, ended)
-
-    def run_in_turn(self, other: CellRunner, cell: Cell, numbers: tuple[int, int]) -> tuple[Record, Record]:
-        """Runs a cell with both runners at once, so that they measure in turn, and returns their records.
-
-        Args:
-            other: gives the second turn, and has the same `timeout_seconds`.
-            cell: what both run.
-            numbers: name the logs, from 0.
-        """
-        ends = turns.pair()
-        with self._ready(cell, numbers[0], ends[0]) as first, other._ready(cell, numbers[1], ends[1]) as second:
-            ended = child_process.run(first.command, second.command, timeout_seconds=self.timeout_seconds)
-            return self._record(first, ended[0]), other._record(second, ended[1])
+            return self.record_of(started, ended, self.timeout_seconds)
 
     @contextlib.contextmanager
-    def _ready(self, cell: Cell, number: int, turns_with: turns.End | None = None) -> Iterator[_Started]:
+    def ready(self, cell: Cell, number: int, turns_with: turns.End | None = None) -> Iterator[Started]:
         """Yields what is started to run a cell, as long as what it says is wanted."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
@@ -90,10 +77,10 @@ class CellRunner:
                 variables=turns_with.variables() if turns_with else {},
                 hands_over=[turns_with.socket] if turns_with else [],
             )
-            yield _Started(cell, command, self.store.size_bytes())
+            yield Started(cell, command, self.store.size_bytes())
 
-    def _record(self, started: _Started, ended: child_process.Ended) -> Record:
-        """Returns the record of what has ended, which has been kept."""
+    def record_of(self, started: Started, ended: child_process.Ended, limit_seconds: float) -> Record:
+        """Returns the record of what has ended, or was killed after so long, which has been kept."""
         cell, session = started.cell, self.provenance.session_id
         said, logged = (_whole(file) for file in (started.command.stdout, started.command.stderr))
         loaded = self.store.load(started.size_bytes)
@@ -102,7 +89,7 @@ class CellRunner:
             return left[-1]
         # What could not be stored, on a full disk for one, has been printed.
         output = "\n".join([logged, said, *loaded.problems])
-        limit = f"{self.timeout_seconds:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
+        limit = f"{limit_seconds:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
         record = _printed(said, session) or self._without_run(cell, *_what_happened(ended, output, limit))
         keep(self.store, record)
         return record
@@ -132,6 +119,27 @@ class CellRunner:
             status=status,
             reason=reason,
         )
+
+
+def run_in_turn(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:
+    """Runs a cell with two runners at once, so that they measure in turn, and returns their records.
+
+    Args:
+        runners: the first has the first turn. Together they may take as long as one after the other.
+        cell: what both run.
+        number: of the first one's log, from 0; the second has the next.
+    """
+    limit = sum(runner.timeout_seconds for runner in runners)
+    ends = turns.pair()
+    with contextlib.ExitStack() as stack:
+        for end in ends:
+            stack.enter_context(end.socket)
+        started = [
+            stack.enter_context(runner.ready(cell, number + index, end))
+            for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
+        ]
+        ended = child_process.run(*(each.command for each in started), timeout_seconds=limit)
+        return [r.record_of(s, e, limit) for r, s, e in zip(runners, started, ended, strict=True)]
 
 
 def given(cell: Cell) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import math
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from benchmarks.display import warn
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
 _GRACE_SECONDS = 30.0
+_LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # The program itself, to be started anew.
 RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
@@ -80,18 +82,11 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     """
     begin, kills = time.monotonic(), _out_of_memory_kills()
     processes: list[subprocess.Popen[bytes]] = []
-    late: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
             processes.append(_start(command))
-        for process in processes:
-            process.wait(None if timeout_seconds is None else max(0.0, begin + timeout_seconds - time.monotonic()))
-            kill_group(process)  # whatever it has started and left behind
-    except subprocess.TimeoutExpired:
-        late = [process for process in processes if process.poll() is None]
+        late = _run_to_the_end(processes, math.inf if timeout_seconds is None else begin + timeout_seconds)
         _end(late, signal.SIGUSR1, _STACKS_SECONDS)
-        for process in processes:
-            kill_group(process)
     except KeyboardInterrupt:
         _end(processes, signal.SIGINT, _GRACE_SECONDS)
         raise
@@ -120,6 +115,17 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
     finally:
         for end in command.hands_over:
             end.close()
+
+
+def _run_to_the_end(processes: Sequence[subprocess.Popen[bytes]], until: float) -> list[subprocess.Popen[bytes]]:
+    """Waits for processes, and returns those that have not ended by then."""
+    running = list(processes)
+    while running and (seconds := until - time.monotonic()) > 0:
+        _wait(running[:1], min(seconds, _LOOK_SECONDS))
+        for process in [process for process in running if process.poll() is not None]:
+            kill_group(process)  # whatever it has started and left behind, which another may wait for
+            running.remove(process)
+    return running
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:

@@ -75,7 +75,7 @@ def _prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[tel
 
     In turn with another run, the time and the energy of both would be told.
     """
-    if turns.are_asked_for():
+    if turns.are_taken(config):
         return contextlib.nullcontext()
     if config.cluster and config.variable_update in IN_GRAPH:
         return telemetry.prepared(0, energy_of="")  # what the other workers use is not seen from here
@@ -106,7 +106,7 @@ def _take_phases(config: Config, steps: int, stepper: Stepper, log: RunLog, disp
         with contextlib.ExitStack() as stack:
             after_step: list[Callable[[Phase], None]] = [display.after_step]
             if phase is log.measured:
-                after_step.extend(stack.enter_context(_in_turn(count, log, team)))
+                after_step.extend(stack.enter_context(_in_turn(config, count, log, team)))
                 stack.enter_context(log.telemetry or contextlib.nullcontext())
             log.opened_at = time.perf_counter()
             display.phase(name, count)
@@ -114,14 +114,15 @@ def _take_phases(config: Config, steps: int, stepper: Stepper, log: RunLog, disp
 
 
 @contextlib.contextmanager
-def _in_turn(steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
+def _in_turn(config: Config, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what is to be done after each measured step so that another run has its turn; nothing if there is none."""
-    with turns.taken() as own:
+    with turns.taken(config) as own:
         if own is None:
             yield []
             return
         team.expect_nothing()  # what is waited for from here on is the other run
-        own.begin(steps, _about_a_step(log))
+        # The shortest step, for the other run was getting ready meanwhile.
+        own.begin(steps, min(log.warmup.step_seconds or log.first.step_seconds))
         log.steps_per_turn = own.steps_per_turn
 
         def after_step(phase: Phase) -> None:
@@ -137,10 +138,6 @@ def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
 
     Those that step together must take equally many, so with a time limit each takes what all can afford.
     """
-    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / _about_a_step(log)))
+    seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
+    affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
     return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
-
-
-def _about_a_step(log: RunLog) -> float:
-    """Returns the seconds that a step took before measuring."""
-    return statistics.median(log.warmup.step_seconds or log.first.step_seconds)

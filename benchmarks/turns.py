@@ -15,17 +15,18 @@ import dataclasses
 import json
 import os
 import socket
+import stat
 from collections.abc import Callable, Iterator
 
-from results.record import Record
+from benchmarks.config import Config
+from results.record import STEPS_PER_TURN
 
 _VARIABLE = "CNN_BENCH_TURNS"
 _FIRST = "first"
-FIELD = "steps_per_turn"
 _SECONDS_PER_TURN = 0.25
 # A run of few steps changes hands so often nevertheless.
 _FEWEST_TURNS = 10
-_GO = b"."
+_GO, _FINISHED = b".", b"!"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,8 @@ class End:
 
     def variables(self) -> dict[str, str]:
         """Returns what the environment says to the run."""
-        return {_VARIABLE: f"{self.socket.fileno()}:{_FIRST if self.begins else 'second'}"}
+        number = self.socket.fileno()
+        return {_VARIABLE: f"{number}:{os.fstat(number).st_ino}:{_FIRST if self.begins else 'second'}"}
 
 
 def pair() -> tuple[End, End]:
@@ -46,19 +48,40 @@ def pair() -> tuple[End, End]:
     return End(first, begins=True), End(second, begins=False)
 
 
-def were_taken(record: Record) -> bool:
-    """Returns whether a run measured in turn with another."""
-    return FIELD in record.environment
+def is_still(config: Config) -> bool:
+    """Returns whether a run does nothing between its steps, so that it can wait beside another one.
+
+    A GPU's memory belongs to one process; readers of images, and towers and workers that wait for nobody, go on.
+    """
+    is_alone = config.cluster is None and config.num_workers == 1 and config.num_ps == 0
+    goes_on = config.input is not None or config.modifiers.asynchronous
+    return config.device == "cpu" and is_alone and not goes_on and config.time_limit_seconds is None
 
 
 def environment(steps_per_turn: int | None) -> dict[str, int]:
     """Returns what tells the record of such a run from that of one on its own."""
-    return {} if steps_per_turn is None else {FIELD: steps_per_turn}
+    return {} if steps_per_turn is None else {STEPS_PER_TURN: steps_per_turn}
 
 
-def are_asked_for() -> bool:
-    """Returns whether this run is to measure in turn with another."""
-    return _VARIABLE in os.environ
+def are_taken(config: Config) -> bool:
+    """Returns whether this run is to measure in turn with another, and can."""
+    return _asked() is not None and is_still(config)
+
+
+def _asked() -> tuple[int, bool] | None:
+    """Returns the number of the socket, and whether the first turn is ours; None without one.
+
+    Whatever starts this run may not have handed the socket on, and a process that this run starts has not inherited it:
+    its number may stand for something else there, whose inode is another.
+    """
+    number, _, rest = os.environ.get(_VARIABLE, "").partition(":")
+    inode, _, place = rest.partition(":")
+    try:
+        what = os.fstat(int(number))
+        is_ours = stat.S_ISSOCK(what.st_mode) and what.st_ino == int(inode)
+    except (ValueError, OSError):
+        return None
+    return (int(number), place == _FIRST) if is_ours else None
 
 
 class Turns:
@@ -75,7 +98,8 @@ class Turns:
     def __init__(self, connection: socket.socket, *, begins: bool) -> None:
         self.steps_per_turn: int | None = None
         self._lines = connection.makefile("rb")
-        self._connection: socket.socket | None = connection
+        self._connection = connection
+        self._is_alone = False
         self._begins = begins
         self._steps = 0
 
@@ -104,32 +128,34 @@ class Turns:
             self._pass_on()
 
     def finish(self) -> None:
-        """Waits, when all steps are taken, for the other's last turn: what comes now would disturb it."""
+        """Waits, when all steps are taken, until the other's are, too: what comes now would disturb it."""
         if self.steps_per_turn and self._steps % self.steps_per_turn:
             self._pass_on()
+        self._say(_FINISHED)
+        while not self._is_alone:
+            self._await_turn()
         self.leave()
 
     def leave(self) -> None:
         """Leaves the other alone from now on."""
-        if self._connection is not None:
-            self._lines.close()
-            self._connection.close()
-            self._connection = None
+        self._is_alone = True
+        self._lines.close()
+        self._connection.close()
 
     def _pass_on(self) -> None:
         self._say(_GO)
         self._await_turn()
 
     def _await_turn(self) -> None:
-        self._hear(lambda: self._lines.read(len(_GO)))
+        if self._hear(lambda: self._lines.read(len(_GO))) != _GO:
+            self._is_alone = True  # the other has finished, or is gone
 
     def _say(self, message: bytes) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(OSError):  # the other is gone
-                self._connection.sendall(message)
+        with contextlib.suppress(OSError, ValueError):  # the other is gone, or this one has left
+            self._connection.sendall(message)
 
     def _hear(self, read: Callable[[], bytes]) -> bytes:
-        if self._connection is None:
+        if self._is_alone:
             return b""
         try:
             return read()
@@ -138,15 +164,19 @@ class Turns:
 
 
 @contextlib.contextmanager
-def taken() -> Iterator[Turns | None]:
-    """Yields this run's part while it measures; None if it was started on its own."""
-    descriptor, _, place = os.environ.get(_VARIABLE, "").partition(":")
-    try:
-        connection = socket.socket(fileno=int(descriptor))
-    except (ValueError, OSError):  # not asked for, or what started this run has not handed it on
+def taken(config: Config) -> Iterator[Turns | None]:
+    """Yields this run's part while it measures; None if it was started on its own, or cannot wait beside another."""
+    if (asked := _asked()) is None:
         yield None
         return
-    turns = Turns(connection, begins=place == _FIRST)
+    number, begins = asked
+    connection = socket.socket(fileno=number)
+    connection.set_inheritable(False)
+    turns = Turns(connection, begins=begins)
+    if not is_still(config):
+        turns.leave()
+        yield None
+        return
     try:
         yield turns
     finally:

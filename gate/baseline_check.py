@@ -52,6 +52,7 @@ def check(
         candidates += judged.records
         notes += _note_on_levels(findings[-1], past)
     hardware = {key[1]: hardware_in_words(group.records[0]) for key, group in mine.items()}
+    notes += rounds.notes_on_turns([*candidates, *stored])
     missing = [group.title for key, group in theirs.items() if key[1] in hardware and key not in mine]
     return Findings(
         base=_side(stored_name, bases),

@@ -129,7 +129,7 @@ def _lines(records: Iterable[Record]) -> str:
 def _disturbed(record: Record) -> str | None:
     if record.environment.get("slowed_down_by"):
         return "it was slowed down on purpose"
-    return "it measured in turn with another run" if "steps_per_turn" in record.environment else None
+    return "it measured in turn with another run" if record.in_turn else None
 
 
 def _strange_keys(record: Record) -> str | None:

@@ -60,7 +60,11 @@ def compare(
         candidate=_side(candidate_name, others),
         hardware="; ".join(machines.values()),
         findings=findings,
-        notes=[*_notes_on_software(mine, others, names), *_notes_on_rounds(mine, others, apart)],
+        notes=[
+            *_notes_on_software(mine, others, names),
+            *rounds.notes_on_turns([*_records(mine), *_records(others)]),
+            *_notes_on_rounds(mine, others, apart),
+        ],
     )
 
 

@@ -38,13 +38,14 @@ class Noise:
     """What one configuration varies by on one machine.
 
     Attributes:
-        noise: standard deviation of one round's log rate, so 0.02 is 2 %.
+        noise: standard deviation of one round's log rate, so 0.02 is 2 %, less what its pair has in common.
         low: lower end of its 95 % interval.
         high: upper end of it.
         rounds: pairs that it was estimated from.
         time_utc: when.
         suite_commit: of what.
         title: what was run, in words.
+        in_turn: whether the runs of a pair measured in turn, and not one after the other.
     """
 
     noise: float
@@ -54,6 +55,7 @@ class Noise:
     time_utc: str = ""
     suite_commit: str | None = None
     title: str = ""
+    in_turn: bool = False
 
     @property
     def threshold(self) -> float:

@@ -75,6 +75,16 @@ def why_failed(record: Record) -> str:
     return f"{record.status}: {record.reason}" if record.reason else str(record.status)
 
 
+def notes_on_turns(records: Iterable[Record]) -> list[str]:
+    """Returns what must be said if some runs measured in turn with another, and some on their own."""
+    if len({record.in_turn for record in records if rate(record) is not None}) < 2:
+        return []
+    return [
+        "Some runs measured in turn with another one, and began each turn with cold caches, and some on their own: "
+        "what these differ by would look like a change."
+    ]
+
+
 def group(records: Iterable[Record]) -> dict[Key, Rounds]:
     """Returns the rounds of each configuration and hardware, under both keys, in the order of their first records."""
     groups: dict[Key, list[Record]] = {}

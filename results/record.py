@@ -30,6 +30,8 @@ from results.measurement import Derived, Measurement
 from results.version import SUITE_VERSION
 
 FORMAT_VERSION = 4
+# In the environment of a run that measured in turn with another one: how many steps at a time.
+STEPS_PER_TURN = "steps_per_turn"
 _READABLE = (1, 2, 3, 4)
 
 
@@ -95,6 +97,11 @@ class Record:
     warnings: Sequence[str] = dataclasses.field(default_factory=list)
     config_aside: Sequence[str] = dataclasses.field(default_factory=list)
     format_version: int = FORMAT_VERSION
+
+    @property
+    def in_turn(self) -> bool:
+        """Returns whether it measured in turn with another run."""
+        return STEPS_PER_TURN in self.environment
 
     def to_json(self) -> str:
         """Returns the record as one line of strictly valid JSON (no NaN, no line break)."""

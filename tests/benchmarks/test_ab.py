@@ -425,5 +425,6 @@ def test_a_real_slow_down_is_found(run_bench: Callable[..., Finished], tmp_path:
     assert done.status == ExitStatus.REGRESSED, done.stdout + done.stderr
     (finding,) = json.loads((tmp_path / "found.json").read_text())["findings"]
     assert finding["verdict"] == "regressed"
-    records = load(tmp_path / "out" / "ab" / "candidate" / "results.jsonl").records
-    assert all("on purpose" in record.warnings[0] for record in records)
+    base, candidate = (load(tmp_path / "out" / "ab" / side / "results.jsonl").records for side in ("base", "candidate"))
+    assert all("on purpose" in record.warnings[0] for record in candidate)
+    assert all(record.in_turn for record in [*base, *candidate])

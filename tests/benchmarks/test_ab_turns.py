@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks import command_line, flags
-from benchmarks.ab_turns import TurnTakers
-from benchmarks.config import resolve
+from benchmarks import calibrate_job, command_line
+from benchmarks.ab_side import Side
 from benchmarks.errors import ExitStatus
-from benchmarks.grid import Cell
+from gate import noise
 from results.store import load
 from tests.conftest import ROOT
 from tests.results.conftest import fake_run
 
 # Stands for run_bench.py: its words say which side it is, and what it cannot do. Each step is a line of the log.
 FAKE = """
-import json, os, sys, uuid
+import json, os, sys, types, uuid
 from pathlib import Path
 sys.path.insert(0, ROOT)
 from benchmarks import turns
@@ -28,12 +28,19 @@ flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith(
 store = Path(flags["output_dir"]) / "results.jsonl"
 if words.get("refuses"):
     print("run_bench: There is no flag --new.", file=sys.stderr); sys.exit(2)
-if words.get("breaks") and (words["breaks"] == "always" or turns.are_asked_for()): sys.exit("it broke here")
+config = types.SimpleNamespace(
+    cluster=None, num_workers=1, num_ps=0, input=None, modifiers=types.SimpleNamespace(asynchronous=False),
+    device="cpu", time_limit_seconds=None,
+)
+with open(LOG + ".runs", "a") as log: log.write(words["side"])
+number = open(LOG + ".runs").read().count(words["side"])
+broken = {"always": True, "in_turn": turns.are_taken(config), "3": number == 3}
+if broken.get(words.get("breaks")): sys.exit("it broke here")
 if words.get("knows") == "no": os.environ.pop("CNN_BENCH_TURNS", None)
 def step():
     with open(LOG, "a") as log: log.write(words["side"] + " ")
 steps_per_turn = None
-with turns.taken() as own:
+with turns.taken(config) as own:
     if own: own.begin(20, 0.1); steps_per_turn = own.steps_per_turn
     for _ in range(20):
         step()
@@ -77,6 +84,10 @@ def steps(tmp_path: Path) -> list[str]:
     return [taken[begin : begin + 40] for begin in range(0, len(taken), 40)]
 
 
+def steps_in_fours(taken: str) -> list[str]:
+    return [taken[begin : begin + 4] for begin in range(0, len(taken), 4)]
+
+
 def rounds(tmp_path: Path) -> list[int]:
     return [len(load(tmp_path / "out" / side / "results.jsonl").records) for side in ("base", "candidate")]
 
@@ -105,57 +116,53 @@ def test_without_turns_whole_runs_follow_each_other(ab: Ab, tmp_path: Path, word
     assert bool(notes) == noted and all("a side does not know how" in note for note in notes)
 
 
-def test_a_pair_without_turns_does_not_count(ab: Ab, tmp_path: Path) -> None:
-    _, said = ab("", "knows=no", "--nowarmup_round")
-    assert "whole runs were compared" in said
-    first, *pairs = steps(tmp_path)
-    assert sorted(first) == ["b"] * 20 + ["c"] * 20 and pairs[0] == "b" * 20 + "c" * 20
-    assert rounds(tmp_path) == [1 + len(pairs)] * 2
+def test_without_a_round_to_try_them_out_no_turns_are_taken(ab: Ab, tmp_path: Path) -> None:
+    ab("", "", "--nowarmup_round")
+    assert steps(tmp_path)[0] == "b" * 20 + "c" * 20
 
 
 def test_runs_that_fail_only_beside_each_other_are_run_apart(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "breaks=in_turn", "--nowarmup_round")
+    status, said = ab("", "breaks=in_turn")
     assert status == ExitStatus.OK and "started at once, the candidate failed. crash: " in said
     assert "it broke here" in said
-    alone, *pairs = steps(tmp_path)
-    assert (alone + "".join(pairs)).startswith("b" * 40 + "c" * 20 + "c" * 20 + "b" * 20)
+    assert (tmp_path / "steps.log").read_text().replace(" ", "").startswith("b" * 40 + "c" * 40 + "b" * 20)
+
+
+def test_a_pair_of_which_one_fails_now_and_then_is_run_again_in_turn(ab: Ab, tmp_path: Path) -> None:
+    status, said = ab("", "breaks=3")
+    assert status == ExitStatus.OK and "candidate failed, and was run again. crash: " in said
+    assert "whole runs" not in said
+    taken = (tmp_path / "steps.log").read_text().replace(" ", "")
+    assert taken == "bbcc" * 20 + "b" * 20 + "ccbb" * 10 + taken[140:], "the base was alone, and both ran again"
+    assert set(steps_in_fours(taken[140:])) == {"bbcc", "ccbb"}
 
 
 def test_a_candidate_that_always_fails_has_failed(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "breaks=always", "--nowarmup_round")
+    status, said = ab("", "breaks=always")
     assert status == ExitStatus.REGRESSED and "The candidate did not run in round 1" in said
-    assert rounds(tmp_path) == [2, 2], "in turn, once more apart, and then it was left"
+    assert rounds(tmp_path) == [1, 2]
 
 
 def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "refuses=yes", "--nowarmup_round")
+    status, said = ab("", "refuses=yes")
     assert status == ExitStatus.REGRESSED and "There is no flag --new" in said
     assert rounds(tmp_path) == [1, 1]
 
 
-def cell_of(*words: str) -> Cell:
-    words = ("--model=trivial", *words)
-    return Cell(words, resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 1))
-
-
-@pytest.mark.parametrize(
-    ("words", "in_turn"),
-    [
-        ("", True),
-        ("--num_gpus=2 --variable_update=replicated", True),
-        ("--data_name=synthetic_host", False),
-        ("--num_gpus=2 --cross_replica_sync=false", False),
-        ("--time_limit_seconds=60", False),
-        ("--local_cluster=ps:1,worker:2 --variable_update=distributed_replicated", False),
-    ],
-)
-def test_turns_are_taken_where_a_waiting_run_is_still(words: str, in_turn: bool) -> None:
-    cell = cell_of("--device=cpu", *words.split())
-    assert TurnTakers(wanted=True).include(cell) == in_turn
-    assert not TurnTakers(wanted=False).include(cell)
-
-
-def test_runs_on_gpus_and_of_data_take_no_turns(fake_imagenet: Path) -> None:
-    for words in (["--device=gpu"], ["--device=cpu", f"--data_dir={fake_imagenet}"]):
-        assert not TurnTakers(wanted=True).include(cell_of(*words))
-    assert not TurnTakers(wanted=True).include(Cell(("--new",), None, "no such flag"))
+@pytest.mark.parametrize("in_turn", [True, False])
+def test_noise_says_how_it_was_measured_and_counts_only_there(
+    ab: Ab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_turn: bool
+) -> None:
+    ab()  # writes the program
+    program = (sys.executable, str(tmp_path / "fake.py"), "side=b", "rate=100")
+    monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: Side("fake", program))
+    places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
+    words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
+    assert command_line.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
+    path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
+    (found,) = noise.load(path).values()
+    assert found.in_turn == in_turn
+    noise.keep(path, {"a key": dataclasses.replace(found, noise=0.1)})
+    _, said = ab("", "rate=90")
+    assert ("the threshold is 20.0 %" in said) == in_turn
+    assert ("calibrate has measured the noise of whole runs" in said) != in_turn

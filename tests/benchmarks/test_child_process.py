@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -77,13 +78,30 @@ def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> N
     assert "END" not in os.environ and first.fileno() == second.fileno() == -1
 
 
-def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path) -> None:
+def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    start = child_process._start
+    monkeypatch.setattr(child_process, "_start", lambda command: started.append(start(command)) or started[-1])
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
-    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     with pytest.raises(FileNotFoundError):
-        child_process.run(python(code, log), nowhere, timeout_seconds=60.0)
-    if pid := said(log):  # it may not even have come to say so
-        wait_until_gone(int(pid))
+        child_process.run(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
+    (process,) = started
+    assert process.returncode is not None
+
+
+def test_what_a_dead_one_leaves_behind_keeps_nobody_waiting(log: IO[bytes]) -> None:
+    first, second = socket.socketpair()
+    listens = "import os, socket; print(socket.socket(fileno=int(os.environ['END'])).recv(9))"
+    leaves = (
+        "import os, subprocess, sys; end = int(os.environ['END'])\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], pass_fds=[end])"
+    )
+    ended = child_process.run(
+        python(listens, log, first, END=str(first.fileno())),
+        python(leaves, log, second, END=str(second.fileno())),
+        timeout_seconds=30.0,
+    )
+    assert [each.returncode for each in ended] == [0, 0]
 
 
 @pytest.mark.parametrize(
