@@ -175,7 +175,7 @@ def _percent(share: float) -> str:
 def _advice(found: Noise) -> str:
     if found.threshold > noise.QUIET_THRESHOLD:
         return (
-            "Noisy: look for other load (doctor says how quiet the machine is), measure longer (--num_batches), and "
+            "Noisy: look for other load (doctor says how quiet the machine is), measure longer (--num_batches), or "
             f"{'let the run use all cores' if found.in_turn else 'give the run fewer threads than there are cores'}; "
             "then calibrate again."
         )

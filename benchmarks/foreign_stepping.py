@@ -152,7 +152,7 @@ class _Turns(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Hands out the step that has ended, and waits for its turn."""
         if slow_down.share():
-            time.sleep(slow_down.share() * (self._clock() - self._begun))
+            slow_down.busy(slow_down.share() * (self._clock() - self._begun))
         end = self._clock()
         loss = (logs or {})["loss"]
         self.model.reset_metrics()  # or the loss would be the mean since the beginning

@@ -17,18 +17,31 @@ def share() -> float:
     return float(os.environ.get(_VARIABLE) or 0)
 
 
-def slowed(step: Callable[[], _T], sleep: Callable[[float], None] = time.sleep) -> Callable[[], _T]:
-    """Returns the step itself, or what takes that share longer for it."""
-    longer = share()
+def slowed(step: Callable[[], _T], pause: Callable[[float], None] | None = None) -> Callable[[], _T]:
+    """Returns the step itself, or what takes that share longer for it.
+
+    Args:
+        step: what is done.
+        pause: lets so many seconds pass; by default by keeping a core busy, as a slower step would: where time on the
+            cores is rationed, who sleeps is given it back.
+    """
+    longer, pause = share(), pause or busy
 
     @functools.wraps(step)
     def take() -> _T:
         begin = time.perf_counter()
         result = step()
-        sleep(longer * (time.perf_counter() - begin))
+        pause(longer * (time.perf_counter() - begin))
         return result
 
     return take if longer else step
+
+
+def busy(seconds: float) -> None:
+    """Keeps a core busy for so long."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
 
 def warnings() -> list[str]:

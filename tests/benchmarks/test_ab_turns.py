@@ -58,12 +58,18 @@ Ab = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ab:
+def program(tmp_path: Path) -> Path:
+    """The program, as a file."""
+    constants = {"TEMPLATE": fake_run().to_json(), "LOG": str(tmp_path / "steps.log"), "ROOT": str(ROOT)}
+    path = tmp_path / "fake.py"
+    path.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE)
+    return path
+
+
+@pytest.fixture
+def ab(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ab:
     """Compares two sides, which behave as the words say; returns the status, and all that was said."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    constants = {"TEMPLATE": fake_run().to_json(), "LOG": str(tmp_path / "steps.log"), "ROOT": str(ROOT)}
-    program = tmp_path / "fake.py"
-    program.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE)
 
     def run(base: str = "", candidate: str = "", *words: str) -> tuple[int, str]:
         sides = [
@@ -151,11 +157,10 @@ def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_turn", [True, False])
 def test_noise_says_how_it_was_measured_and_counts_only_there(
-    ab: Ab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_turn: bool
+    ab: Ab, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_turn: bool
 ) -> None:
-    ab()  # writes the program
-    program = (sys.executable, str(tmp_path / "fake.py"), "side=b", "rate=100")
-    monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: Side("fake", program))
+    side = Side("fake", (sys.executable, str(program), "side=b", "rate=100"))
+    monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: side)
     places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
     words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
     assert command_line.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
