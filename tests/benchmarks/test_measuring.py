@@ -31,7 +31,7 @@ def test_only_the_step_is_timed() -> None:
     def dawdle(_: Phase) -> None:
         clock.now += 50.0
 
-    run_phase(clock.step(seconds=0.25, loss=3.0), FixedSteps(4), phase, after_step=dawdle)
+    run_phase(clock.step(seconds=0.25, loss=3.0), FixedSteps(4), phase, after_step=[dawdle])
     assert phase.step_seconds == [0.25] * 4
     assert phase.losses == [3.0] * 4
     assert phase.observed == {"input_wait_seconds": [0.125] * 4}
@@ -72,5 +72,5 @@ def test_an_interruption_leaves_the_steps_so_far() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_phase(clock.step(seconds=1.0), FixedSteps(5), phase, after_step=interrupt)
+        run_phase(clock.step(seconds=1.0), FixedSteps(5), phase, after_step=[interrupt])
     assert phase.step_seconds == [1.0, 1.0]
