@@ -367,7 +367,7 @@ def test_a_second_run_that_fails_leaves_the_first(climb: Climb) -> None:
 
 def test_a_rung_that_hangs_names_no_flag_that_doctor_lacks(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_job, "_STUCK_SECONDS", -18.0)
-    monkeypatch.setattr(child_process, "run", lambda *given, **more: child_process.Ended(-9, True, False, 1.0))
+    monkeypatch.setattr(child_process, "run", lambda *given, **more: [child_process.Ended(-9, True, False, 1.0)])
     climbed = climb()
     assert climbed.rungs["compute"]["reason"].startswith("timeout: Not done after 1 s, and killed.")
 
