@@ -6,7 +6,7 @@ Where that disturbs neither, both runs of a round are there at once and measure 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.ab_side import Side
@@ -56,13 +56,7 @@ class Rounds:
     """
 
     def __init__(
-        self,
-        base: Side,
-        candidate: Side,
-        *,
-        output_dir: Path,
-        provenance: Provenance,
-        timeout_seconds: float,
+        self, base: Side, candidate: Side, *, output_dir: Path, provenance: Provenance, timeout_seconds: float
     ) -> None:
         self.notes: list[str] = []
         self._count = 0
@@ -90,14 +84,13 @@ class Rounds:
             UsageError: the sides ran on unlike hardware.
         """
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
-        pair = Pair(**{k: v for names in _starts(order, in_turn) for k, v in self._twice(names, cell).items()})
+        pair = _take(self._twice, cell, order, in_turn)
         _refuse_unlike_hardware(pair)
         return pair
 
     def once(self, cell: Cell, *, in_turn: bool) -> Pair:
         """Runs a cell on each side, whatever comes of it."""
-        order = (BASE, CANDIDATE)
-        return Pair(**{k: v for names in _starts(order, in_turn) for k, v in self._run(names, cell).items()})
+        return _take(self._run, cell, (BASE, CANDIDATE), in_turn)
 
     def _twice(self, names: Sequence[str], cell: Cell) -> dict[str, Record]:
         ended = self._run(names, cell)
@@ -116,9 +109,14 @@ class Rounds:
         return dict(zip(names, records, strict=True))
 
 
-def _starts(order: tuple[str, str], in_turn: bool) -> list[tuple[str, ...]]:
-    """Returns the sides that are started together, one group after the other."""
-    return [order] if in_turn else [(name,) for name in order]
+def _take(
+    run: Callable[[Sequence[str], Cell], Mapping[str, Record]], cell: Cell, order: tuple[str, str], in_turn: bool
+) -> Pair:
+    """Runs both sides: started together, or one after the other."""
+    if in_turn:
+        return Pair(**run(order, cell))
+    first, second = order
+    return Pair(**run([first], cell), **run([second], cell))
 
 
 def differences(base: Record, candidate: Record) -> Iterator[str]:
