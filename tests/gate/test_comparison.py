@@ -12,7 +12,7 @@ import pytest
 
 from gate.comparison import UnlikeError, compare
 from gate.finding import Finding, Findings, Verdict
-from results.record import Kind, Record, Status, key_of
+from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
 from tests.conftest import ROOT
 from tests.results.conftest import fake_input, fake_reduction, fake_run
 
@@ -284,6 +284,19 @@ def test_software_may_differ_and_is_named() -> None:
     mixed = judged(under("2.20.0") + under("2.21.0"), under("2.21.0", commit="x") + under("2.21.0", commit="y"))
     assert any("main mixes 2 sets of software versions;" in note for note in mixed.notes)
     assert any("branch mixes 2 commits of the suite;" in note for note in mixed.notes)
+
+
+def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
+    def in_turn(records: Sequence[Record]) -> list[Record]:
+        return [dataclasses.replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
+
+    def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
+        return any("in turn with another one" in note for note in judged(base, candidate).notes)
+
+    assert told(in_turn(apart()), apart()) and told(apart(), [*in_turn(apart(number=1)), *apart(start=1.0)])
+    assert not told(apart(), apart()) and not told(in_turn(apart()), in_turn(apart()))
+    failed = [with_rate(record, None) for record in in_turn(apart(number=2))]
+    assert not told(apart(), [*apart(), *failed])
 
 
 def test_records_of_all_formats_compare() -> None:
