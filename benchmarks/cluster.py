@@ -27,6 +27,11 @@ class Task:
         """The task as TensorFlow names it in a device."""
         return f"/job:{self.job}/replica:0/task:{self.index}"
 
+    @property
+    def has_towers(self) -> bool:
+        """Whether it is given devices to train on; the others hold variables, or only ask."""
+        return self.job == "worker"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:

@@ -51,7 +51,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, show: Show) -> Non
         ClusterError: tasks are missing, or one has gone.
         UsageError: tasks differ in their addresses or software, or the devices are not there.
     """
-    kind, count = ("cpu", 1) if cluster.own.job != "worker" else (config.device, config.num_devices)
+    kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
     if kind == "gpu":
         devices.require_gpus(count, virtual_gpus=config.virtual_gpus)
     virtual = config.virtual_gpus if kind == "gpu" else 1

@@ -49,8 +49,8 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
         ClusterError: tasks are missing, or one has gone.
         UsageError: tasks do not agree on what to run.
     """
-    computes = cluster.own.job == "worker"
-    if computes and config.device == "gpu":
+    computes = cluster.own.has_towers
+    if config.own_device == "gpu":
         devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
@@ -87,7 +87,7 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 
 def _devices(config: Config, cluster: Cluster) -> str:
-    if cluster.own.job != "worker":
+    if not cluster.own.has_towers:
         return "CPU"
     return devices.plan(
         config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on

@@ -111,6 +111,11 @@ class Config:
         return Computing(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Computing)})
 
     @property
+    def own_device(self) -> str:
+        """The kind of device that this process computes on: a CPU, if the towers are other processes'."""
+        return self.device if self.cluster is None or self.cluster.own.has_towers else "cpu"
+
+    @property
     def gpu_threads(self) -> tuple[str, int] | None:
         """Whose threads hand work to GPUs, and how many per GPU, or in all if shared (0: TensorFlow's default)."""
         if self.gpu_thread_mode is None:
@@ -262,7 +267,7 @@ def _length(given: Mapping[str, Any], on_gpu: bool) -> dict[str, Any]:
 def _has_towers(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
     """Returns whether the GPUs that are asked for must be here, and not with the workers."""
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
-    return cluster is None or cluster.own.job == "worker" or not demanded
+    return cluster is None or cluster.own.has_towers or not demanded
 
 
 def _of_cluster(cluster: Cluster | None, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         warn(notice)
     cluster = chosen.cluster
     process_environment.prepare(
-        device=chosen.device if cluster is None or cluster.own.job == "worker" else "cpu",
+        device=chosen.own_device,
         visible_gpus=chosen.visible_gpus,
         onednn=chosen.onednn,
         peers=list(cluster.tasks.values()) if cluster else (),

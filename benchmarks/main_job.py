@@ -51,7 +51,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     for notice in config.notices:
         warn(notice)
     process_environment.prepare(
-        device=config.device if config.cluster is None or config.cluster.own.job == "worker" else "cpu",
+        device=config.own_device,
         visible_gpus=_visible_gpus(config),
         gpu_threads=config.gpu_threads,
         onednn=config.onednn,

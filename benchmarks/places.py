@@ -44,11 +44,11 @@ def place(
         virtual,
         ps=servers,
         workers=cluster.num_workers,
-        worker=cluster.own.index if cluster.own.job == "worker" else 0,
+        worker=cluster.own.index if cluster.own.has_towers else 0,
         group=group,
     )
 
 
 def trains(cluster: Cluster, task: Task, manager: str) -> bool:
     """Returns whether a task takes steps of its own: not if it only serves."""
-    return task == cluster.leader if manager in IN_GRAPH else task.job == "worker"
+    return task == cluster.leader if manager in IN_GRAPH else task.has_towers

@@ -81,7 +81,7 @@ def plan_devices(config: Config) -> Devices:
         UsageError: they are not.
     """
     device_planning.set_threads(config.threads)
-    if config.device == "gpu" and (config.cluster is None or config.cluster.own.job == "worker"):
+    if config.own_device == "gpu":
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     elif config.data_format == "NCHW":
         device_planning.require_nchw_on_cpu(config.threads)

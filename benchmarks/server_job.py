@@ -37,9 +37,8 @@ def run(config: Config) -> ExitStatus:
     """
     assert config.cluster is not None, "there is a cluster, or it was refused"
     cluster = config.cluster
-    computes = cluster.own.job == "worker"
     process_environment.prepare(
-        device=config.device if computes else "cpu",
+        device=config.own_device,
         visible_gpus=config.visible_gpus,
         gpu_threads=config.gpu_threads,
         onednn=config.onednn,
@@ -48,7 +47,7 @@ def run(config: Config) -> ExitStatus:
     process_environment.import_tensorflow()
     from benchmarks import cluster_team, devices
 
-    kind, count = (config.device, config.num_devices) if computes else ("cpu", 1)
+    kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
     options = devices.session_config(kind, count, **config.session_options())
     signal.signal(signal.SIGTERM, raise_terminated)
     server = cluster_team.start_server(cluster, options)

@@ -27,7 +27,7 @@ def run(config: Config) -> ExitStatus:
         ClusterError: tasks are missing, or one has gone.
     """
     process_environment.prepare(
-        device="cpu" if config.cluster and config.cluster.own.job == "ps" else config.device,
+        device=config.own_device,
         visible_gpus=config.visible_gpus,
         peers=list(config.cluster.tasks.values()) if config.cluster else (),
     )
@@ -70,7 +70,7 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
-    cluster_job.take_part(config, cluster, guard, work if cluster.own.job == "worker" else None)
+    cluster_job.take_part(config, cluster, guard, work if cluster.own.has_towers else None)
     guard.stop()
     return status
 
