@@ -51,16 +51,16 @@ def links(manager: str, modifiers: Modifiers, place: Place, placed: Iterable[_Pl
 
 
 def _over_servers(place: Place, placed: Iterable[_Placed], wire: float) -> Mapping[str, int]:
-    """A weight goes to every worker and its gradient comes back; moving averages are those of worker 0."""
+    """Everything goes to every worker; a weight's gradient comes back from each, moving averages from worker 0."""
     sent: Counter[str] = Counter()
     for entry in placed:
         server = _PS.match(entry.device)
         if not server:
             continue
-        for worker in range(place.workers if entry.kind == "weight" else 1):
+        for worker in range(place.workers):
+            back = wire if entry.kind == "weight" else worker == 0
             sent[f"ps {server[1]} -> worker {worker}"] += entry.size_bytes
-            back = entry.size_bytes * wire if entry.kind == "weight" else entry.size_bytes
-            sent[f"worker {worker} -> ps {server[1]}"] += round(back)
+            sent[f"worker {worker} -> ps {server[1]}"] += round(entry.size_bytes * back)
     return dict(sent)
 
 
