@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from variable_mgr import network_traffic
 from variable_mgr.algorithms import Place
+from variable_mgr.manager import Placed
 from variable_mgr.modifiers import Modifiers
 
 WORKERS = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    kind: str
-    device: str
-    size_bytes: int
 
 
 def _server(index: int) -> str:
     return f"/job:ps/replica:0/task:{index}/device:CPU:0"
 
 
-ON_SERVERS = [_Entry("weight", _server(0), 400), _Entry("weight", _server(1), 80), _Entry("state", _server(1), 12)]
-OWN = _Entry("state", "/job:worker/replica:0/task:0/device:CPU:0", 7)
+ON_SERVERS = [
+    Placed("name", "weight", _server(0), 400),
+    Placed("name", "weight", _server(1), 80),
+    Placed("name", "statistic", _server(1), 12),
+]
+OWN = Placed("name", "tower_state", "/job:worker/replica:0/task:0/device:CPU:0", 7)
 
 
 def _place(servers: int) -> Place:
@@ -54,7 +50,7 @@ def test_a_forward_pass_only_fetches() -> None:
 def test_a_ring_of_all_towers_crosses_from_each_worker_to_the_next(
     manager: str, every: int | None, share: float
 ) -> None:
-    placed = [_Entry("weight", device, 600) for device in ("/cpu:0", "/cpu:1")] + [OWN]
+    placed = [Placed("name", "weight", device, 600) for device in ("/cpu:0", "/cpu:1")] + [OWN]
     sent = network_traffic.links(manager, Modifiers(local_sgd_steps=every), _place(0), placed)
     each = round(2 * 5 / 6 * 600 * share)
     assert sent == {"worker 0 -> worker 1": each, "worker 1 -> worker 2": each, "worker 2 -> worker 0": each}
