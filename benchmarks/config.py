@@ -55,6 +55,7 @@ class Config:
     loss_scaling: LossScaling | None = _later(None)
     xla: Literal["off", "jit"] = _later("off")
     conv1x1_as_matmul: bool = _later(False)
+    filter_gradients_as_matmul: bool = _later(False)
     onednn: Literal["on", "off"] | None = _later(None)
     check_precision: bool = _aside(default=False)
     forward_only: bool
@@ -199,8 +200,7 @@ def resolve(
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices, cluster)
     arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
-    if arithmetic["conv1x1_as_matmul"] and not spec.has_conv1x1:
-        raise UsageError(f"--conv1x1_as_matmul: {spec.name} has no convolutions of one pixel: leave it out.")
+    precision_options.refuse_without_convolutions(arithmetic, spec)
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),

@@ -28,6 +28,7 @@ _REFUSES = {
     "check_precision": "trains once",
     "xla_compile": "runs without XLA",
     "conv1x1_as_matmul": "has Keras' convolutions",
+    "filter_gradients_as_matmul": "has Keras' convolutions",
 }
 
 

@@ -58,7 +58,7 @@ class Plan:
             photos=spec.data_name == "imagenet",
             virtual_gpus=chosen.virtual_gpus,
             has_bf16=chosen.device == "gpu" or precision_options.has_instructions("bf16"),
-            has_conv1x1=spec.has_conv1x1,
+            as_matmul=precision_options.as_matmul_of(spec),
             other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
             data_dir=chosen.data_dir,
         )

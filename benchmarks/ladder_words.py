@@ -31,7 +31,7 @@ class Setting:
         photos: whether its data are photos, which are decoded.
         virtual_gpus: logical GPUs that each physical one is split into.
         has_bf16: whether the device has instructions for bfloat16.
-        has_conv1x1: whether some of the model's convolutions look at one pixel.
+        as_matmul: names of flags that compute some of the model's convolutions as matrix products.
         other_onednn: the mode of --onednn that TensorFlow does not take by itself; None if the user has decided.
         data_dir: where the user's data are; None if they were made up.
         attained: the share of what the device could do at best that computing reaches; None if nobody knows.
@@ -48,7 +48,7 @@ class Setting:
     photos: bool
     virtual_gpus: int = 1
     has_bf16: bool = True
-    has_conv1x1: bool = True
+    as_matmul: Sequence[str] = ()
     other_onednn: str | None = None
     data_dir: str | None = None
     attained: float | None = None
@@ -187,7 +187,7 @@ def _compute(setting: Setting) -> str:
         "--precision=bf16 (which changes the arithmetic: --check_precision says how far losses move)": lower,
         "--xla": setting.device == "gpu",
         "--onednn=on": setting.device == "cpu" and setting.other_onednn == "on",
-        "--conv1x1_as_matmul": setting.device == "cpu" and setting.has_conv1x1,
+        **{f"--{name}": setting.device == "cpu" for name in setting.as_matmul},
     }
     own = [flag for flag, helps in tried.items() if helps]
     tries = ", ".join([*own, f"a --batch_size above {setting.batch_per_device} if memory suffices"])

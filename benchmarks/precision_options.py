@@ -9,11 +9,15 @@ from typing import Any, Literal
 
 from benchmarks.errors import UsageError
 from benchmarks.hardware import CPUINFO, cpu_instructions
+from models.specs import ModelSpec
 from variable_mgr.modifiers import Modifiers
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 XLA_MODES = ("off", "jit")
 ONEDNN_MODES = ("on", "off")
+# Flags by which convolutions, or parts of them, are computed as matrix products, and whose.
+_CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmul": "of more than one pixel"}
+AS_MATMUL = tuple(_CONVOLUTIONS)
 _16_BITS = ("bf16", "fp16")
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
@@ -54,6 +58,7 @@ class Computing:
         loss_scaling: None without float16, or without gradients.
         xla: `jit` compiles each tower as a whole.
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
+        filter_gradients_as_matmul: the gradients by the filter of all others are.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
         check_precision: train a second time in fp32 after the run, and say how far the losses are apart.
@@ -63,6 +68,7 @@ class Computing:
     loss_scaling: LossScaling | None = None
     xla: Literal["off", "jit"] = "off"
     conv1x1_as_matmul: bool = False
+    filter_gradients_as_matmul: bool = False
     onednn: Literal["on", "off"] | None = None
     check_precision: bool = False
 
@@ -96,11 +102,32 @@ def resolve(
         loss_scaling=_loss_scaling(given, precision, manager, modifiers),
         xla=xla,
         conv1x1_as_matmul=bool(given["conv1x1_as_matmul"]),
+        filter_gradients_as_matmul=bool(given["filter_gradients_as_matmul"]),
         onednn=given["onednn"],
         check_precision=bool(given["check_precision"]),
     )
     _refuse(computing, given, on_gpu, modifiers, data_format)
     return computing, notices + of_xla
+
+
+def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, ...]:
+    """Returns which of `AS_MATMUL` have something to act on: convolutions that the model has, and their gradients."""
+    has = {
+        "conv1x1_as_matmul": spec.has_conv1x1,
+        "filter_gradients_as_matmul": spec.has_larger_convolutions and not forward_only,
+    }
+    return tuple(flag for flag in AS_MATMUL if has[flag])
+
+
+def refuse_without_convolutions(computing: Mapping[str, Any], spec: ModelSpec) -> None:
+    """Refuses flags of `AS_MATMUL` that have nothing to act on.
+
+    Raises:
+        UsageError: the model has no such convolutions.
+    """
+    for flag in AS_MATMUL:
+        if computing[flag] and flag not in as_matmul_of(spec):
+            raise UsageError(f"--{flag}: {spec.name} has no convolutions {_CONVOLUTIONS[flag]}: leave it out.")
 
 
 def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[str, tuple[str, ...]]:
@@ -143,10 +170,13 @@ def _refuse(
         raise UsageError(
             "--xla=jit compiles each tower as a whole, and with --fc_model_parallel towers compute together: drop one."
         )
-    if computing.conv1x1_as_matmul and data_format != "NHWC":
-        raise UsageError(
-            "--conv1x1_as_matmul needs an image's channels side by side: say --data_format=NHWC, or leave it out."
-        )
+    for flag in AS_MATMUL:
+        if getattr(computing, flag) and data_format != "NHWC":
+            raise UsageError(
+                f"--{flag} needs an image's channels side by side: say --data_format=NHWC, or leave it out."
+            )
+    if computing.filter_gradients_as_matmul and given["forward_only"]:
+        raise UsageError("--filter_gradients_as_matmul: with --forward_only there are no gradients: drop one.")
     if computing.onednn and on_gpu:
         raise UsageError(
             f"--onednn={computing.onednn} chooses kernels of CPUs, and here GPUs compute: leave it out, or say "

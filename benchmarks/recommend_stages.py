@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from benchmarks import grid, hardware, precision_options
 from benchmarks.config import Config
 from benchmarks.grid import Cell
-from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES
+from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
+from models import specs
 from variable_mgr.algorithms import ALGORITHMS
 
 Texts = Mapping[str, str]
@@ -95,16 +96,18 @@ def _kernels(fixed: Texts) -> list[Texts]:
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
+    spec = specs.find(usual.model)
+    as_matmul = as_matmul_of(spec, forward_only=usual.forward_only) if usual.device == "cpu" else ()
     layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != usual.data_format)
     axes = [
         _axis("data_format", layouts, fixed),
         _axis("xla", XLA_MODES, fixed),
-        _axis("conv1x1_as_matmul", ("false", "true") if usual.device == "cpu" else (), fixed),
+        *(_axis(flag, ("false", "true"), fixed) for flag in as_matmul),
         _axis("precision", PRECISIONS if any_precision else (), fixed),
     ]
     merged = [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
     # Convolutions are matrix products only where an image's channels lie side by side.
-    return [one for one in merged if (one.get("data_format"), one.get("conv1x1_as_matmul")) != ("NCHW", "true")]
+    return [one for one in merged if one.get("data_format") != "NCHW" or "true" not in map(one.get, as_matmul)]
 
 
 def _batches(fixed: Texts, usual: Config) -> list[Texts]:

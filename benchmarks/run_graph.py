@@ -17,6 +17,7 @@ from benchmarks.errors import UsageError
 from benchmarks.model_traffic import sent_per_step
 from benchmarks.placement_table import placement_table
 from models import building, specs, splitting
+from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 
@@ -40,7 +41,7 @@ def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
         num_classes=config.num_classes,
         seed=config.seed,
         precision=config.precision,
-        conv1x1_as_matmul=config.conv1x1_as_matmul,
+        products=Products(config.conv1x1_as_matmul, config.filter_gradients_as_matmul),
     )
     tower_input = run_input.build(config, devices.towers, run_input.find(config))
     trained = _trained(model, config)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from models.convolutions import NO_PRODUCTS, Products
 from models.layers import DataFormat, Layers
 from models.specs import ModelSpec
 
@@ -93,7 +94,7 @@ def build(
     num_classes: int,
     seed: int,
     precision: str = "fp32",
-    conv1x1_as_matmul: bool = False,
+    products: Products = NO_PRODUCTS,
 ) -> Model:
     """Builds a model; equal seeds give equal initial values.
 
@@ -104,10 +105,10 @@ def build(
         seed: of the initial values.
         precision: with `bf16` and `fp16` layers compute in 16 bits; variables, batch-norm statistics and logits stay in
             float32.
-        conv1x1_as_matmul: compute convolutions of one pixel as matrix products; NHWC only.
+        products: what of convolutions is computed as matrix products; NHWC only.
     """
     with stateless_building(seed, _POLICIES[precision]):
-        layers = Layers(data_format, conv1x1_as_matmul=conv1x1_as_matmul)
+        layers = Layers(data_format, products=products)
         return adapt(_architecture(spec, layers, num_classes))
 
 

@@ -65,6 +65,11 @@ class ModelSpec:
         """Returns whether some of its convolutions look at one pixel."""
         return self.module in ("inception", "resnet")
 
+    @property
+    def has_larger_convolutions(self) -> bool:
+        """Returns whether some of its convolutions look at more than one pixel."""
+        return self.module not in ("perceptron", "trivial")
+
     def facts(self) -> dict[str, Any]:
         """Returns what a record says of the model."""
         return {name: getattr(self, name) for name in ("title", "image_size", "parameters", "gflop_per_image")}

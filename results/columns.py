@@ -137,6 +137,11 @@ COLUMNS = (
     Column("measured_peak_tflops", "what matrix products reach on the devices", _derived("measured_peak_tflops")),
     Column("mfu_of_measured_peak", "the step's arithmetic over that", _derived("mfu_of_measured_peak")),
     Column("onednn", "oneDNN's kernels on CPUs, if --onednn says so", _config("onednn")),
+    Column(
+        "filter_gradients_as_matmul",
+        "gradients of larger filters as matrix products",
+        _config("filter_gradients_as_matmul"),
+    ),
 )
 
 
