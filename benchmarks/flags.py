@@ -53,7 +53,11 @@ RUN_FLAGS: Groups = {
         ),
         Flag("xla_compile", bool, "tf_cnn_benchmarks' spelling of --xla=jit"),
         Flag("conv1x1_as_matmul", bool, "compute convolutions of one pixel as matrix products (NHWC; for CPUs)"),
-        Flag("filter_gradients_as_matmul", bool, "and the filter gradients of larger ones (NHWC; for CPUs)"),
+        Flag(
+            "filter_gradients_as_matmul",
+            bool,
+            "compute filter gradients of larger convolutions so, too (NHWC; for CPUs)",
+        ),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "show and record which share of a step's images is right (top 1, top 5)"),
     ),

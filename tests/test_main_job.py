@@ -86,6 +86,17 @@ def test_bfloat16_learns_what_float32_learns(train_here: TrainHere) -> None:
 SMALL = ("--device=cpu", "--model=resnet20", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=2")
 
 
+@pytest.mark.parametrize(
+    "more", [(), ("--precision=bf16",), pytest.param(("--xla", "--num_gpus=2"), marks=pytest.mark.slow)]
+)
+def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more: tuple[str, ...]) -> None:
+    flags = (*SMALL, "--variable_update=replicated", *more)
+    products, kernels = (
+        train_here(*flags, f"--filter_gradients_as_matmul={on}").measured.losses for on in ("true", "false")
+    )
+    assert products == pytest.approx(kernels, rel=0.02 if "--precision=bf16" in more else 1e-3)
+
+
 @pytest.mark.slow
 def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, records: Records) -> None:
     for more in (("--precision=bf16", "--check_precision"), ("--precision=fp32",)):

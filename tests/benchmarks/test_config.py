@@ -175,6 +175,7 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
         ("--xla", True),
         ("--noxla", False),
         ("--conv1x1_as_matmul", True),
+        ("--filter_gradients_as_matmul", True),
         ("--onednn=on", True),
         ("--num_batches=7", False),
         ("--output_dir=elsewhere", False),
@@ -214,9 +215,13 @@ def test_keys_are_those_of_earlier_records(arguments: list[str], key: str) -> No
     assert key_of(resolve(*arguments).key_fields()) == key
 
 
-def test_convolutions_of_one_pixel_must_be_there() -> None:
-    with pytest.raises(UsageError, match="vgg16 has no convolutions of one pixel"):
-        resolve("--conv1x1_as_matmul", "--model=vgg16")
+@pytest.mark.parametrize(
+    ("flag", "model", "kind"),
+    [("conv1x1_as_matmul", "vgg16", "one pixel"), ("filter_gradients_as_matmul", "mlp", "more than one pixel")],
+)
+def test_convolutions_to_be_computed_as_products_must_be_there(flag: str, model: str, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"--{flag}: {model} has no convolutions of {kind}: leave it out"):
+        resolve(f"--{flag}", f"--model={model}")
 
 
 def test_learning_rate_follows_the_optimizer_unless_given() -> None:

@@ -286,10 +286,11 @@ def test_compute_is_set_beside_the_roofline_if_that_is_known() -> None:
 
 
 def test_only_what_can_help_is_advised() -> None:
-    assert "--precision=bf16" in said(climbed(CPU), CPU) and "--conv1x1_as_matmul" in said(climbed(CPU), CPU)
-    neither = dataclasses.replace(CPU, has_bf16=False, has_conv1x1=False)
+    as_matmul = dataclasses.replace(CPU, as_matmul=("conv1x1_as_matmul",))
+    assert "--precision=bf16" in said(climbed(CPU), CPU) and "--conv1x1_as_matmul" in said(climbed(CPU), as_matmul)
+    neither = dataclasses.replace(CPU, has_bf16=False)
     assert "Try a --batch_size above 8" in said(climbed(CPU), neither)
-    assert "--conv1x1_as_matmul" not in said(climbed())
+    assert "--conv1x1_as_matmul" not in said(climbed(), dataclasses.replace(GPUS, as_matmul=("conv1x1_as_matmul",)))
     assert "--onednn" not in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="off"))
     assert "Try --precision=bf16 (which" in said(climbed(CPU), CPU)
     assert "--onednn=on, " in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="on"))

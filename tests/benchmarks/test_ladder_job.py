@@ -427,7 +427,10 @@ def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: st
 def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
     monkeypatch.setattr(precision_options, "has_instructions", lambda precision: has_bf16 and precision == "bf16")
     settings = [planned(tmp_path, "--device=cpu", f"--model={model}").setting for model in ("resnet50", "vgg16")]
-    assert [setting.has_conv1x1 for setting in settings] == [True, False]
+    assert [setting.as_matmul for setting in settings] == [
+        ("conv1x1_as_matmul", "filter_gradients_as_matmul"),
+        ("filter_gradients_as_matmul",),
+    ]
     assert {setting.has_bf16 for setting in settings} == {has_bf16}
     assert planned(tmp_path, gpus=1).setting.has_bf16
     monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: "on")

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import precision_options
 from benchmarks.errors import UsageError
-from benchmarks.precision_options import Computing, LossScaling, resolve
+from benchmarks.precision_options import AS_MATMUL, Computing, LossScaling, resolve
 from variable_mgr.modifiers import Modifiers
 
 _FLAGS = (
@@ -19,7 +19,7 @@ _FLAGS = (
     "check_precision",
     "xla",
     "xla_compile",
-    "conv1x1_as_matmul",
+    *AS_MATMUL,
     "onednn",
     "forward_only",
     "datasets_sloppy_parallel_interleave",
@@ -131,7 +131,9 @@ def test_float16_scales_the_loss() -> None:
             {},
             "same images",
         ),
-        ({"conv1x1_as_matmul": True}, {"data_format": "NCHW"}, "--data_format=NHWC"),
+        ({"conv1x1_as_matmul": True}, {"data_format": "NCHW"}, "--conv1x1_as_matmul needs .* --data_format=NHWC"),
+        ({"filter_gradients_as_matmul": True}, {"data_format": "NCHW"}, "--filter_gradients_as_matmul needs"),
+        ({"filter_gradients_as_matmul": True, "forward_only": True}, {}, "there are no gradients"),
         ({"check_precision": True}, {}, "compares another precision with fp32"),
         ({"check_precision": True, "precision": "bf16", "forward_only": True}, {}, "trains twice"),
         ({"check_precision": True, "precision": "bf16"}, {"modifiers": Modifiers(asynchronous=True)}, "trains twice"),

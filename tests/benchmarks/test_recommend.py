@@ -33,6 +33,7 @@ from tests.results.conftest import fake_run
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
+KERNELS = ("--conv1x1_as_matmul=false", "--filter_gradients_as_matmul=false")
 Rate = Callable[[Config], float]
 
 
@@ -200,7 +201,7 @@ def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
 
 def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--batch_size=64", "--xla_compile=false", "--data_format=NHWC", "--variable_update=replicated")
-    _recommend(*ON_CPU, *given, "--conv1x1_as_matmul=false", "--precision=fp32", "--output_format=json")
+    _recommend(*ON_CPU, *given, *KERNELS, "--precision=fp32", "--output_format=json")
     answer = _answer(capsys)
     assert set(given) <= set(shlex.split(answer["command"]))
     assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
@@ -389,9 +390,7 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.takes = lambda chosen: 900.0 if chosen.xla == "jit" else 10.0
-    assert (
-        _recommend(*ON_CPU, "--data_format=NHWC", "--conv1x1_as_matmul=false", "--output_format=json") == ExitStatus.OK
-    )
+    assert _recommend(*ON_CPU, "--data_format=NHWC", *KERNELS, "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
     assert row["reason"] == "not done after 60 s, and ended"
@@ -448,7 +447,7 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
         "--model=mlp",
         "--data_format=NHWC",
         "--xla=off",
-        "--conv1x1_as_matmul=false",
+        *KERNELS,
         "--onednn=on",
     )
     limit = "--time_limit_seconds=120"

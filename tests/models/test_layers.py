@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from models import building
-from models.layers import FusedBatchNorm, Layers, PixelwiseProduct, Pool, Style
+from models.layers import FusedBatchNorm, Layers, Pool, Style
 
 EPSILON, MOMENTUM = 1e-3, 0.75
 IMAGES = np.random.default_rng(3).normal(1.0, 2.0, size=(5, 4, 4, 3)).astype(np.float32)
@@ -78,39 +78,3 @@ def test_kernels_start_with_the_variance_of_their_style() -> None:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             kernel = session.run(model.variables[0].initial_value())
         assert kernel.var() == pytest.approx(gain / (3 * 3 * 64), rel=0.02)
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("use_bias", [False, True])
-def test_a_convolution_of_one_pixel_is_a_matrix_product(stride: int, use_bias: bool) -> None:
-    kernel, bias = np.random.default_rng(4).normal(size=(1, 1, 3, 6)).astype(np.float32), np.arange(6, dtype=np.float32)
-    found = {}
-    for kind in (keras.layers.Conv2D, PixelwiseProduct):
-        with building.stateless_building(seed=0):
-            images = keras.Input((5, 7, 3))
-            layer = kind(
-                6, 1, strides=stride, padding="same", use_bias=use_bias, data_format="channels_last", name="conv"
-            )
-            model = building.adapt(keras.Model(images, layer(images)))
-        fed = np.random.default_rng(5).normal(size=(2, 5, 7, 3)).astype(np.float32)
-        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            values = [tf.constant(kernel), tf.constant(bias)][: 1 + use_bias]
-            outputs, _ = model.call(values, tf.constant(fed), training=True)
-            gradients = tf.gradients(tf.reduce_sum(outputs**2), values)
-            found[kind] = (*session.run((outputs, gradients)), [variable.name for variable in model.variables])
-    (outputs, gradients, names), (product, of_product, same_names) = found.values()
-    np.testing.assert_allclose(product, outputs, rtol=1e-5, atol=1e-6)
-    for gradient, other in zip(gradients, of_product, strict=True):
-        np.testing.assert_allclose(other, gradient, rtol=1e-4, atol=1e-5)
-    assert names == same_names
-
-
-def test_only_convolutions_of_one_pixel_become_products() -> None:
-    with building.stateless_building(seed=0):
-        images = keras.Input((8, 8, 3))
-        layers = Layers("NHWC", conv1x1_as_matmul=True).styled(Style())
-        x = layers.conv_bn(images, 4, 1, name="one")
-        x = layers.conv_bn(x, 4, 3, name="three")
-        model = keras.Model(images, layers.conv(x, 4, (1, 7), name="seven"))
-    products = [layer.name for layer in model.layers if isinstance(layer, PixelwiseProduct)]
-    assert products == ["one"]

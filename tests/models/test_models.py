@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks import devices, inputs, objectives, optimizers, training
 from models import building, specs
-from models.layers import PixelwiseProduct
+from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.specs import ModelSpec
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
@@ -200,6 +200,8 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
 
 
 @every_model
-def test_a_model_says_whether_convolutions_look_at_one_pixel(spec: ModelSpec) -> None:
-    model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, conv1x1_as_matmul=True)
-    assert spec.has_conv1x1 == any(isinstance(layer, PixelwiseProduct) for layer in model.keras_model.layers)
+def test_a_model_says_which_convolutions_it_has(spec: ModelSpec) -> None:
+    products = Products(conv1x1=True, filter_gradients=True)
+    model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, products=products)
+    for has, kind in ((spec.has_conv1x1, PixelwiseProduct), (spec.has_larger_convolutions, ProductGradient)):
+        assert has == any(isinstance(layer, kind) for layer in model.keras_model.layers)

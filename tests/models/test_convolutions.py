@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import flop_count
+from models import building
+from models.convolutions import PixelwiseProduct, ProductGradient, Products
+from models.layers import Layers, Style
+
+CHANNELS, FILTERS = 3, 6
+RANDOM = np.random.default_rng(4)
+IMAGES = RANDOM.normal(size=(2, 8, 9, CHANNELS)).astype(np.float32)
+
+
+def _gradients(kind: type[keras.layers.Conv2D], values: list[tf.Tensor], images: tf.Tensor, **how: Any) -> list[Any]:
+    """Returns outputs, and the gradients by weights and images of the sum of their squares."""
+    with building.stateless_building(seed=0):
+        given = keras.Input(images.shape[1:])
+        layer = kind(FILTERS, use_bias=len(values) == 2, data_format="channels_last", name="conv", **how)
+        model = building.adapt(keras.Model(given, layer(given)))
+    assert [variable.name for variable in model.variables] == ["conv/kernel", "conv/bias"][: len(values)]
+    outputs, _ = model.call(values, images, training=True)
+    return [outputs, *tf.gradients(tf.reduce_sum(outputs**2), [*values, images])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "stride"),
+    [
+        (PixelwiseProduct, 1, 1),
+        (PixelwiseProduct, 1, 2),
+        (ProductGradient, 3, 1),
+        (ProductGradient, (1, 7), 1),
+        (ProductGradient, (7, 1), 1),
+        (ProductGradient, (2, 4), 1),
+    ],
+)
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_products_are_what_the_convolution_is(
+    kind: type[keras.layers.Conv2D], size: int | tuple[int, int], stride: int, padding: str, use_bias: bool
+) -> None:
+    pixels = (size, size) if isinstance(size, int) else size
+    kernel = RANDOM.normal(size=(*pixels, CHANNELS, FILTERS)).astype(np.float32)
+    weights = [kernel, np.arange(FILTERS, dtype=np.float32)][: 1 + use_bias]
+    found = []
+    for each in (keras.layers.Conv2D, kind):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            given = [tf.constant(weight) for weight in weights]
+            how = {"kernel_size": size, "strides": stride, "padding": padding}
+            found.append(session.run(_gradients(each, given, tf.constant(IMAGES), **how)))
+    for of_kernels, of_products in zip(*found, strict=True):
+        np.testing.assert_allclose(of_products, of_kernels, rtol=1e-4, atol=1e-5 * np.abs(of_kernels).max())
+
+
+@pytest.mark.parametrize("kind", [PixelwiseProduct, ProductGradient])
+def test_products_are_as_much_work(kind: type[keras.layers.Conv2D]) -> None:
+    """Or the share of the peak would be of other arithmetic."""
+    size = 1 if kind is PixelwiseProduct else 3
+    work = []
+    for each in (keras.layers.Conv2D, kind):
+        with tf.Graph().as_default():
+            kernel = tf.compat.v1.placeholder(tf.float32, (size, size, CHANNELS, FILTERS))
+            images = tf.compat.v1.placeholder(tf.float32, IMAGES.shape)
+            work.append(flop_count.count(_gradients(each, [kernel], images, kernel_size=size, padding="same")))
+    assert work[0].flops == work[1].flops > 0 and not work[1].uncounted
+
+
+def test_copies_are_not_made_before_the_way_back() -> None:
+    """They would fill the memory with several times the activations of all layers."""
+    with tf.Graph().as_default() as graph:
+        kernel = tf.compat.v1.placeholder(tf.float32, (3, 3, CHANNELS, FILTERS))
+        outputs, by_kernel, _ = _gradients(
+            ProductGradient, [kernel], tf.constant(IMAGES), kernel_size=3, padding="same"
+        )
+        forward = {operation.name for operation in _before(outputs.op)}
+        copies = [o for o in _before(by_kernel.op) if o.type in ("Pad", "StridedSlice", "ConcatV2") and o.outputs]
+        large = [o for o in copies if o.outputs[0].shape.rank == 4]
+    assert len(large) == 1 + 3 + 1 + 3 and forward.isdisjoint(o.name for o in large)
+    seed = next(o for o in graph.get_operations() if o.type == "Fill")  # of ones: the way back begins there
+    assert all(seed in _before(operation) for operation in large)
+
+
+def _before(operation: tf.Operation) -> set[tf.Operation]:
+    """Returns an operation and all that run before it."""
+    found, left = set(), [operation]
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("products", "pixelwise", "gradients"),
+    [
+        (Products(), [], []),
+        (Products(conv1x1=True), ["one"], []),
+        (Products(filter_gradients=True), [], ["three", "seven"]),
+        (Products(conv1x1=True, filter_gradients=True), ["one"], ["three", "seven"]),
+    ],
+)
+def test_only_what_was_asked_for_becomes_products(
+    products: Products, pixelwise: list[str], gradients: list[str]
+) -> None:
+    with building.stateless_building(seed=0):
+        images = keras.Input((8, 8, 3))
+        layers = Layers("NHWC", products=products).styled(Style())
+        x = layers.conv_bn(images, 4, 1, name="one")
+        x = layers.conv_bn(x, 4, 3, name="three")
+        x = layers.conv_bn(x, 4, 3, stride=2, name="every_second")
+        model = keras.Model(images, layers.conv(x, 4, (1, 7), name="seven"))
+    for kind, names in ((PixelwiseProduct, pixelwise), (ProductGradient, gradients)):
+        assert [layer.name for layer in model.layers if isinstance(layer, kind)] == names
