@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import config, hardware, process_environment
 from benchmarks.config import Config
+from benchmarks.datasets import directory
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.display import say
 from benchmarks.errors import ExitStatus, UsageError
@@ -59,6 +60,8 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     process_environment.prepare(
         device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
     )
+    assert chosen.data_dir is not None, "what is not synthetic is read"
+    directory.require(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
     process_environment.import_tensorflow()
     from benchmarks import devices, input_stages, run_input
 
@@ -66,7 +69,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
     place = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
     source = run_input.find(chosen)
-    assert source is not None, "what is not synthetic is read"
+    assert source is not None, "there is a directory"
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
         say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")

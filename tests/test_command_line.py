@@ -170,6 +170,17 @@ def test_bad_input_gets_a_sentence_and_a_status(
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("command", [[], ["input"]])
+def test_a_directory_that_is_not_there_is_told_before_tensorflow_is_imported(
+    run_bench: RunBench, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "keras.py").write_text("raise RuntimeError('imported')")
+    unusable = {"PYTHONPATH": str(tmp_path)}
+    assert "imported" in run_bench(*SHORT, **unusable).stderr
+    done = run_bench(*command, "--device=cpu", "--data_dir=nowhere", **unusable)
+    assert done.status == 5 and "--data_dir=nowhere does not exist" in done.stderr
+
+
 def test_print_config_is_json(run_bench: RunBench) -> None:
     done = run_bench("--print_config", "--device=cpu", "--model=VGG16")
     assert done.status == 0

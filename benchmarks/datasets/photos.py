@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.datasets import tfrecord
 from benchmarks.datasets.defects import Defect
+from benchmarks.datasets.directory import require
 from benchmarks.errors import DataError
 from models.specs import IMAGENET_CLASSES
 
@@ -143,13 +144,7 @@ def find(directory: str, split: str) -> Photos:
     Raises:
         DataError: there is no such directory, nothing in it that is known, or something is missing.
     """
-    path = Path(directory)
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise DataError(
-            f"--data_dir={directory} {what}: name the directory with train-00000-of-... in it, or make one with "
-            "'run_bench.py data make-imagenet DIR'."
-        )
+    path = require("imagenet", directory)
     try:
         names = sorted(os.listdir(path))
     except OSError as error:

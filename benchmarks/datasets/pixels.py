@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.datasets.catalog import DATA_SETS
+from benchmarks.datasets.directory import require
 from benchmarks.errors import DataError
 
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
@@ -78,13 +79,7 @@ def find(name: str, directory: str, split: str) -> Pixels:
     Raises:
         DataError: it is not there, or not whole.
     """
-    path = Path(directory)
-    if not path.is_dir():
-        what = "is a file" if path.exists() else "does not exist"
-        raise DataError(
-            f"--data_dir={directory} {what}: name the directory with the data set, or make one with "
-            f"'run_bench.py data make-{name} DIR'."
-        )
+    path = require(name, directory)
     found = (_mnist if name == "mnist" else _cifar10)(path, directory, split)
     if not len(found.images):
         raise DataError(f"{found.files[0]} holds no images: copy or make it again.")
