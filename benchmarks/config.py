@@ -194,13 +194,13 @@ def resolve(
         spec = specs.find(given["model"] or "resnet50")
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
+    precision_options.refuse_without_convolutions(given, spec)
     cluster, cluster_notices = cluster_options.resolve(given, os.environ if environ is None else environ)
     devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: 10**6)
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = variable_options.resolve(given, devices, cluster)
     arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
-    precision_options.refuse_without_convolutions(arithmetic, spec)
     return Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),

@@ -56,7 +56,7 @@ RUN_FLAGS: Groups = {
         Flag(
             "filter_gradients_as_matmul",
             bool,
-            "compute filter gradients of larger convolutions so, too (NHWC; for CPUs)",
+            "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
         ),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "show and record which share of a step's images is right (top 1, top 5)"),

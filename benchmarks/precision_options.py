@@ -58,7 +58,7 @@ class Computing:
         loss_scaling: None without float16, or without gradients.
         xla: `jit` compiles each tower as a whole.
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
-        filter_gradients_as_matmul: the gradients by the filter of all others are.
+        filter_gradients_as_matmul: the gradients by the filter of larger ones without strides are.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
         check_precision: train a second time in fp32 after the run, and say how far the losses are apart.
@@ -119,14 +119,18 @@ def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, .
     return tuple(flag for flag in AS_MATMUL if has[flag])
 
 
-def refuse_without_convolutions(computing: Mapping[str, Any], spec: ModelSpec) -> None:
+def refuse_without_convolutions(given: Mapping[str, Any], spec: ModelSpec) -> None:
     """Refuses flags of `AS_MATMUL` that have nothing to act on.
+
+    Args:
+        given: flag values; None: not given.
+        spec: of the model.
 
     Raises:
         UsageError: the model has no such convolutions.
     """
     for flag in AS_MATMUL:
-        if computing[flag] and flag not in as_matmul_of(spec):
+        if given[flag] and flag not in as_matmul_of(spec):
             raise UsageError(f"--{flag}: {spec.name} has no convolutions {_CONVOLUTIONS[flag]}: leave it out.")
 
 

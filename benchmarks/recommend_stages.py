@@ -106,8 +106,12 @@ def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
         _axis("precision", PRECISIONS if any_precision else (), fixed),
     ]
     merged = [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
-    # Convolutions are matrix products only where an image's channels lie side by side.
-    return [one for one in merged if one.get("data_format") != "NCHW" or "true" not in map(one.get, as_matmul)]
+
+    def can_be(one: Texts) -> bool:  # products only where an image's channels lie side by side
+        products = [one[flag] == "true" if flag in one else getattr(usual, flag) for flag in as_matmul]
+        return one.get("data_format", usual.data_format) == "NHWC" or not any(products)
+
+    return [one for one in merged if can_be(one)]
 
 
 def _batches(fixed: Texts, usual: Config) -> list[Texts]:

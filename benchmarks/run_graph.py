@@ -41,7 +41,7 @@ def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
         num_classes=config.num_classes,
         seed=config.seed,
         precision=config.precision,
-        products=Products(config.conv1x1_as_matmul, config.filter_gradients_as_matmul),
+        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
     )
     tower_input = run_input.build(config, devices.towers, run_input.find(config))
     trained = _trained(model, config)

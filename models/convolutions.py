@@ -20,8 +20,8 @@ class Products:
 
     Attributes:
         conv1x1: convolutions of one pixel, and their gradients.
-        filter_gradients: the gradients by the filter of those that look at more than one pixel and leave none out. With
-            strides the pixels would have to be gathered one by one, which takes longer than the kernel.
+        filter_gradients: the gradients by the filter of those that look at more than one pixel, without strides. With
+            strides the pixels would have to be gathered one by one, which takes longer than TensorFlow's kernel.
     """
 
     conv1x1: bool = False
@@ -47,17 +47,20 @@ class PixelwiseProduct(keras.layers.Conv2D):
         kernel = tf.reshape(tf.convert_to_tensor(self.kernel), [-1, self.filters])
         product = tf.matmul(tf.reshape(pixels, [-1, kernel.shape[0]]), kernel)
         outputs = tf.reshape(product, [-1, *pixels.shape[1:3], self.filters])
-        return outputs + tf.convert_to_tensor(self.bias) if self.use_bias else outputs
+        return tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs
 
 
 class ProductGradient(keras.layers.Conv2D):
-    """A convolution without strides whose gradient by the filter is computed as matrix products."""
+    """A convolution without strides whose gradient by the filter is computed as matrix products.
+
+    On the way forward it is TensorFlow's kernel, but Grappler fuses that with no bias and no ReLU behind it.
+    """
 
     def call(self, inputs: Any) -> Any:
         """Convolves a 4-D batch with known height and width."""
         convolve = _convolve_same if self.padding == "same" else _convolve_valid
         outputs = convolve(inputs, tf.convert_to_tensor(self.kernel))
-        return outputs + tf.convert_to_tensor(self.bias) if self.use_bias else outputs
+        return tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs
 
 
 _Gradients = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -91,15 +94,17 @@ def _by_kernel(images: tf.Tensor, upstream: tf.Tensor, shape: tf.TensorShape) ->
     """Returns the gradient by a kernel of that shape: [height, width, channels, filters].
 
     There is one product per row of the kernel: the pixels that it covers are laid beside each other, as more channels.
-    Products of single pixels would be of matrices with too few rows to be fast, and one product for the whole kernel
-    would take three times the memory at 3x3.
+    A product per pixel would be of matrices with fewer rows, and slower; one for the whole kernel would take more
+    memory: of 3x3 pixels nine times the images, where rows after each other take three times for all and for one.
     """
     height, width, channels, filters = shape
-    rows, columns = upstream.shape[1:3]
+    columns = images.shape[2] - width + 1
+    rows = images.shape[1] - height + 1
     beside = tf.concat([images[:, :, left : left + columns] for left in range(width)], axis=-1)
     flat = tf.reshape(upstream, [-1, filters])
-    products = []
+    products: list[tf.Tensor] = []
     for top in range(height):
-        covered = tf.reshape(beside[:, top : top + rows], [-1, width * channels])
+        with tf.control_dependencies(products[-1:]):
+            covered = tf.reshape(beside[:, top : top + rows], [-1, width * channels])
         products.append(tf.matmul(covered, flat, transpose_a=True))
     return tf.reshape(tf.stack(products), shape)

@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from models.convolutions import NO_PRODUCTS, Products
+from models.seeds import LateSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
 Tensor = Any  # a Keras symbolic tensor
@@ -228,12 +229,14 @@ class Layers:
 
     def classifier(self, x: Tensor, num_classes: int) -> Tensor:
         """Logits in float32, whatever the compute type."""
-        initializer = keras.initializers.RandomNormal(stddev=0.01)
+        initializer = keras.initializers.RandomNormal(stddev=0.01, seed=LateSeed())
         return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
 
     def _initializer(self) -> keras.initializers.Initializer:
         # Uniform draws start VGG-16's 138 M weights in a third of the time that truncated normal ones take.
-        return keras.initializers.VarianceScaling(self._style.kernel_gain, mode="fan_in", distribution="uniform")
+        return keras.initializers.VarianceScaling(
+            self._style.kernel_gain, mode="fan_in", distribution="uniform", seed=LateSeed()
+        )
 
     def styled(self, style: Style) -> Layers:
         """Returns layers of the same data format in another style."""

@@ -67,7 +67,7 @@ class ModelSpec:
 
     @property
     def has_larger_convolutions(self) -> bool:
-        """Returns whether some of its convolutions look at more than one pixel."""
+        """Returns whether some of its convolutions look at more than one pixel, without strides."""
         return self.module not in ("perceptron", "trivial")
 
     def facts(self) -> dict[str, Any]:

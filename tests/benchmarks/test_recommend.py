@@ -22,6 +22,7 @@ from benchmarks import (
     recommend_finder,
     recommend_flags,
     recommend_job,
+    recommend_stages,
 )
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
@@ -33,7 +34,6 @@ from tests.results.conftest import fake_run
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")
-KERNELS = ("--conv1x1_as_matmul=false", "--filter_gradients_as_matmul=false")
 Rate = Callable[[Config], float]
 
 
@@ -201,7 +201,7 @@ def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
 
 def test_what_is_given_is_not_varied(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--batch_size=64", "--xla_compile=false", "--data_format=NHWC", "--variable_update=replicated")
-    _recommend(*ON_CPU, *given, *KERNELS, "--precision=fp32", "--output_format=json")
+    _recommend(*ON_CPU, *given, "--precision=fp32", "--output_format=json")
     answer = _answer(capsys)
     assert set(given) <= set(shlex.split(answer["command"]))
     assert [table["rows"][0]["arguments"] for table in answer["tables"]] == [[]], "one candidate, which is measured"
@@ -390,7 +390,7 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
     runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs.takes = lambda chosen: 900.0 if chosen.xla == "jit" else 10.0
-    assert _recommend(*ON_CPU, "--data_format=NHWC", *KERNELS, "--output_format=json") == ExitStatus.OK
+    assert _recommend(*ON_CPU, "--data_format=NHWC", "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
     assert row["reason"] == "not done after 60 s, and ended"
@@ -447,7 +447,6 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
         "--model=mlp",
         "--data_format=NHWC",
         "--xla=off",
-        *KERNELS,
         "--onednn=on",
     )
     limit = "--time_limit_seconds=120"
@@ -464,3 +463,28 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
     assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
     pasted = run_bench(*shlex.split(answer["command"])[2:], "--num_batches=2")
     assert pasted.status == 0, pasted.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (("--model=resnet50",), 2 * (4 + 1)),
+        (("--model=vgg16",), 2 * (2 + 1)),
+        (("--model=trivial",), 2 * 2),
+        (("--model=resnet50", "--forward_only"), 2 * (2 + 1)),
+        (("--model=resnet50", "--data_format=NCHW"), 2),
+        (("--model=resnet50", "--data_format=NHWC", "--xla=off"), 4),
+        (("--model=resnet50", "--filter_gradients_as_matmul"), 2 * 2),
+        (("--model=resnet50", "--filter_gradients_as_matmul=false"), 2 * (2 + 1)),
+    ],
+)
+def test_only_what_can_run_is_varied(words: tuple[str, ...], count: int) -> None:
+    """Convolutions are products only with NHWC, and only in models that have them."""
+    values = flags.parse(["--device=cpu", *words], flags.RUN_FLAGS).values
+    fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    found = recommend_stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
+    (choices,) = (stage.choices for stage in found if stage.title.startswith("layout"))
+    assert len(choices) == count
+    for choice in choices:
+        given = [f"--{name}={value}" for name, value in {**fixed, **choice}.items() if value]
+        config.resolve(flags.parse(["--device=cpu", *words, *given], flags.RUN_FLAGS).values, lambda: 0)

@@ -17,9 +17,16 @@ RANDOM = np.random.default_rng(4)
 IMAGES = RANDOM.normal(size=(2, 8, 9, CHANNELS)).astype(np.float32)
 
 
-def _gradients(kind: type[keras.layers.Conv2D], values: list[tf.Tensor], images: tf.Tensor, **how: Any) -> list[Any]:
+def _gradients(
+    kind: type[keras.layers.Conv2D],
+    values: list[tf.Tensor],
+    images: tf.Tensor,
+    *,
+    policy: str = "float32",
+    **how: Any,
+) -> list[Any]:
     """Returns outputs, and the gradients by weights and images of the sum of their squares."""
-    with building.stateless_building(seed=0):
+    with building.stateless_building(seed=0, policy=policy):
         given = keras.Input(images.shape[1:])
         layer = kind(FILTERS, use_bias=len(values) == 2, data_format="channels_last", name="conv", **how)
         model = building.adapt(keras.Model(given, layer(given)))
@@ -57,6 +64,22 @@ def test_products_are_what_the_convolution_is(
         np.testing.assert_allclose(of_products, of_kernels, rtol=1e-4, atol=1e-5 * np.abs(of_kernels).max())
 
 
+@pytest.mark.parametrize(
+    ("policy", "dtype", "spacing"),
+    [("mixed_bfloat16", tf.bfloat16, 2.0**-7), ("mixed_float16", tf.float16, 2.0**-10)],
+)
+def test_products_are_in_the_numbers_that_layers_compute_in(policy: str, dtype: tf.DType, spacing: float) -> None:
+    kernel = RANDOM.normal(size=(3, 3, CHANNELS, FILTERS)).astype(np.float32)
+    found = []
+    for kind in (keras.layers.Conv2D, ProductGradient):
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            how = {"kernel_size": 3, "padding": "same", "policy": policy}
+            found.append(session.run(_gradients(kind, [tf.constant(kernel)], tf.constant(IMAGES), **how)[1]))
+            products = [o.outputs[0].dtype for o in graph.get_operations() if o.type == "MatMul"]
+            assert products == ([dtype] * 3 if kind is ProductGradient else [])
+    np.testing.assert_allclose(found[1], found[0], atol=8 * spacing * np.abs(found[0]).max())
+
+
 @pytest.mark.parametrize("kind", [PixelwiseProduct, ProductGradient])
 def test_products_are_as_much_work(kind: type[keras.layers.Conv2D]) -> None:
     """Or the share of the peak would be of other arithmetic."""
@@ -74,15 +97,15 @@ def test_copies_are_not_made_before_the_way_back() -> None:
     """They would fill the memory with several times the activations of all layers."""
     with tf.Graph().as_default() as graph:
         kernel = tf.compat.v1.placeholder(tf.float32, (3, 3, CHANNELS, FILTERS))
-        outputs, by_kernel, _ = _gradients(
-            ProductGradient, [kernel], tf.constant(IMAGES), kernel_size=3, padding="same"
-        )
-        forward = {operation.name for operation in _before(outputs.op)}
+        _, by_kernel, _ = _gradients(ProductGradient, [kernel], tf.constant(IMAGES), kernel_size=3, padding="same")
         copies = [o for o in _before(by_kernel.op) if o.type in ("Pad", "StridedSlice", "ConcatV2") and o.outputs]
         large = [o for o in copies if o.outputs[0].shape.rank == 4]
-    assert len(large) == 1 + 3 + 1 + 3 and forward.isdisjoint(o.name for o in large)
+    assert len(large) == 1 + 3 + 1 + 3
     seed = next(o for o in graph.get_operations() if o.type == "Fill")  # of ones: the way back begins there
     assert all(seed in _before(operation) for operation in large)
+    rows = [o for o in large if any(one.type == "ConcatV2" for one in _before(o)) and o.type == "StridedSlice"]
+    products = [sum(one.type == "MatMul" for one in _before(o)) for o in rows]
+    assert sorted(products) == [0, 1, 2], "nor are those of all rows there at once"
 
 
 def _before(operation: tf.Operation) -> set[tf.Operation]:

@@ -1,0 +1,29 @@
+"""Seeds of values that are drawn once, when a graph's variables are initialised.
+
+From a constant seed TensorFlow draws while it optimises the graph: on one thread, and what comes to more than 10 MB is
+thrown away and drawn again when it is wanted. A seed that might be fed is unknown until then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def late(seed: Any) -> tf.Tensor:
+    """Returns a seed, [2], whose values the optimisation of a graph does not see."""
+    constant = tf.convert_to_tensor(seed)
+    if tf.executing_eagerly():
+        return constant
+    with tf.device("/device:CPU:0"):  # where random numbers want their seeds, also those of a GPU
+        return tf.compat.v1.placeholder_with_default(constant, constant.shape)
+
+
+class LateSeed(keras.random.SeedGenerator):
+    """Gives an initialiser the seed that Keras would have given it, late."""
+
+    def next(self, ordered: bool = True) -> Any:
+        """Returns the next seed."""
+        return late(super().next(ordered))
