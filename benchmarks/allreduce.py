@@ -13,7 +13,7 @@ from benchmarks.errors import headline
 from benchmarks.expectations import relative_error
 from benchmarks.messages import Message, Patience, Timing
 from models import building, specs
-from models.seeds import late
+from models.seeds import seed_at_run_time
 from variable_mgr.algorithms import Place
 from variable_mgr.reduction import Reduction
 
@@ -130,7 +130,10 @@ def _variables(message: Message, place: Place) -> tuple[list[list[tf.Variable]],
     sources, results = [], []
     for tower, device in enumerate(place.towers):
         with tf.device(device):
-            values = [tf.random.stateless_normal(shape, late((tower, n))) for n, shape in enumerate(message.shapes)]
+            values = [
+                tf.random.stateless_normal(shape, seed_at_run_time((tower, n)))
+                for n, shape in enumerate(message.shapes)
+            ]
             sources.append([tf.Variable(value, trainable=False) for value in values])
             results.append([tf.Variable(tf.zeros(shape), trainable=False) for shape in message.shapes])
     return sources, results

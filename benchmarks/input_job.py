@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks import config, hardware, process_environment
 from benchmarks.config import Config
-from benchmarks.datasets import directory
 from benchmarks.datasets.catalog import DATA_SETS
+from benchmarks.datasets.directory import existing_directory
 from benchmarks.display import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.keeping import keep, open_store
@@ -61,7 +61,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
     )
     assert chosen.data_dir is not None, "what is not synthetic is read"
-    directory.require(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
+    existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
     process_environment.import_tensorflow()
     from benchmarks import devices, input_stages, run_input
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models.layers import DataFormat
-from models.seeds import late
+from models.seeds import seed_at_run_time
 from models.specs import NUM_CHANNELS
 
 
@@ -67,7 +67,7 @@ def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]
     inputs = []
     for tower, device in enumerate(tower_devices):
         with tf.device(device), tf.name_scope(f"synthetic_{tower}"):
-            draw = late((spec.seed, spec.worker * len(tower_devices) + tower))
+            draw = seed_at_run_time((spec.seed, spec.worker * len(tower_devices) + tower))
             images = tf.random.stateless_normal((spec.batch_per_device, *shape), draw)
             labels = tf.random.stateless_uniform((spec.batch_per_device,), draw, 0, spec.num_classes, tf.int64)
             inputs.append(TowerInput(*(_resident(value) for value in (images, labels))))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from benchmarks import hardware, places, process_environment, roofline_job, slow_down, turns
 from benchmarks.config import Config
-from benchmarks.datasets import directory
+from benchmarks.datasets.directory import existing_directory
 from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
 from benchmarks.guard import Guard
@@ -119,8 +119,8 @@ def _images_per_line(config: Config) -> int:
 def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
     signal.signal(signal.SIGTERM, raise_terminated)
     try:
-        if config.input and config.data_dir and not config.cluster:  # told before TensorFlow takes its seconds
-            directory.require(config.data_name, config.data_dir)
+        if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
+            existing_directory(config.data_name, config.data_dir)
         log.started("Python")
         process_environment.import_tensorflow()
         from benchmarks import cluster_job, execution

@@ -17,7 +17,7 @@ from benchmarks.devices import HOST
 from benchmarks.errors import UsageError
 from benchmarks.measuring import Clock
 from benchmarks.roofline import Peak
-from models.seeds import late
+from models.seeds import seed_at_run_time
 
 _TYPES = {"fp32": tf.float32, "tf32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
 
@@ -114,7 +114,7 @@ def _products(device: str, dtype: tf.DType) -> Prepare:
     @contextlib.contextmanager
     def prepare(side: int, times: int) -> Iterator[Callable[[], object]]:
         with tf.Graph().as_default(), tf.device(_name(device)):
-            draws = [tf.random.stateless_normal((side, side), late((number, 7))) for number in range(2)]
+            draws = [tf.random.stateless_normal((side, side), seed_at_run_time((number, 7))) for number in range(2)]
             factor = tf.Variable(tf.cast(draws[0] / side**0.5, dtype), trainable=False)
             begin = tf.Variable(tf.cast(draws[1], dtype), trainable=False)
             end = tf.Variable(tf.zeros((side, side), dtype), trainable=False)

@@ -94,8 +94,8 @@ def _by_kernel(images: tf.Tensor, upstream: tf.Tensor, shape: tf.TensorShape) ->
     """Returns the gradient by a kernel of that shape: [height, width, channels, filters].
 
     There is one product per row of the kernel: the pixels that it covers are laid beside each other, as more channels.
-    A product per pixel would be of matrices with fewer rows, and slower; one for the whole kernel would take more
-    memory: of 3x3 pixels nine times the images, where rows after each other take three times for all and for one.
+    A product per pixel would be of matrices with fewer rows, and slower. One for the whole kernel would copy the images
+    nine times at 3x3; so it is six: three for all rows, and three for the row at hand.
     """
     height, width, channels, filters = shape
     columns = images.shape[2] - width + 1

@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from models.convolutions import NO_PRODUCTS, Products
-from models.seeds import LateSeed
+from models.seeds import RunTimeSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
 Tensor = Any  # a Keras symbolic tensor
@@ -229,13 +229,13 @@ class Layers:
 
     def classifier(self, x: Tensor, num_classes: int) -> Tensor:
         """Logits in float32, whatever the compute type."""
-        initializer = keras.initializers.RandomNormal(stddev=0.01, seed=LateSeed())
+        initializer = keras.initializers.RandomNormal(stddev=0.01, seed=RunTimeSeed())
         return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
 
     def _initializer(self) -> keras.initializers.Initializer:
         # Uniform draws start VGG-16's 138 M weights in a third of the time that truncated normal ones take.
         return keras.initializers.VarianceScaling(
-            self._style.kernel_gain, mode="fan_in", distribution="uniform", seed=LateSeed()
+            self._style.kernel_gain, mode="fan_in", distribution="uniform", seed=RunTimeSeed()
         )
 
     def styled(self, style: Style) -> Layers:

@@ -12,18 +12,16 @@ import keras
 import tensorflow as tf
 
 
-def late(seed: Any) -> tf.Tensor:
-    """Returns a seed, [2], whose values the optimisation of a graph does not see."""
-    constant = tf.convert_to_tensor(seed)
-    if tf.executing_eagerly():
-        return constant
+def seed_at_run_time(seed: Any) -> tf.Tensor:
+    """Returns a seed, [2], whose values the optimisation of a graph does not see; the plain seed outside of graphs."""
     with tf.device("/device:CPU:0"):  # where random numbers want their seeds, also those of a GPU
-        return tf.compat.v1.placeholder_with_default(constant, constant.shape)
+        constant = tf.convert_to_tensor(seed)
+        return constant if tf.executing_eagerly() else tf.compat.v1.placeholder_with_default(constant, constant.shape)
 
 
-class LateSeed(keras.random.SeedGenerator):
-    """Gives an initialiser the seed that Keras would have given it, late."""
+class RunTimeSeed(keras.random.SeedGenerator):
+    """Gives an initialiser the seed that Keras would have given it, in every call the same, but at run time."""
 
     def next(self, ordered: bool = True) -> Any:
-        """Returns the next seed."""
-        return late(super().next(ordered))
+        """Returns the seed."""
+        return seed_at_run_time(self.state.value)

@@ -139,7 +139,7 @@ COLUMNS = (
     Column("onednn", "oneDNN's kernels on CPUs, if --onednn says so", _config("onednn")),
     Column(
         "filter_gradients_as_matmul",
-        "filter gradients of more than one pixel as matrix products",
+        "those of larger filters without strides as matrix products",
         _config("filter_gradients_as_matmul"),
     ),
 )

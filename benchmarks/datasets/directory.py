@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.errors import DataError
 
 
-def require(name: str, directory: str) -> Path:
+def existing_directory(name: str, directory: str) -> Path:
     """Returns the directory of a data set.
 
     Args:
@@ -15,12 +15,15 @@ def require(name: str, directory: str) -> Path:
         directory: as the user says it.
 
     Raises:
-        DataError: it is not there.
+        DataError: it is not there, or nobody may know.
     """
     path = Path(directory)
-    if path.is_dir():
-        return path
-    what = "is a file" if path.exists() else "does not exist"
+    try:
+        if path.is_dir():
+            return path
+        what = "is a file" if path.exists() else "does not exist"
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
     holding = "train-00000-of-... in it" if name == "imagenet" else "the data set"
     raise DataError(
         f"--data_dir={directory} {what}: name the directory with {holding}, or make one with "

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from benchmarks.datasets import tfrecord
 from benchmarks.datasets.defects import Defect
-from benchmarks.datasets.directory import require
+from benchmarks.datasets.directory import existing_directory
 from benchmarks.errors import DataError
 from models.specs import IMAGENET_CLASSES
 
@@ -144,7 +144,7 @@ def find(directory: str, split: str) -> Photos:
     Raises:
         DataError: there is no such directory, nothing in it that is known, or something is missing.
     """
-    path = require("imagenet", directory)
+    path = existing_directory("imagenet", directory)
     try:
         names = sorted(os.listdir(path))
     except OSError as error:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.datasets.catalog import DATA_SETS
-from benchmarks.datasets.directory import require
+from benchmarks.datasets.directory import existing_directory
 from benchmarks.errors import DataError
 
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
@@ -79,7 +79,7 @@ def find(name: str, directory: str, split: str) -> Pixels:
     Raises:
         DataError: it is not there, or not whole.
     """
-    path = require(name, directory)
+    path = existing_directory(name, directory)
     found = (_mnist if name == "mnist" else _cifar10)(path, directory, split)
     if not len(found.images):
         raise DataError(f"{found.files[0]} holds no images: copy or make it again.")

@@ -1,48 +1,79 @@
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks import inputs
 from models import building, specs
-from models.seeds import LateSeed, late
+from models.seeds import RunTimeSeed, seed_at_run_time
 
 
-def test_values_are_those_that_keras_draws() -> None:
+@pytest.mark.parametrize(
+    "initializer",
+    [
+        keras.initializers.RandomNormal,
+        functools.partial(keras.initializers.VarianceScaling, 2.0, distribution="uniform"),
+    ],
+)
+def test_values_are_those_that_keras_draws(initializer: Callable[..., Any]) -> None:
     keras.utils.set_random_seed(5)
-    usual = keras.initializers.RandomNormal()((4, 3)).numpy()
+    usual = initializer()((4, 3)).numpy()
+    keras.utils.set_random_seed(5)
+    eager = initializer(seed=RunTimeSeed())
+    for _ in range(2):
+        np.testing.assert_array_equal(eager((4, 3)).numpy(), usual)
     keras.utils.set_random_seed(5)
     with building.no_own_variables():
-        initializer = keras.initializers.RandomNormal(seed=LateSeed())
+        in_graph = initializer(seed=RunTimeSeed())
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         with building.no_own_variables():
-            value = initializer((4, 3))
-        np.testing.assert_array_equal(session.run(value), usual)
-        np.testing.assert_array_equal(session.run(value), usual, "and each time the same")
+            values = [in_graph((4, 3)), in_graph((4, 3))]
+        for value in session.run(values):
+            np.testing.assert_array_equal(value, usual)
 
 
 def test_eager_values_need_no_placeholder() -> None:
-    assert late((1, 2)).numpy().tolist() == [1, 2]
+    assert seed_at_run_time((1, 2)).numpy().tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("is_late", [True, False])
-def test_nothing_is_drawn_while_the_graph_is_optimised(is_late: bool) -> None:
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_only_from_constant_seeds_is_drawn_while_the_graph_is_optimised(is_constant: bool) -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        seed = late((1, 2)) if is_late else (1, 2)
+        seed = (1, 2) if is_constant else seed_at_run_time((1, 2))
         variable = tf.Variable(tf.random.stateless_normal((64,), seed))
-        assert bool(_draws(session, variable.initializer)) == is_late
+        assert bool(_draws(session, variable.initializer)) != is_constant
 
 
-def test_all_weights_of_a_model_are_drawn_late() -> None:
+def test_images_are_drawn_at_run_time() -> None:
+    spec = inputs.InputSpec(batch_per_device=2, image_size=8, data_format="NHWC", num_classes=5, seed=1)
+    with tf.Graph().as_default() as graph:
+        inputs.synthetic(["/cpu:0", "/cpu:1"], spec)
+    assert len(_drawn_at_run_time(graph)) == len(_drawn(graph)) == 2 * 2
+
+
+def test_all_weights_of_a_model_are_drawn_at_run_time() -> None:
     model = building.build(specs.find("vgg16"), data_format="NHWC", num_classes=11, seed=1)
     with tf.Graph().as_default() as graph:
         for variable in model.variables:
             variable.initial_value()
-        random = [o for o in graph.get_operations() if o.type.startswith("StatelessRandom")]
-        drawn = [o for o in random if o.outputs[0].dtype == tf.float32]
-        assert len(drawn) == len([v for v in model.variables if len(v.shape) > 1]) == 16
-        assert all(any(i.op.type == "PlaceholderWithDefault" for i in _inputs(o)) for o in drawn)
+    weights = [variable for variable in model.variables if len(variable.shape) > 1]
+    assert len(_drawn_at_run_time(graph)) == len(_drawn(graph)) == len(weights) == 16
+
+
+def _drawn(graph: tf.Graph) -> list[tf.Operation]:
+    """Returns the operations that draw random numbers, of whatever type."""
+    return [o for o in graph.get_operations() if o.type.startswith("StatelessRandom") and "KeyCounter" not in o.type]
+
+
+def _drawn_at_run_time(graph: tf.Graph) -> list[tf.Operation]:
+    """Returns those of them that the optimisation of the graph cannot run."""
+    return [o for o in _drawn(graph) if any(i.op.type == "PlaceholderWithDefault" for i in _inputs(o))]
 
 
 def _draws(session: tf.compat.v1.Session, operation: tf.Operation) -> list[str]:

@@ -243,3 +243,8 @@ def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(co
     first.write_bytes(b"nothing that could be read")
     with pytest.raises(DataError, match=f"{second}: record 0 at byte 0: it is no tf.train.Example"):
         photos.find(str(copied), "train")
+
+
+def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: File name too long"):
+        photos.find(str(tmp_path / ("x" * 300)), "train")
