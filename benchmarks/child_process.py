@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.display import warn
+from benchmarks.stopping import signals_held_back
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
@@ -84,7 +85,8 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for command in commands:
-            processes.append(_start(command))
+            with signals_held_back():
+                processes.append(_start(command))
         late = _run_to_the_end(processes, math.inf if timeout_seconds is None else begin + timeout_seconds)
         _end(late, signal.SIGUSR1, _STACKS_SECONDS)
     except KeyboardInterrupt:

@@ -17,6 +17,7 @@ from benchmarks import child_process, local_cluster
 from benchmarks.cluster import Cluster, Task
 from benchmarks.display import warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.stopping import signals_held_back
 
 _FENCED = Path(__file__).resolve().parent / "fenced.py"
 # What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
@@ -115,7 +116,9 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
     try:
         for task in cluster.tasks:
             log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
-            tasks.append(Started(task, _start(command(task, cluster), log), log))
+            words = command(task, cluster)
+            with signals_held_back():
+                tasks.append(Started(task, _start(words, log), log))
         yield tasks
     finally:
         for started in tasks:

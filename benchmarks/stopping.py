@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 
 from benchmarks.display import warn
 from benchmarks.errors import ExitStatus, Terminated, raise_terminated
@@ -28,3 +30,27 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
     if sentence:
         warn(sentence)
     return status
+
+
+@contextlib.contextmanager
+def signals_held_back() -> Iterator[None]:
+    """Has Ctrl-C and SIGTERM wait until the end of what must be done as a whole, such as starting a process.
+
+    Between forking and returning, Python calls hooks of its own (`os.register_at_fork`; `logging` has some), and what a
+    handler raises there is printed and lost: whoever asked us to end would wait for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone handles signals
+        yield
+        return
+    came: list[signal.Signals] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in held:
+        signal.signal(number, lambda which, _: came.append(signal.Signals(which)))
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)

@@ -133,3 +133,18 @@ def test_a_signal_is_handed_to_all_and_they_may_end_in_order(
         thread.join()
         signal.signal(signal.SIGTERM, before)
     assert said(log).count("in order") == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes], number: signal.Signals) -> None:
+    """What a handler raises within a hook of `os.fork` is ignored, and a slow fork is when a signal may well come."""
+    code = (
+        "import os, sys; from benchmarks import child_process, stopping\n"
+        "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), NUMBER))\n"
+        "out = open(os.devnull, 'wb'); words = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
+        "command = child_process.Command(words=words, stdout=out, stderr=out)\n"
+        "sys.exit(stopping.until_stopped(lambda: child_process.run(command, timeout_seconds=20.0) and None))"
+    )
+    child = python(code.replace("NUMBER", str(int(number))), log)
+    (ended,) = child_process.run(child, timeout_seconds=60.0)
+    assert (ended.returncode, said(log)) == (128 + number, "")

@@ -355,6 +355,16 @@ def test_all_tasks_end_with_the_launcher(tasks: Tasks, how: str, status: int) ->
     assert len(left) <= (1 if how == "SIGKILL" else 0)
 
 
+@pytest.mark.parametrize(("how", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_that_comes_while_a_task_is_forked_is_not_lost(tasks: Tasks, how: str, status: int) -> None:
+    command = tasks.command(dict.fromkeys(["ps 0", "worker 0", "worker 1"], STAY))
+    started = {str(task): command(task, TWO_WORKERS)[-1] for task in TWO_WORKERS.tasks}
+    hook = f"import os, signal; os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.{how}))"
+    program = LAUNCHER.format(root=str(ROOT), scripts=started, logs=str(tasks.logs))
+    done = subprocess.run([sys.executable, "-c", f"{hook}\n{program}"], capture_output=True, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (status, b"") and tasks.alive() == []
+
+
 TERMINATED = """
 import sys
 sys.path.insert(0, {root!r})
