@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import math
 import os
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.display import warn
+from benchmarks.errors import Terminated
 from benchmarks.stopping import signals_held_back
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
@@ -112,7 +114,7 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
             env={**os.environ, **command.variables},
             pass_fds=[end.fileno() for end in command.hands_over],
             start_new_session=True,
-            preexec_fn=_give_way if command.first_to_be_killed else die_with_parent,
+            preexec_fn=functools.partial(_give_way if command.first_to_be_killed else die_with_parent, os.getpid()),
         )
     finally:
         for end in command.hands_over:
@@ -131,20 +133,20 @@ def _run_to_the_end(processes: Sequence[subprocess.Popen[bytes]], until: float) 
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
-    """Sends a signal, waits, and kills what is left. A Ctrl-C cuts the waiting short, and is raised in the end."""
-    interrupted = False
+    """Sends a signal, waits, and kills what is left. A signal cuts the waiting short, and is raised in the end."""
+    impatient: BaseException | None = None
     try:
         for process in processes:
             process.send_signal(number)
         _wait(processes, grace_seconds)
-    except KeyboardInterrupt:
-        interrupted = True
+    except (KeyboardInterrupt, Terminated) as error:
+        impatient = error
     for process in processes:
         kill_group(process)
     for process in _wait(processes, _GRACE_SECONDS):
         warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
-    if interrupted:
-        raise KeyboardInterrupt
+    if impatient:
+        raise impatient
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[subprocess.Popen[bytes]]:
@@ -164,14 +166,16 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         pass
 
 
-def die_with_parent() -> None:
-    """Is called in a new process, so that it does not outlive this one."""
+def die_with_parent(parent: int) -> None:
+    """Is called in a new process, so that it does not outlive the one that has started it."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was dead before
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _give_way() -> None:
-    """Is called in a new process: it dies with this one, and before any other if the host's memory does not suffice."""
-    die_with_parent()
+def _give_way(parent: int) -> None:
+    """Is called in a new process: it dies with its parent, and before any other if the host's memory is too small."""
+    die_with_parent(parent)
     try:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     except OSError:

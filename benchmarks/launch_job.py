@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import subprocess
@@ -22,7 +23,8 @@ from benchmarks.stopping import signals_held_back
 _FENCED = Path(__file__).resolve().parent / "fenced.py"
 # What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
-_GRACE_SECONDS = 20.0
+# A leader that cannot listen to signals ends by itself after 15 s, and then writes its record.
+_GRACE_SECONDS = 45.0
 _POLL_SECONDS = 0.05
 
 
@@ -98,18 +100,14 @@ def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
         cluster = local_cluster.with_free_ports(cluster)
     signal.signal(signal.SIGTERM, raise_terminated)
     with _started(cluster, command, logs) as tasks:
-        try:
-            _wait(tasks)
-        except (KeyboardInterrupt, Terminated) as error:
-            _end_in_order(tasks, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
-            raise
+        _wait(tasks)
         _tell_failures(tasks)
         return _status(tasks, cluster.leader)
 
 
 @contextlib.contextmanager
 def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[Started]]:
-    """Starts all tasks; in the end none is left."""
+    """Starts all tasks; in the end none is left. Of a signal the leader is told first."""
     tasks: list[Started] = []
     name = uuid.uuid4().hex[:8]
     logs.mkdir(parents=True, exist_ok=True)
@@ -120,6 +118,9 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
             with signals_held_back():
                 tasks.append(Started(task, _start(words, log), log))
         yield tasks
+    except (KeyboardInterrupt, Terminated) as error:
+        _end_in_order(tasks, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        raise
     finally:
         for started in tasks:
             child_process.kill_group(started.process)
@@ -139,7 +140,7 @@ def _start(command: Sequence[str], log: Path | None) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT if log else None,
             start_new_session=True,
-            preexec_fn=child_process.die_with_parent,
+            preexec_fn=functools.partial(child_process.die_with_parent, os.getpid()),
         )
 
 
@@ -157,10 +158,10 @@ def _wait(tasks: Sequence[Started]) -> None:
 
 def _end_in_order(tasks: Sequence[Started], signal_number: signal.Signals) -> None:
     """Tells the leader, which may have something to keep, and waits for it; the others have nothing."""
-    leader = next(started for started in tasks if started.log is None)
-    with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-        leader.process.send_signal(signal_number)
-        leader.process.wait(_GRACE_SECONDS)
+    for leader in (started for started in tasks if started.log is None):  # it may not have been started yet
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
+            leader.process.send_signal(signal_number)
+            leader.process.wait(_GRACE_SECONDS)
 
 
 def _tell_failures(tasks: Sequence[Started]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 # What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow. What
 # tests make up does not belong into the summary of a job that runs them.
 USER_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+
+# How long an example takes is not asserted: whoever shares the machine may hold it up.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+# Whoever starts the tests in the background may have them ignore Ctrl-C, and all that they start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test here uses a GPU unless it says so, and whoever imports TensorFlow first must have said that.
 process_environment.prepare(device="cpu", visible_gpus=None)

@@ -359,13 +359,13 @@ def test_signals_end_it_in_order(repository: Repository, tmp_path: Path, signal_
         text=True,
     )
     path = tmp_path / "out" / "base" / "results.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not path.exists() or path.read_bytes().count(b"\n") < 1:
         assert time.monotonic() < deadline and comparison.poll() is None
         time.sleep(0.05)
     assert repository.worktrees == 2
     comparison.send_signal(signal_number)
-    _, said = comparison.communicate(timeout=60)
+    _, said = comparison.communicate(timeout=120)
     assert comparison.returncode == status and "What was run is in" in said
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
     assert len(load(path).records) >= 1 and not load(path).problems

@@ -58,7 +58,7 @@ def test_the_cpus_kernels_are_those_that_were_asked_for(run_bench: Callable[...,
 
 
 _COUNT_THREADS = """
-import collections, os, sys
+import contextlib, os, sys, time
 from benchmarks import config, flags, process_environment
 chosen = config.resolve(flags.parse(sys.argv[1:], flags.RUN_FLAGS).values, lambda: 0)
 process_environment.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
@@ -70,7 +70,16 @@ with tf.Graph().as_default():
     product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
     with tf.compat.v1.Session(config=run_graph.session_config(chosen)) as session:
         session.run(product)
-names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+def names_of_threads():
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended
+            names.append(open(f"/proc/self/task/{task}/comm").read().strip())
+    return sorted(names)
+before, names = [], names_of_threads()
+while before != names:  # a thread gives itself its name
+    time.sleep(0.5)
+    before, names = names, names_of_threads()
 print(names.count("tf_Compute"), len(names))
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -108,14 +109,15 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, late: bool) -> None:
             step.initialize(session)
             loop = step.together
             fetches = [loop.observed["input_wait_seconds"], loop.operation]
-            waits = [session.run(fetches)[0] for _ in range(4)]
+            waits = [session.run(fetches)[0] for _ in range(7)]
             everything = tf.compat.v1.RunMetadata()
             with_graphs = tf.compat.v1.RunOptions(output_partition_graphs=True)
             session.run(fetches, options=with_graphs, run_metadata=everything)
     ran = {node.op for partition in everything.partition_graphs for node in partition.node}
     assert not pipelined or "Square" in ran, "what the end of computing is waited for by must not be optimised away"
     if late:
-        assert min(waits[1:]) > 0.6 * ARRIVES_LATE_SECONDS and max(waits) < 3 * ARRIVES_LATE_SECONDS
+        usual = statistics.median(waits[1:])  # a machine that others use may hold up one of them
+        assert 0.6 * ARRIVES_LATE_SECONDS < usual < 3 * ARRIVES_LATE_SECONDS
     else:
         assert min(waits) < 0.1 * ARRIVES_LATE_SECONDS
 

@@ -32,7 +32,7 @@ REFUSED, SILENT, BUSY = Answer(Sign.REFUSED), Answer(Sign.SILENT), Answer(Sign.B
 ALIVE, RESTARTED = Answer(Sign.ALIVE, b"one"), Answer(Sign.ALIVE, b"two")
 QUICK = Limits(interval_seconds=0.001, timeout_seconds=1.0, refused=3, unanswered=4)
 # No test waits so long, unless it fails.
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Script:
@@ -297,7 +297,7 @@ def test_a_real_process_is_alive_then_stopped_then_gone(start: Start, capfd: pyt
 def test_a_busy_process_is_not_a_stopped_one(start: Start) -> None:
     process, address = start(STANDIN, "busy")
     probe = GrpcProbe()
-    assert probe(address, 2.0) == BUSY
+    assert probe(address, 10.0) == BUSY
     stop(process)
     assert probe(address, 1.0).sign is Sign.SILENT
 

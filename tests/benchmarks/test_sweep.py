@@ -75,9 +75,16 @@ def _what(record: object) -> tuple:
 
 
 def test_a_sweep_goes_on_whatever_happens_to_a_run(
-    tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = _plan(tmp_path, program, "--batch_size=1,2,3,4,5,6,7,8", "--round_timeout_seconds=3")
+    run = child_process.run
+
+    def run_longer(command: child_process.Command, timeout_seconds: float) -> list[child_process.Ended]:
+        hangs = "--batch_size=5" in command.words  # the others may be slow
+        return run(command, timeout_seconds=timeout_seconds if hangs else 120.0)
+
+    monkeypatch.setattr(child_process, "run", run_longer)
     assert sweep_job.run(plan, []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     statuses = {batch: str(record.status) for batch, record in by_batch.items()}
@@ -141,12 +148,16 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     )
 
 
-def _wait_for_records(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "out" / "results.jsonl"
-    deadline = time.monotonic() + 60
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
+def _wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def _wait_for_records(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "out" / "results.jsonl"
+    _wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
 
 
 def _no_child_is_left(program: list[str]) -> bool:
@@ -157,9 +168,10 @@ def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(tmp_path: Path,
     arguments = ("--num_gpus=1,2", "--repeats=2", "--staged_vars=true,false")
     whole = tmp_path / "whole"
     whole.mkdir()
-    assert _start(whole, program, *arguments).wait(60) == 0
+    assert _start(whole, program, *arguments).wait(120) == 0
     killed = _start(tmp_path, program, *arguments)
     _wait_for_records(tmp_path, 3)
+    _wait_until(lambda: list((tmp_path / "out" / "logs").glob("*-0004.log")))
     time.sleep(0.3)  # in the middle of the next
     killed.kill()
     killed.wait()
@@ -168,10 +180,10 @@ def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(tmp_path: Path,
     before = len(_records(tmp_path))
     assert 3 <= before < 8
     resumed = _start(tmp_path, program, *arguments, "--resume")
-    assert resumed.wait(60) == 0
+    assert resumed.wait(120) == 0
     assert list(map(_what, _records(tmp_path))) == list(map(_what, _records(whole)))
     again = _start(tmp_path, program, *arguments, "--resume")
-    assert again.wait(60) == 0
+    assert again.wait(120) == 0
     assert len(_records(tmp_path)) == 8, "nothing was missing"
 
 
@@ -180,7 +192,7 @@ def test_signals_end_a_sweep_in_order(tmp_path: Path, program: list[str], signal
     sweep = _start(tmp_path, program, "--batch_size=1,8,9,10")
     _wait_for_records(tmp_path, 1)
     sweep.send_signal(signal_number)
-    assert sweep.wait(60) == status
+    assert sweep.wait(120) == status
     assert _no_child_is_left(program)
     assert all(record.status is Status.OK for record in _records(tmp_path))
 

@@ -18,7 +18,7 @@ from benchmarks.turns import Turns
 from results.store import load
 from tests.conftest import ROOT, USER_ENVIRONMENT
 
-_JOIN_SECONDS = 20.0
+_JOIN_SECONDS = 60.0
 
 
 def config_of(*words: str) -> Config:
@@ -211,17 +211,17 @@ def test_a_run_waits_for_its_turns_however_long_they_take(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     first, second = turns.pair()
-    process = start(second, "--num_batches=20", "--step_timeout_seconds=3")
+    process = start(second, "--num_batches=20", "--step_timeout_seconds=10")
     peer = Turns(first.socket, begins=True)
     peer.begin(20, 0.1)
     for step in range(20):
-        time.sleep(5 if step == 3 else 0)  # longer than a step of the run may take
+        time.sleep(12 if step == 3 else 0)  # longer than a step of the run may take
         peer.after_step()
     peer.finish()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     (record,) = load(tmp_path / "out" / "results.jsonl").records
-    assert len(record.measurement.step_seconds) == 20 and max(record.measurement.step_seconds) < 3
+    assert len(record.measurement.step_seconds) == 20 and max(record.measurement.step_seconds) < 10
     assert record.environment["steps_per_turn"] == peer.steps_per_turn in (1, 2) and record.in_turn
     assert not record.measurement.telemetry, "the energy and the time of two runs are not those of one"
 
@@ -232,7 +232,7 @@ def test_a_run_whose_other_side_is_gone_measures_alone(
     first, second = turns.pair()
     process = start(second, "--num_batches=5")
     first.socket.close()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     (line,) = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
     assert "steps_per_turn" not in json.loads(line)["environment"]

@@ -32,7 +32,7 @@ class Tasks:
         """Returns what a task has printed until now."""
         return self.outputs[task].read_text(errors="replace")
 
-    def wait_for(self, task: str, text: str, seconds: float = 90.0) -> None:
+    def wait_for(self, task: str, text: str, seconds: float = 300.0) -> None:
         """Waits until a task has printed something."""
         deadline = time.monotonic() + seconds
         while text not in self.text(task):
@@ -113,7 +113,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     for process in started:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(120)
 
 
 def _free_addresses(count: int) -> list[str]:

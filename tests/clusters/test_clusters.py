@@ -26,7 +26,7 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     """Notes of 2017 on two hosts; here both are 127.0.0.1, and the model is small."""
     flags = (*SMALL, "--local_parameter_device=cpu", "--variable_update=distributed_replicated")
     tasks = start_cluster(*flags, "--num_gpus=2", ps=2, workers=2)
-    assert set(tasks.statuses(120).values()) == {0}
+    assert set(tasks.statuses(300).values()) == {0}
     (record,) = records()
     assert record["status"] == "ok"
     assert record["measurement"]["images_per_step"] == 2 * 2 * 2
@@ -91,7 +91,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
     tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, pause_seconds=2)
-    assert set(tasks.statuses(120).values()) == {0}
+    assert set(tasks.statuses(300).values()) == {0}
     assert "Waiting for" in tasks.text("worker 1")
     assert all("images/sec in 30 steps" in tasks.text(f"worker {i}") or i == 0 for i in (0, 1))
     (record,) = records()
@@ -202,10 +202,10 @@ def test_a_server_for_any_client(tmp_path: Path) -> None:
             f"    with tf.compat.v1.Session('grpc://127.0.0.1:{port}', config=config) as session:\n"
             "        print(session.run(tf.constant(2.0) + tf.constant(3.0)))\n"
         )
-        said = subprocess.run([sys.executable, "-c", client], capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run([sys.executable, "-c", client], capture_output=True, text=True, timeout=300, check=True)
         assert said.stdout.split()[-1] == "5.0"
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode == 143
         assert "docs/clusters.md" in errors
     finally:
@@ -215,8 +215,8 @@ def test_a_server_for_any_client(tmp_path: Path) -> None:
 
 
 def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
-    tasks = start_cluster(*SMALL, "--start_timeout_seconds=8", order=("worker 0", "ps 0"))
-    assert set(tasks.statuses(60).values()) == {6}
+    tasks = start_cluster(*SMALL, "--start_timeout_seconds=5", order=("worker 0", "ps 0"))
+    assert set(tasks.statuses(300).values()) == {6}
     for task in tasks.processes:
         assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
 
@@ -236,7 +236,7 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     tasks = start_cluster(
         *SMALL, "--variable_update=collective_all_reduce", ps=0, per_task={"worker 1": ("--batch_size=3",)}
     )
-    assert set(tasks.statuses(60).values()) == {2}
+    assert set(tasks.statuses(300).values()) == {2}
     for task in tasks.processes:
         assert "worker 1 and worker 0 differ in batch_per_device: 3 at the one, 2 at the other" in tasks.text(task)
 
@@ -277,7 +277,7 @@ def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> 
         if line.startswith("3\timages/sec"):
             break
     process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=90)
+    text, _ = process.communicate(timeout=300)
     assert process.returncode == 130, text
     (record,) = records()
     assert record["status"] == "interrupted"

@@ -22,7 +22,7 @@ from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
 
 RunBench = Callable[..., Finished]
 CPU = ("--device=cpu", "--num_gpus=1")
-SECONDS = 90.0
+SECONDS = 300.0
 PROLOGUE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -45,8 +45,9 @@ first, second = Task("worker", 0), Task("worker", 1)
 MEASURE = (
     CLIENT
     + """
-link = cluster_doctor.measure(server.target, first, first, second)
-print(json.dumps([link.round_trip_seconds, link.there_bytes_per_second, link.back_bytes_per_second]))
+links = [cluster_doctor.measure(server.target, first, first, second) for _ in range(3)]
+found = [(link.round_trip_seconds, link.there_bytes_per_second, link.back_bytes_per_second) for link in links]
+print(json.dumps(found))
 """
 )
 # What crosses when worker 0's tensor is carried to worker 1 once, then worker 1's to worker 0 twice.
@@ -206,9 +207,10 @@ def test_the_whole_tensor_crosses_in_the_named_direction_and_every_hop_is_taken(
 
 
 def test_a_round_trip_is_twice_the_delay() -> None:
-    (round_trip_seconds, *bytes_per_second), _ = _through_proxies(MEASURE, delay_seconds=0.02)
-    assert 0.04 <= round_trip_seconds < 0.055
-    assert min(bytes_per_second) > 0.01e9
+    links, _ = _through_proxies(MEASURE, delay_seconds=0.02)
+    round_trips, there, back = zip(*links, strict=True)
+    assert 0.04 <= min(round_trips) < 0.055, "a busy machine only makes it longer"
+    assert min(max(there), max(back)) > 0.01e9
 
 
 class _Clock:
@@ -249,6 +251,15 @@ def test_a_slow_link_is_not_measured_for_long() -> None:
     assert clock.calls == 1
     assert cluster_doctor.typical_seconds(clock.takes(0.3, 0.3, 0.2, 0.1), clock) == pytest.approx(0.2)
     assert clock.calls == 5
+    assert cluster_doctor.typical_seconds(clock.takes(0.9, 0.8), clock) == pytest.approx(0.8)
+    assert clock.calls == 7
+
+
+def test_a_first_call_that_is_held_up_does_not_count() -> None:
+    from benchmarks import cluster_doctor
+
+    clock = _Clock()
+    assert cluster_doctor.typical_seconds(clock.takes(0.9, 0.01, 0.02, 0.02), clock) == pytest.approx(0.02)
 
 
 def test_noise_yields_numbers_all_the_same() -> None:

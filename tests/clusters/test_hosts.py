@@ -35,7 +35,7 @@ class Hosts:
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, timeout=20, capture_output=True)
+    subprocess.run(["ip", *words], check=True, timeout=60, capture_output=True)
 
 
 @pytest.fixture

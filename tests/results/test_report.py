@@ -119,6 +119,10 @@ def test_the_csv_header_is_what_readers_rely_on() -> None:
     assert len({column.name for column in COLUMNS}) == len(COLUMNS)
 
 
+# Whoever shares the machine may hold a browser up.
+BROWSER_MILLISECONDS = 180_000
+
+
 def _browser() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -131,7 +135,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        started = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=BROWSER_MILLISECONDS
+        )
         yield started
         started.close()
 
@@ -139,6 +145,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(params=[1280, 390])
 def page(browser: Any, written: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": request.param, "height": 900})
+    context.set_default_timeout(BROWSER_MILLISECONDS)
     opened = context.new_page()
     problems: list[str] = []
     opened.on("console", lambda message: problems.append(message.text))
@@ -197,6 +204,7 @@ def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: 
     report.write(records, ["many.jsonl"], tmp_path, against_table=None)
     assert (tmp_path / "report.html").stat().st_size < 1.5e6
     page = browser.new_page()
+    page.set_default_timeout(BROWSER_MILLISECONDS)
     page.goto(f"file://{tmp_path / 'report.html'}")
     assert page.locator("#table tbody tr").count() == 150
     page.click("#more")

@@ -139,7 +139,7 @@ def _mean(spec: str, workers: int, towers: int) -> tuple[list[list[np.ndarray]],
                 given.append([tf.Variable(tensor).read_value() for tensor in tensors])
         means, operations = AllReduce(all_reduce_spec.parse(spec), place).mean(given)
         session_config = devices.session_config("cpu", count)
-        session_config.operation_timeout_in_ms = 10_000
+        session_config.operation_timeout_in_ms = 120_000
         with tf.compat.v1.Session(config=session_config) as session:
             session.run(tf.compat.v1.global_variables_initializer())
             got, _ = session.run([means, operations])
