@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.ab_rounds import Pair
 from benchmarks.grid import Cell
-from benchmarks.sweep_display import what_is_run
+from benchmarks.sweep_display import in_few_words, what_is_run
 from gate.decision import Decision
 from gate.finding import Finding, Verdict
 from gate.rounds import rate, why_failed
@@ -48,6 +48,12 @@ class Configuration:
             return ""
         first = self.pairs[0]
         return first.base.reason if first.base.status is first.candidate.status is Status.SKIPPED else ""
+
+    @property
+    def what(self) -> str:
+        """Returns what is run, in few words: as the sides understand it, whose words may have flags of their own."""
+        last = (self.pairs[-1].base, self.pairs[-1].candidate) if self.pairs and self.pairs[-1].rates else ()
+        return " against ".join(dict.fromkeys(in_few_words(record.config) for record in last)) or what_is_run(self.cell)
 
     def take(self, pair: Pair) -> str:
         """Takes a pair of rounds, and returns where the configuration stands, in words."""

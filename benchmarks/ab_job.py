@@ -172,8 +172,7 @@ class _Comparison:
             for configuration in [each for each in self._configurations if not each.is_over]:
                 cell = configuration.cell
                 words = configuration.take(self._rounds.pair(cell, number, in_turn=self._takers.take_turns(cell)))
-                what = what_is_run(cell)
-                warn(f"round {number + 1} of at most {self._plan.max_rounds}, {what}: {words}")
+                warn(f"round {number + 1} of at most {self._plan.max_rounds}, {configuration.what}: {words}")
 
     def findings(self) -> finding.Findings:
         """Returns what was found."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 from benchmarks.display import warn
 from benchmarks.duration import in_words
@@ -36,10 +37,12 @@ def grid_lines(cells: Sequence[Cell], estimates: Sequence[float], repeats: int) 
 
 def what_is_run(cell: Cell) -> str:
     """Returns a cell in few words; as flags, if it cannot be."""
-    if cell.config is None:
-        return " ".join(cell.arguments)
-    config = cell.config
-    return f"{config.model}, {manager_of(config.to_dict())}, {config.num_devices} x {config.batch_per_device}"
+    return " ".join(cell.arguments) if cell.config is None else in_few_words(cell.config.to_dict())
+
+
+def in_few_words(config: Mapping[str, Any]) -> str:
+    """Returns a configuration in few words, as a record has it."""
+    return f"{config['model']}, {manager_of(config)}, {config['num_devices']} x {config['batch_per_device']}"
 
 
 class SweepDisplay:

@@ -48,6 +48,7 @@ rate *= 1 + float(words.get("noise", 0.002)) * random.Random(f"{words['side']} {
 record["derived"]["images_per_sec"] = rate
 record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": f"key of {model}"}
 record["config"]["model"] = model
+if "batch" in words: record["config"]["batch_per_device"] = int(words["batch"])
 record["environment"]["cpu_model"] = words.get("cpu", "a CPU")
 record["environment"]["tensorflow_version"] = words.get("tensorflow", "2.21.0")
 with store.open("a") as file:
@@ -123,6 +124,14 @@ def test_a_change_of_rate_gets_its_verdict(
     assert finding["base_rounds"] == finding["candidate_rounds"] >= 5
     assert finding["title"].startswith("trivial") and finding["config_key"] == "key of trivial"
     assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
+
+
+def test_progress_names_what_the_sides_ran_whose_words_have_flags_of_their_own(
+    ab: Callable[..., Compared], side: Callable[..., str]
+) -> None:
+    found = ab(side("base", batch=16), side("candidate", batch=8))
+    assert "1 x 16 against trivial" in found.stderr and "1 x 8: base 100" in found.stderr
+    assert "1 x 32" not in found.stderr
 
 
 def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
