@@ -91,11 +91,13 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
                 processes.append(_start(command))
         late = _run_to_the_end(processes, math.inf if timeout_seconds is None else begin + timeout_seconds)
         _end(late, signal.SIGUSR1, _STACKS_SECONDS)
-    except KeyboardInterrupt:
-        _end(processes, signal.SIGINT, _GRACE_SECONDS)
-        raise
-    except BaseException:
-        _end(processes, signal.SIGTERM, _GRACE_SECONDS)
+    except BaseException as error:
+        try:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            _end(processes, signal.SIGINT if interrupted else signal.SIGTERM, _GRACE_SECONDS)
+        finally:  # whenever somebody is impatient
+            for process in processes:
+                kill_group(process)
         raise
     without_memory, seconds = _out_of_memory_kills() > kills, time.monotonic() - begin
     return [

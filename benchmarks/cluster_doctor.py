@@ -136,9 +136,10 @@ def bandwidth(
 
 
 def typical_seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Returns the median of what some calls take. The first, which sets things up, counts only if calls are long.
+    """Returns the median of what calls take, without the first, which sets things up.
 
-    A second one tells a long call from a first that was held up, unless there is no time for it.
+    Of calls of more than 0.5 s it is the shorter of two, since one may have been held up; a first of more than 5 s
+    stands alone.
     """
 
     def once() -> float:

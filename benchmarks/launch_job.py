@@ -23,8 +23,10 @@ from benchmarks.stopping import signals_held_back
 _FENCED = Path(__file__).resolve().parent / "fenced.py"
 # What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
-# A leader that cannot listen to signals ends by itself after 15 s, and then writes its record.
-_GRACE_SECONDS = 45.0
+# A leader that cannot listen to signals ends by itself after 15 s, and then writes its record. Whoever has started us,
+# such as a sweep, waits for 30 s.
+_GRACE_SECONDS = 25.0
+_KILLED_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 
 
@@ -128,7 +130,7 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
                 started.process.stdin.close()
         for started in tasks:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.process.wait(_GRACE_SECONDS)
+                started.process.wait(_KILLED_SECONDS)
 
 
 def _start(command: Sequence[str], log: Path | None) -> subprocess.Popen[bytes]:

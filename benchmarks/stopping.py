@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 from benchmarks.display import warn
 from benchmarks.errors import ExitStatus, Terminated, raise_terminated
@@ -42,15 +43,24 @@ def signals_held_back() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which alone handles signals
         yield
         return
-    came: list[signal.Signals] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: list[int] = []
+    is_over = False
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     held = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in held:
-        signal.signal(number, lambda which, _: came.append(signal.Signals(which)))
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if is_over:  # and what was to put the handler back has been interrupted
+            held[number](number, frame)
+        else:
+            came.append(number)
+
     try:
+        for number in held:
+            signal.signal(number, hold)
         yield
     finally:
+        is_over = True
         for number, handler in held.items():
             signal.signal(number, handler)
-        for number in came[:1]:
+        for number in came:  # the first that raises ends this
             signal.raise_signal(number)

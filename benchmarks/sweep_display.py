@@ -42,7 +42,8 @@ def what_is_run(cell: Cell) -> str:
 
 def in_few_words(config: Mapping[str, Any]) -> str:
     """Returns a configuration in few words, as a record has it."""
-    return f"{config['model']}, {manager_of(config)}, {config['num_devices']} x {config['batch_per_device']}"
+    devices, batch = config.get("num_devices"), config.get("batch_per_device")
+    return f"{config.get('model')}, {manager_of(config)}, {devices} x {batch}"
 
 
 class SweepDisplay:

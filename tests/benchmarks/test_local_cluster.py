@@ -361,7 +361,7 @@ count = 0
 def interrupt():
     global count
     count += 1
-    while count == {count} > len(os.listdir({pids!r})) + 1:
+    while count == {count} > len(os.listdir({pids!r})):
         time.sleep(0.01)
     if count == {count}:
         os.kill(os.getpid(), signal.{how})

@@ -1,0 +1,61 @@
+"""Signals that come while they are held back."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks import stopping
+from benchmarks.errors import Terminated, raise_terminated
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Puts back what was there before."""
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGTERM, raise_terminated)
+    yield
+    for number, handler in before:
+        signal.signal(number, handler)
+
+
+def test_a_signal_is_raised_when_all_is_done() -> None:
+    done = []
+    with pytest.raises(Terminated), stopping.signals_held_back():
+        signal.raise_signal(signal.SIGTERM)
+        done.append("the rest")
+    assert done and signal.getsignal(signal.SIGTERM) is raise_terminated
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with stopping.signals_held_back():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=["Ctrl-C", "SIGTERM"]
+)
+@pytest.mark.parametrize("before_call", [1, 2, 3, 4], ids=["first held", "second held", "first back", "second back"])
+def test_it_comes_through_whenever_it_comes_and_so_does_the_next(
+    monkeypatch: pytest.MonkeyPatch, before_call: int, number: signal.Signals, raised: type[BaseException]
+) -> None:
+    calls, set_handler = itertools.count(1), signal.signal
+
+    def interrupted(*arguments: Any) -> Any:
+        if next(calls) == before_call:
+            signal.raise_signal(number)
+        return set_handler(*arguments)
+
+    with monkeypatch.context() as patched, pytest.raises(raised):
+        patched.setattr(signal, "signal", interrupted)
+        with stopping.signals_held_back():
+            pass
+    for each, expected in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)):
+        with pytest.raises(expected):
+            signal.raise_signal(each)
