@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.display import warn
-from benchmarks.errors import Terminated
 from benchmarks.stopping import signals_held_back
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
@@ -136,19 +135,15 @@ def _run_to_the_end(processes: Sequence[subprocess.Popen[bytes]], until: float) 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
     """Sends a signal, waits, and kills what is left. A signal cuts the waiting short, and is raised in the end."""
-    impatient: BaseException | None = None
     try:
         for process in processes:
             process.send_signal(number)
         _wait(processes, grace_seconds)
-    except (KeyboardInterrupt, Terminated) as error:
-        impatient = error
-    for process in processes:
-        kill_group(process)
-    for process in _wait(processes, _GRACE_SECONDS):
-        warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
-    if impatient:
-        raise impatient
+    finally:
+        for process in processes:
+            kill_group(process)
+        for process in _wait(processes, _GRACE_SECONDS):
+            warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[subprocess.Popen[bytes]]:

@@ -150,9 +150,10 @@ def typical_seconds(run: Callable[[], object], clock: Callable[[], float]) -> fl
     first = once()
     if first > _TOO_LONG_SECONDS:
         return first
-    taken = [once()]
-    if min(first, *taken) > _ENOUGH_SECONDS:
-        return min(first, *taken)
+    second = once()
+    if min(first, second) > _ENOUGH_SECONDS:
+        return min(first, second)
+    taken = [second]
     while len(taken) < _FEWEST_REPETITIONS or len(taken) < _MOST_REPETITIONS and sum(taken) < _ENOUGH_SECONDS:
         taken.append(once())
     return statistics.median(taken)
