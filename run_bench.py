@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import importlib.util
-import os
 import signal
 import sys
-import traceback
 from pathlib import Path
 
 PACKAGES = ("benchmarks", "gate", "models", "results", "variable_mgr")
@@ -21,24 +19,9 @@ def main() -> int:
         return 2
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep asks a run that takes too long where it stands
-    from benchmarks.command_line import dispatch
-    from benchmarks.errors import BenchError, ExitStatus, Terminated
+    from benchmarks import command_line
 
-    try:
-        return dispatch(sys.argv[1:])
-    except BenchError as error:
-        print(f"run_bench: {error}", file=sys.stderr)
-        return error.exit_status
-    except KeyboardInterrupt:
-        return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
-    except BrokenPipeError:  # the reader of stdout went away
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return ExitStatus.RUN_FAILED
-    except Exception:
-        traceback.print_exc()
-        return ExitStatus.RUN_FAILED  # Python's own status would be 1, which says that the gate has found something
+    return command_line.main(sys.argv[1:])
 
 
 def foreign_package() -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +42,7 @@ from benchmarks import (
     sweep_job,
     verify_job,
 )
-from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
 from variable_mgr import catalog
 
 _VERBS = {
@@ -88,6 +90,29 @@ _FLAGS = {
 }
 _ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Does what the arguments ask for and returns the exit status; an error that is understood is one line on stderr.
+
+    Args:
+        arguments: the command line without the program's name.
+    """
+    try:
+        return dispatch(arguments)
+    except BenchError as error:
+        print(f"run_bench: {error}", file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return ExitStatus.INTERRUPTED
+    except Terminated:
+        return ExitStatus.TERMINATED
+    except BrokenPipeError:  # the reader of stdout has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitStatus.RUN_FAILED
+    except Exception:
+        traceback.print_exc()
+        return ExitStatus.RUN_FAILED  # Python's own status would be 1, which says that the gate has found something
 
 
 def dispatch(arguments: Sequence[str]) -> ExitStatus:

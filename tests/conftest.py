@@ -1,17 +1,22 @@
-"""Fixtures for all tests. TensorFlow is imported once, quietly, and only by tests that need it."""
+"""Fixtures and rules for all tests. TensorFlow is imported once, quietly, and only by tests that need it."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
+import importlib.abc
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -19,40 +24,107 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished  # noqa: E402
+from tests.support.limits import ALLOWED_SKIPS, LONG_TESTS, MOST_SECONDS  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.run_log import RunLog
 
-# What run_bench meets in a process of its own: the environment before this process was prepared for TensorFlow. What
-# tests make up does not belong into the summary of a job that runs them.
-USER_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
-
-# How long an example takes is not asserted: whoever shares the machine may hold it up.
+# How long an example takes is not asserted, because other processes may use the same cores.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
-# Whoever starts the tests in the background may have them ignore Ctrl-C, and all that they start would inherit that.
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and their child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test here uses a GPU unless it says so, and whoever imports TensorFlow first must have said that.
+# No test uses a GPU unless it is marked so, and this has to be set before TensorFlow is imported.
 process_environment.prepare(device="cpu", visible_gpus=None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    """How a command ended."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--no-tensorflow", action="store_true", help="skip every test that would import TensorFlow in this process"
+    )
 
-    status: int
-    stdout: str
-    stderr: str
+
+class _SkipTensorFlow(importlib.abc.MetaPathFinder):
+    """Turns an import of TensorFlow or Keras into a skipped test or, while tests are collected, a skipped module."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name in ("tensorflow", "keras"):
+            pytest.skip("needs TensorFlow", allow_module_level=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--no-tensorflow"):
+        sys.meta_path.insert(0, _SkipTensorFlow())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what starts processes: these tests run one after the other, on one worker, since several need all cores."""
+    for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "processes"):
+            item.add_marker("process")
+        if item.get_closest_marker("process") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("processes"))
+        if item.get_closest_marker("slow") or item.get_closest_marker("seldom"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fails a default test that is long, in CI, unless `LONG_TESTS` gives a reason."""
+    begin, others = time.monotonic(), _cpu_seconds_of_others()
+    yield
+    seconds = time.monotonic() - begin
+    # What the test would take alone: other processes, and other guests of the host, may have used the cores.
+    seconds -= min(seconds, max(0.0, _cpu_seconds_of_others() - others) / (os.cpu_count() or 1))
+    is_default = not any(item.get_closest_marker(name) for name in ("slow", "seldom", "gpu"))
+    if "CI" in os.environ and is_default and seconds > MOST_SECONDS and item.nodeid.split("[")[0] not in LONG_TESTS:
+        pytest.fail(
+            f"It took {seconds:.1f} s; a default test may take {MOST_SECONDS:g} s. Make it shorter, mark it slow, or "
+            "add it to LONG_TESTS in tests/support/limits.py with the reason.",
+            pytrace=False,
+        )
+
+
+def _cpu_seconds_of_others() -> float:
+    """Returns the CPU time used on this machine, in all, by what is not part of this process."""
+    times = psutil.cpu_times()
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - sum(u.ru_utime + u.ru_stime for u in usages)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Fails a skipped test, in CI, whose reason is not in `ALLOWED_SKIPS`."""
+    report = yield
+    if report.skipped and "CI" in os.environ and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}: CI may not skip a test for this. Allowed: {', '.join(ALLOWED_SKIPS)}"
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory() -> Iterator[None]:
+    """Keeps what is measured once per machine, such as its matrix-product peak, out of the user's cache."""
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", directory)
+        patch.setitem(USER_ENVIRONMENT, "XDG_CACHE_HOME", directory)
+        yield
 
 
 @pytest.fixture
-def run_bench(tmp_path: Path) -> Callable[..., Finished]:
-    """Runs run_bench.py as a user would, in an empty directory, as a process of its own."""
+def run_process(tmp_path: Path) -> Callable[..., Finished]:
+    """Runs run_bench.py as a user would, as a process of its own, in an empty directory.
+
+    Keyword arguments are environment variables. Use it where the process is the subject, and `run_bench` elsewhere.
+    """
 
     def run(*arguments: str, **variables: str) -> Finished:
         done = subprocess.run(
-            [sys.executable, str(ROOT / "run_bench.py"), *arguments],
+            [*RUN_BENCH, *arguments],
             cwd=tmp_path,
             env={**USER_ENVIRONMENT, **variables},
             capture_output=True,
@@ -65,8 +137,46 @@ def run_bench(tmp_path: Path) -> Callable[..., Finished]:
 
 
 @pytest.fixture
+def run_bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Finished]:
+    """Runs a command line in this process, in an empty directory: TensorFlow need not be imported again.
+
+    Keyword arguments are environment variables. Signals and stdout's file descriptor behave as in a process, but
+    TensorFlow was imported before, so what is set for its import (GPUs, oneDNN, log level) needs `run_process`.
+    """
+    from benchmarks import command_line
+
+    def prepare(*, device: str, onednn: str | None = None, gpu_threads: object = None, **_: Any) -> None:
+        assert (device, onednn, gpu_threads) == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
+
+    def run(*arguments: str, **variables: str) -> Finished:
+        capfd.readouterr()
+        with monkeypatch.context() as patch, _signal_handlers_restored():
+            patch.chdir(tmp_path)
+            patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            patch.setattr(process_environment, "prepare", prepare)
+            status = command_line.main(list(arguments))
+        return Finished(int(status), *capfd.readouterr())
+
+    return run
+
+
+@contextlib.contextmanager
+def _signal_handlers_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.fixture
 def train_here() -> Callable[..., RunLog]:
-    """Takes a run's steps in this process, given its flags: the start of a process takes longer than they do."""
+    """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
     from benchmarks import config, execution, flags
     from benchmarks.display import JsonDisplay
     from benchmarks.run_log import RunLog
@@ -82,8 +192,10 @@ def train_here() -> Callable[..., RunLog]:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
-    """Reads the records that run_bench has left in its default output directory."""
+def records(tmp_path: Path) -> Callable[[], Sequence[dict[str, Any]]]:
+    """Reads the records that `run_bench` or `run_process` has left in its default output directory."""
+    import json
+
     return lambda: [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import devices, hardware, nvml, process_environment
 from benchmarks.errors import UsageError
-from tests.conftest import Finished
+from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,11 +49,11 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
     assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
 
 
-def test_the_cpus_kernels_are_those_that_were_asked_for(run_bench: Callable[..., Finished]) -> None:
+def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..., Finished]) -> None:
     """oneDNN's convolutions take images by channel, and TensorFlow's own do not."""
     flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
-    assert run_bench(*flags, "--onednn=off").status == 2
-    done = run_bench(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0")
+    assert run_process(*flags, "--onednn=off").status == 2
+    done = run_process(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0")
     assert done.status == 0, done.stderr
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.display import JsonDisplay, TerminalProgress, TextDisplay, step_line, total_line
 from benchmarks.measuring import Phase
-from tests.results.test_record import make_record
+from tests.support.records import make_record
 
 
 def test_lines_are_the_peers_to_the_byte() -> None:

@@ -18,7 +18,7 @@ from benchmarks.errors import ExitStatus
 from benchmarks.gpu_quietness import GpuState
 from benchmarks.machine_state import Process, Sources, list_processes
 from benchmarks.observation import UNSEEN, Observation
-from tests.conftest import Finished
+from tests.support.commands import Finished
 
 CORES = 4
 SECONDS = 2.0

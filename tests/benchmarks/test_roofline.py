@@ -16,8 +16,8 @@ from results.columns import row
 from results.headline import COLUMNS
 from results.measurement import Derived
 from results.summary import summarize
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 PEAK = Peak(flops_per_sec=100e9, bytes_per_sec=10e9)
 

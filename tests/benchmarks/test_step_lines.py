@@ -8,7 +8,7 @@ import pytest
 from benchmarks.step_lines import step_lines
 from results.measurement import Measurement, derive
 from results.record import Record
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 
 def _lines(record: Record, measurement: Measurement, config: dict[str, Any], *, compiled: bool = False) -> list[str]:

@@ -20,8 +20,8 @@ from benchmarks.run_log import RunLog
 from benchmarks.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
 from benchmarks.worker_reports import WorkerReport, together
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
-from tests.conftest import Finished
-from tests.results.test_record import make_record
+from tests.support.commands import Finished
+from tests.support.records import make_record
 
 HEAT = pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
 CAP = pynvml.nvmlClocksThrottleReasonSwPowerCap

@@ -17,7 +17,7 @@ import yaml
 
 from benchmarks import ab_flags, baseline_flags, flags, grid
 from benchmarks.grid import Cell
-from tests.conftest import Finished
+from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 GATE = ROOT / "deploy" / "gate"

@@ -13,7 +13,7 @@ from gate.finding import Finding, Findings, Verdict
 from gate.likeness import UnlikeError
 from gate.sessions import sessions
 from results.record import Record, Status
-from tests.results.conftest import fake_input, fake_reduction, fake_run
+from tests.support.records import fake_input, fake_reduction, fake_run
 
 MACHINE = {"cpu_model": "EPYC", "cpu_cores_usable": 8, "memory_gib": 32, "gpus": []}
 

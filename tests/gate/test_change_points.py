@@ -13,7 +13,7 @@ import pytest
 from gate.change_points import change_points
 from gate.history_view import History, as_json, as_text, draw, histories
 from results.record import Record, Status
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 NOISE = 0.02
 SERIES = 300

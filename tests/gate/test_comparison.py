@@ -13,8 +13,8 @@ import pytest
 from gate.comparison import UnlikeError, compare
 from gate.finding import Finding, Findings, Verdict
 from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
-from tests.conftest import ROOT
-from tests.results.conftest import fake_input, fake_reduction, fake_run
+from tests.support.commands import ROOT
+from tests.support.records import fake_input, fake_reduction, fake_run
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

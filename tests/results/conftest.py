@@ -1,130 +1,14 @@
-"""Records that no run has made."""
+"""Fixtures of the tests of records and reports."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-
 import pytest
 
-from results import record
-from results.measurement import Measurement, derive
-from results.record import Kind, Record, Status
-
-MakeRun = Callable[..., Record]
-
-
-def fake_run(
-    *,
-    step_seconds: float | list[float] = 0.1,
-    status: Status = Status.OK,
-    reason: str = "",
-    hardware: str = "a machine",
-    sent: int = 0,
-    warnings: tuple[str, ...] = (),
-    **config: object,
-) -> Record:
-    """A run with 20 equal steps, or those given."""
-    chosen = {
-        "model": "resnet50",
-        "device": "gpu",
-        "num_devices": 1,
-        "batch_per_device": 32,
-        "variable_update": "replicated",
-        "shared_on": "gpu",
-        "modifiers": {"all_reduce_spec": "psgpu"},
-        "data_name": "synthetic",
-        "precision": "fp32",
-        "forward_only": False,
-        "output_dir": "out",
-    } | config
-    seconds = step_seconds if isinstance(step_seconds, list) else [step_seconds] * 20
-    measurement = Measurement(
-        images_per_step=chosen["num_devices"] * chosen["batch_per_device"],
-        startup_seconds=3.0,
-        first_step_seconds=1.0,
-        warmup_step_seconds=[0.2, 0.15],
-        step_seconds=seconds if status is Status.OK else [],
-        losses=[6.0] * len(seconds),
-    )
-    command = [f"--{name}={value}" for name, value in chosen.items() if isinstance(value, str | int)]
-    return Record(
-        identity=record.identify(
-            command=command,
-            suite_commit="abc",
-            config={name: value for name, value in chosen.items() if name != "output_dir"},
-            hardware={"cpu": hardware},
-            software={"tensorflow": "2.21.0"},
-        ),
-        config=chosen,
-        config_aside=["output_dir"],
-        environment={"cpu": hardware, "tensorflow_version": "2.21.0", "variables": {"TF_X": "<b>1</b>"}},
-        model={"gflop_per_image": 7.7},
-        placement={"sent_per_step": {"gradient_bytes": sent, "total_bytes": sent}},
-        measurement=measurement,
-        derived=derive(measurement, chosen["num_devices"]),
-        status=status,
-        reason=reason,
-        warnings=warnings,
-    )
-
-
-def fake_reduction(spec: str, size_bytes: int, seconds: float) -> Record:
-    """An all-reduce of one tensor on two devices."""
-    run = fake_run(num_devices=2)
-    measurement = Measurement(
-        images_per_step=None, step_seconds=[seconds] * 5, message_bytes=size_bytes, largest_error=1e-8
-    )
-    return dataclasses.replace(
-        run,
-        kind=Kind.ALL_REDUCE,
-        config={"message": f"{size_bytes // 1024}K", "modifiers": {"all_reduce_spec": spec}, "num_devices": 2},
-        measurement=measurement,
-        derived=derive(measurement, 2),
-    )
-
-
-def fake_input() -> Record:
-    """The stages of the input of a made-up data set."""
-    run = fake_run(data_name="imagenet", data_set="TFDS <records>, 4 files")
-    measurement = Measurement(
-        images_per_step=32,
-        step_seconds=[0.04] * 20,
-        input_stages={"read": 5000.0, "decode": 1000.0, "copy": 800.0},
-        bare_decode_images_per_sec=1000.0,
-    )
-    return dataclasses.replace(run, kind=Kind.INPUT, measurement=measurement, derived=derive(measurement, 1))
+from results.record import Record
+from tests.support import records
 
 
 @pytest.fixture(scope="session")
 def everything() -> list[Record]:
-    """Records with something for every view: scaling, batches, managers, real data, failures, reductions."""
-    records = []
-    for model, seconds in (("resnet50", 0.1), ("vgg16", 0.3)):
-        for devices in (1, 2, 4):
-            for manager, cost in (("independent", 0.0), ("replicated", 0.01), ("parameter_server", 0.3)):
-                slower = seconds * (1 + cost * (devices - 1))
-                for repeat in range(3):
-                    steps = [slower * (1 + 0.01 * ((step + repeat) % 5)) for step in range(20)]
-                    records.append(
-                        fake_run(
-                            model=model,
-                            num_devices=devices,
-                            variable_update=manager,
-                            step_seconds=steps,
-                            sent=int(cost * 1e9) * (devices - 1),
-                        )
-                    )
-    records += [fake_run(batch_per_device=batch, step_seconds=0.02 + 0.002 * batch) for batch in (8, 16, 64)]
-    records.append(fake_run(data_name="imagenet", step_seconds=0.125, num_devices=2))
-    records.append(fake_run(precision="fp16", step_seconds=0.12))
-    records.append(fake_run(model="inception3", status=Status.OUT_OF_MEMORY, reason="Out of memory: <script>alert(1)"))
-    records += [fake_run(model="trivial"), fake_run(model="trivial", status=Status.CRASH, reason="Ended by a | b.")]
-    records.append(fake_run(model="alexnet", status=Status.SKIPPED, reason="asks for 8 GPUs"))
-    records += [
-        fake_reduction(spec, 2**n, 1e-4 + 2**n / speed)
-        for spec, speed in (("psgpu", 5e9), ("xring", 3e9))
-        for n in range(10, 24)
-    ]
-    records.append(fake_input())
-    return records
+    """Records with something for every view: see `tests.support.records.everything`."""
+    return records.everything()

@@ -10,7 +10,7 @@ from results.measurement import derive
 from results.record import Record, Status
 from results.store import Store
 from results.synthetic import synthetic_ratio
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 
 def test_a_stage_costs_what_it_adds() -> None:

@@ -8,31 +8,7 @@ import pytest
 from results import columns, record
 from results.measurement import Measurement, derive
 from results.record import Record, Status
-
-
-def make_record(**changes: object) -> Record:
-    measurement = Measurement(
-        images_per_step=16,
-        startup_seconds=2.0,
-        first_step_seconds=1.0,
-        warmup_step_seconds=[0.3],
-        step_seconds=[0.1] * 6,
-        losses=[6.0, 5.5, 5.0, 4.5, 4.0, 3.5],
-        warmup_losses=[7.0, 6.5],
-    )
-    fields = {
-        "identity": record.identify(
-            command=["--model=trivial"], suite_commit=None, config={"a": 1}, hardware={"b": 2}, software={}
-        ),
-        "config": {"model": "trivial", "num_devices": 2, "batch_per_device": 8},
-        "environment": {"tensorflow_version": "2.21.0"},
-        "model": {"gflop_per_image": 0.0085},
-        "placement": {},
-        "measurement": measurement,
-        "derived": derive(measurement, 2),
-        "status": Status.OK,
-    }
-    return Record(**{**fields, **changes})
+from tests.support.records import make_record
 
 
 def test_derived_numbers_by_hand() -> None:

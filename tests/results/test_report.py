@@ -17,7 +17,7 @@ from results.columns import COLUMNS
 from results.figures import model_and_batch
 from results.record import Record, Status
 from results.summary import summarize
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 
 @pytest.fixture(scope="module")

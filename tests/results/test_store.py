@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from results.store import Store, StoreError, load
-from tests.results.test_record import make_record
+from tests.support.records import make_record
 
 
 def test_append_writes_a_line_and_a_row(tmp_path: Path) -> None:

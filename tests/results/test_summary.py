@@ -9,7 +9,7 @@ from results import headline, siblings
 from results.anomalies import anomalies, warnings_of
 from results.record import Record, Status
 from results.summary import manager_of, repeats_interval, summarize
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 
 def test_repeats_are_one_row_and_their_rate_is_all_images_over_all_time() -> None:

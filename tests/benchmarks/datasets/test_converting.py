@@ -13,7 +13,7 @@ import tensorflow as tf
 from benchmarks.datasets import checking, converting, corrupting, jpeg_header, photos, splits, tfrecord
 from benchmarks.datasets.photos import INCEPTION, encoded_of, features_of
 from benchmarks.errors import DataError, UsageError
-from tests.benchmarks.datasets.conftest import labels_of, take_batches, to_folder
+from tests.support.images import labels_of, take_batches, to_folder
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from benchmarks.datasets.defects import Defect
 from benchmarks.datasets.options import InputOptions
 from benchmarks.datasets.skipping import Skipping
 from benchmarks.errors import DataError
-from tests.benchmarks.datasets.conftest import rewrite, spec, take, take_batches, to_folder
+from tests.support.images import rewrite, spec, take, take_batches, to_folder
 
 DAMAGED = "train-00002-of-00004"
 SKIP = InputOptions(on_bad_record="skip")

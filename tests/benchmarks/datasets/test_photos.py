@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks.datasets import photos
 from benchmarks.errors import DataError
-from tests.benchmarks.datasets.conftest import labels_of, read_towers, take_batches, to_folder, to_tfds
+from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
 
 
 def test_towers_share_one_epoch_without_overlap(fake_imagenet: Path) -> None:

@@ -17,7 +17,7 @@ from benchmarks.datasets import fake_pixels, pixel_pipeline, pixels
 from benchmarks.datasets.options import InputOptions
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.errors import DataError, UsageError
-from tests.benchmarks.datasets.conftest import spec, take
+from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
 

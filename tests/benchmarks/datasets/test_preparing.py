@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks.datasets import preparing
 from benchmarks.datasets.options import RESIZE_METHODS, InputOptions
-from tests.benchmarks.datasets.conftest import take_batches
+from tests.support.images import take_batches
 
 CENTRAL = InputOptions(crop="central")
 SIZE = 24

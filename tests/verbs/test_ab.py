@@ -22,8 +22,8 @@ from benchmarks.errors import ExitStatus, UsageError
 from gate import noise
 from gate.noise import Noise
 from results.store import load
-from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.records import fake_run
 
 # Stands for run_bench.py. Its words, before the flags, say what it does; the n-th run in a directory is n % off or so.
 FAKE = """

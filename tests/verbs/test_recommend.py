@@ -29,8 +29,8 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
 from benchmarks.recommend_report import Answer
 from results.record import Record, Status
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
 ON_CPU = (*ON_ANY_THREADS, "--num_intra_threads=0", "--num_inter_threads=0")

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import device_options, devices, verify
-from tests.conftest import Finished
+from tests.support.commands import Finished
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers
 

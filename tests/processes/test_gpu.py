@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.hardware import gpu_inventory
-from tests.conftest import USER_ENVIRONMENT, Finished
+from tests.support.commands import USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 pytestmark = [
@@ -20,9 +20,9 @@ pytestmark = [
 @pytest.mark.parametrize("model", ["alexnet", "resnet50"])
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_two_virtual_gpus_train_on_data_under_strict_placement(
-    run_bench: Callable[..., Finished], fake_imagenet: Path, manager: str, model: str
+    run_process: Callable[..., Finished], fake_imagenet: Path, manager: str, model: str
 ) -> None:
-    done = run_bench(
+    done = run_process(
         "--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5", f"--variable_update={manager}", f"--model={model}",
         f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_batches=5",
     )  # fmt: skip

@@ -18,8 +18,8 @@ from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
 from results.record import Status
 from results.store import Store, StoreError, load
-from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.records import fake_run
 
 # Stands for run_bench.py: leaves a record at once, or does what goes wrong for the batch size that it is given.
 CHILD = f"""

@@ -17,8 +17,8 @@ import pytest
 
 from benchmarks import doctor_report
 from benchmarks.doctor_report import Link
-from tests.clusters.conftest import StartCluster
-from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.clusters import StartCluster
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 
 RunBench = Callable[..., Finished]
 CPU = ("--device=cpu", "--num_gpus=1")
@@ -159,8 +159,8 @@ def _through_proxies(client: str, delay_seconds: float = 0.0) -> tuple[Any, list
     return json.loads(done.stdout), [proxy.sent_bytes for proxy in proxies]
 
 
-def test_every_pair_of_a_local_cluster_is_measured(run_bench: RunBench) -> None:
-    done = run_bench("doctor", "--local_cluster=ps:1,worker:2", *CPU, "--output_format=json")
+def test_every_pair_of_a_local_cluster_is_measured(run_process: RunBench) -> None:
+    done = run_process("doctor", "--local_cluster=ps:1,worker:2", *CPU, "--output_format=json")
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout)
     tasks = ["ps 0", "worker 0", "worker 1"]

@@ -18,8 +18,8 @@ from benchmarks.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.grid import Cell
 from results.record import Record, Status
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 MEGABYTE = 2**20
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks import config, explain_job, flags
-from tests.conftest import Finished
+from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
 
 

@@ -36,8 +36,8 @@ from benchmarks.ladder import Part
 from benchmarks.observation import Observation
 from benchmarks.roofline import Peak, Roofline
 from results.store import load
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 RunBench = Callable[..., Finished]
 # Stands for run_bench.py: notes its words, and does what a file says of the rung that it recognises.

@@ -16,7 +16,7 @@ from benchmarks import config, flags, turns
 from benchmarks.config import Config
 from benchmarks.turns import Turns
 from results.store import load
-from tests.conftest import ROOT, USER_ENVIRONMENT
+from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 _JOIN_SECONDS = 60.0
 

@@ -14,8 +14,8 @@ from benchmarks.ab_side import Side
 from benchmarks.errors import ExitStatus
 from gate import noise
 from results.store import load
-from tests.conftest import ROOT
-from tests.results.conftest import fake_run
+from tests.support.commands import ROOT
+from tests.support.records import fake_run
 
 # Stands for run_bench.py: its words say which side it is, and what it cannot do. Each step is a line of the log.
 FAKE = """

@@ -19,7 +19,7 @@ from benchmarks import command_line
 from benchmarks.errors import BenchError
 from benchmarks.run_log import RunLog
 from results.store import load
-from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 from variable_mgr import catalog
 
 RunBench = Callable[..., Finished]

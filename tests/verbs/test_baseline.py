@@ -12,8 +12,8 @@ import pytest
 from benchmarks.command_line import dispatch
 from benchmarks.errors import BenchError
 from results.record import Record, Status
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 RunBench = Callable[..., Finished]
 Keep = Callable[[str, Iterable[Record]], Path]

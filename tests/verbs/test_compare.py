@@ -14,8 +14,8 @@ from benchmarks import compare_job, gate_flags, gate_outputs, record_files
 from benchmarks.errors import UsageError
 from gate.finding import Findings, Side
 from results.record import Record, Status
-from tests.conftest import Finished
-from tests.results.conftest import fake_run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
 
 RunBench = Callable[..., Finished]
 Keep = Callable[[str, Sequence[Record]], Path]

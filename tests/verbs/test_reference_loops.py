@@ -16,7 +16,7 @@ from benchmarks.foreign_run import _SGDWithDecay
 from benchmarks.foreign_stepping import _Turns
 from benchmarks.hardware import Gpu, Inventory
 from models import building, specs
-from tests.conftest import Finished
+from tests.support.commands import Finished
 from variable_mgr.catalog import BASELINES
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Finished
+from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -42,7 +42,7 @@ def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> No
 
 
 def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet: Path, tmp_path: Path) -> None:
-    from tests.benchmarks.datasets.conftest import to_folder
+    from tests.support.images import to_folder
 
     to_folder(fake_imagenet, tmp_path / "photos")
     next((tmp_path / "photos").rglob("*.JPEG")).write_bytes(b"no photo")

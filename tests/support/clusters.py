@@ -1,21 +1,16 @@
-"""Clusters of real processes, started by hand as a user would."""
+"""The processes of a cluster that a test has started by hand, as a user would."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
-import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from tests.conftest import ROOT, USER_ENVIRONMENT
 
 SMALL = ("--model=trivial", "--device=cpu", "--num_gpus=1", "--batch_size=2", "--num_batches=8")
 
@@ -65,58 +60,8 @@ class Tasks:
 StartCluster = Callable[..., Tasks]
 
 
-@pytest.fixture
-def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
-    """Starts one process per task, in a given order, as the guide does; none of them survives the test."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(
-        *flags: str,
-        ps: int = 1,
-        workers: int = 2,
-        order: tuple[str, ...] = (),
-        pause_seconds: float = 0.0,
-        per_task: Mapping[str, tuple[str, ...]] | None = None,
-    ) -> Tasks:
-        names = [*(f"ps {i}" for i in range(ps)), *(f"worker {i}" for i in range(workers))]
-        addresses = dict(zip(names, _free_addresses(len(names)), strict=True))
-        hosts = [f"--worker_hosts={','.join(a for n, a in addresses.items() if n.startswith('worker'))}"]
-        if ps:
-            hosts.append(f"--ps_hosts={','.join(a for n, a in addresses.items() if n.startswith('ps'))}")
-        tasks = Tasks(addresses, {}, {name: tmp_path / f"{name.replace(' ', '-')}.log" for name in names})
-        for name in order or tuple(names):
-            job, index = name.split()
-            with tasks.outputs[name].open("wb") as output:
-                process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        str(ROOT / "run_bench.py"),
-                        *flags,
-                        *(per_task or {}).get(name, ()),
-                        *hosts,
-                        f"--job_name={job}",
-                        f"--task_index={index}",
-                    ],
-                    cwd=tmp_path,
-                    env=USER_ENVIRONMENT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            started.append(process)
-            tasks.processes[name] = process
-            time.sleep(pause_seconds)
-        return tasks
-
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(120)
-
-
-def _free_addresses(count: int) -> list[str]:
+def free_addresses(count: int) -> list[str]:
+    """Returns addresses of this host at which nothing listens."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -22,7 +22,7 @@ from benchmarks.provenance import of_this_run
 from models import specs
 from results.measurement import Measurement, derive
 from results.store import Store, StoreError
-from tests.conftest import Finished
+from tests.support.commands import Finished
 from variable_mgr import all_reduce_spec, factory
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers

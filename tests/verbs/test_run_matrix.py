@@ -13,7 +13,7 @@ import pytest
 from benchmarks.command_line import dispatch
 from benchmarks.run_log import RunLog
 from models import specs
-from tests.conftest import Finished
+from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 RunBench = Callable[..., Finished]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.conftest import SMALL
-from tests.conftest import ROOT, USER_ENVIRONMENT
+from tests.support.clusters import SMALL
+from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
 # Takes the place of ssh: `ssh -o BatchMode=yes HOST COMMAND`.

@@ -14,7 +14,7 @@ from benchmarks.ab_side import Side
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from gate.noise import Noise
 from results.store import load
-from tests.results.conftest import fake_run
+from tests.support.records import fake_run
 
 FAKE = """
 import json, os, random, sys, uuid

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.clusters.conftest import SMALL, StartCluster
-from tests.conftest import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.clusters import SMALL, StartCluster
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import MANAGERS
 
 RunBench = Callable[..., Finished]
@@ -45,8 +45,8 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     }
 
 
-def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_bench: RunBench, records: Records) -> None:
-    done = run_bench(*SMALL, "--forward_only", "--local_cluster=ps:1,worker:2", "--variable_update=parameter_server")
+def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBench, records: Records) -> None:
+    done = run_process(*SMALL, "--forward_only", "--local_cluster=ps:1,worker:2", "--variable_update=parameter_server")
     assert done.status == 0, done.stderr
     (record,) = records()
     assert set(record["placement"]["sent_per_step"]["links"]) == {"ps 0 -> worker 0", "ps 0 -> worker 1"}
@@ -66,10 +66,10 @@ def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_bench: RunBenc
         ("distributed_all_reduce", "worker:2"),
     ],
 )
-def test_workers_leave_out_the_same_updates(run_bench: RunBench, records: Records, manager: str, tasks: str) -> None:
+def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
     """A loss scale that overflows in float16 is halved for all, and weights stay finite and equal."""
     scaling = ("--use_fp16", "--fp16_enable_auto_loss_scale", "--fp16_loss_scale=4294967296")
-    done = run_bench(*SMALL, *scaling, f"--local_cluster={tasks}", f"--variable_update={manager}", "--num_batches=30")
+    done = run_process(*SMALL, *scaling, f"--local_cluster={tasks}", f"--variable_update={manager}", "--num_batches=30")
     assert done.status == 0, done.stderr
     (record,) = records()
     scales = record["measurement"]["loss_scales"]
@@ -83,10 +83,10 @@ def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
 
 
 def test_mnist_on_two_servers_and_two_workers_in_any_order(
-    start_cluster: StartCluster, run_bench: RunBench, records: Records
+    start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
     """The classic example: connection errors until all are there, and only one worker completes. Not here."""
-    made = run_bench("data", "make-mnist", "mnist", "--train_images=600")
+    made = run_process("data", "make-mnist", "mnist", "--train_images=600")
     assert made.status == 0, made.stderr
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
@@ -101,8 +101,8 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     assert losses[-1] < losses[0]
 
 
-def test_asynchronous_workers_are_counted_in_a_common_window(run_bench: RunBench, records: Records) -> None:
-    done = run_bench(*SMALL, "--local_cluster=ps:1,worker:2", "--nocross_replica_sync", "--num_batches=20")
+def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBench, records: Records) -> None:
+    done = run_process(*SMALL, "--local_cluster=ps:1,worker:2", "--nocross_replica_sync", "--num_batches=20")
     assert done.status == 0, done.stderr
     (record,) = records()
     measurement = record["measurement"]
@@ -114,10 +114,10 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_bench: RunBench
 
 @pytest.mark.slow
 @pytest.mark.parametrize("manager", [name for name in MANAGERS if name not in ("independent", "replicated")])
-def test_every_manager_across_processes(manager: str, run_bench: RunBench, records: Records) -> None:
+def test_every_manager_across_processes(manager: str, run_process: RunBench, records: Records) -> None:
     """To be registered is to be tested; the arithmetic is that of `verify` below."""
     cluster = "ps:2,worker:2" if manager in ("parameter_server", "distributed_replicated") else "worker:2"
-    done = run_bench(*SMALL, f"--local_cluster={cluster}", f"--variable_update={manager}", "--optimizer=adam")
+    done = run_process(*SMALL, f"--local_cluster={cluster}", f"--variable_update={manager}", "--optimizer=adam")
     assert done.status == 0, done.stderr
     (record,) = records()
     assert record["status"] == "ok" and record["config"]["num_workers"] == 2
@@ -127,21 +127,23 @@ def test_every_manager_across_processes(manager: str, run_bench: RunBench, recor
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "towers"), [("ps:1,worker:2", 2), ("ps:2,worker:3", 1)])
-def test_the_arithmetic_across_processes(cluster: str, towers: int, run_bench: RunBench) -> None:
-    done = run_bench("verify", f"--local_cluster={cluster}", "--device=cpu", f"--num_gpus={towers}")
+def test_the_arithmetic_across_processes(cluster: str, towers: int, run_process: RunBench) -> None:
+    done = run_process("verify", f"--local_cluster={cluster}", "--device=cpu", f"--num_gpus={towers}")
     assert done.status == 0, done.stdout + done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
     assert len(rows) >= 37 and "FAIL" not in done.stdout
 
 
 @pytest.mark.slow
-def test_the_leader_is_told_why_another_goes(run_bench: RunBench, records: Records) -> None:
+def test_the_leader_is_told_why_another_goes(run_process: RunBench, records: Records) -> None:
     """One of two files is damaged, and by the seed it is read by one worker or the other."""
-    made = run_bench("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8", "--corrupt=crc")
+    made = run_process("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8", "--corrupt=crc")
     assert made.status == 0, made.stderr
     flags = ("--model=trivial", "--device=cpu", "--batch_size=8", "--data_dir=data", "--datasets_shuffle_records=0")
     for seed in range(1, 5):
-        done = run_bench(*flags, "--local_cluster=worker:2", "--variable_update=local_sgd", f"--tf_random_seed={seed}")
+        done = run_process(
+            *flags, "--local_cluster=worker:2", "--variable_update=local_sgd", f"--tf_random_seed={seed}"
+        )
         assert done.status == 5, done.stdout + done.stderr
         record = records()[-1]
         assert record["status"] == "invalid" and "data/train-0000" in record["reason"]
@@ -151,13 +153,13 @@ def test_the_leader_is_told_why_another_goes(run_bench: RunBench, records: Recor
 
 
 @pytest.mark.slow
-def test_the_bytes_on_the_wire_are_those_of_the_formula(run_bench: RunBench, records: Records) -> None:
+def test_the_bytes_on_the_wire_are_those_of_the_formula(run_process: RunBench, records: Records) -> None:
     """The loopback counts; starting and ending are taken away by a second, longer run."""
     sent = []
     flags = ("--model=trivial", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--noprivate_network")
     for batches in (10, 40):
         before = _loopback_bytes()
-        done = run_bench(*flags, "--local_cluster=ps:1,worker:2", f"--num_batches={batches}")
+        done = run_process(*flags, "--local_cluster=ps:1,worker:2", f"--num_batches={batches}")
         assert done.status == 0, done.stderr
         sent.append(_loopback_bytes() - before)
     by_formula = records()[0]["placement"]["sent_per_step"]["total_bytes"]
@@ -221,13 +223,13 @@ def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
         assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
 
 
-def test_a_port_that_is_taken_is_named(start_cluster: StartCluster, run_bench: RunBench) -> None:
+def test_a_port_that_is_taken_is_named(start_cluster: StartCluster, run_process: RunBench) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
         taken.listen()
         port = taken.getsockname()[1]
         hosts = (f"--ps_hosts=127.0.0.1:{port}", "--worker_hosts=127.0.0.1:1")
-        done = run_bench(*SMALL, *hosts, "--job_name=ps", "--task_index=0")
+        done = run_process(*SMALL, *hosts, "--job_name=ps", "--task_index=0")
     assert done.status == 6
     assert f"port {port}" in done.stderr and str(os.getpid()) in done.stderr and "another port" in done.stderr
 
@@ -254,8 +256,8 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
         (["--local_cluster=worker:2", "--hosts=a,b", "--ssh"], "give one of them"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(run_bench: RunBench, flags: list[str], words: str) -> None:
-    done = run_bench("--device=cpu", *flags)
+def test_what_cannot_be_is_a_sentence(run_process: RunBench, flags: list[str], words: str) -> None:
+    done = run_process("--device=cpu", *flags)
     assert done.status == 2
     assert words in done.stderr and done.stderr.count("\n") == 1
 

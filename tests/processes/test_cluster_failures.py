@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.conftest import SMALL, StartCluster
+from tests.support.clusters import SMALL, StartCluster
 
 # R7: all others exit within that time.
 SECONDS = 60.0

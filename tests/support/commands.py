@@ -1,0 +1,24 @@
+"""How run_bench.py is started, and how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUN_BENCH = (sys.executable, str(ROOT / "run_bench.py"))
+
+# The environment of a process that a test starts: the user's, before this process was prepared for TensorFlow. What
+# tests print does not belong into the summary of a CI job.
+USER_ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GITHUB_STEP_SUMMARY"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str

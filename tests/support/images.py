@@ -1,0 +1,124 @@
+"""Reading data sets in tests, and rewriting them in other layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import devices
+from benchmarks.datasets import finding, photo_pipeline, reading, tfrecord
+from benchmarks.datasets.catalog import DATA_SETS
+from benchmarks.datasets.options import InputOptions
+from benchmarks.datasets.photos import INCEPTION, features_of
+from benchmarks.datasets.skipping import Skipping
+from benchmarks.inputs import InputSpec
+
+
+def spec(**changes: Any) -> InputSpec:
+    """What a small model would want."""
+    usual = {"batch_per_device": 4, "image_size": 32, "data_format": "NHWC", "num_classes": 1001, "seed": 7}
+    return InputSpec(**usual | changes)
+
+
+USUAL = InputOptions()
+
+
+def take(dataset: Callable[[], tf.data.Dataset], count: int) -> list[Any]:
+    """Returns what a data set that is made in a graph yields."""
+    with tf.Graph().as_default():
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset())
+        following = iterator.get_next()
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+            session.run(iterator.initializer)
+            return [session.run(following) for _ in range(count)]
+
+
+def take_batches(
+    directory: Path,
+    count: int,
+    *,
+    options: InputOptions = USUAL,
+    skipping: bool = False,
+    worker: int = 0,
+    workers: int = 1,
+    **changes: Any,
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns batches of uint8 photos and labels, as one worker of several reads them."""
+    source = finding.find("imagenet", str(directory), options.split)
+    what = photo_pipeline.Reading(
+        source=source,
+        spec=spec(**changes),
+        options=options,
+        skipping=Skipping(source.files) if skipping else None,
+        worker=worker,
+        workers=workers,
+    )
+    return take(lambda: photo_pipeline.batches(what), count)
+
+
+def read_towers(
+    directory: Path, towers: int, steps: int, *, in_turn: bool = True, pipelined: bool = False, **changes: Any
+) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Per step and tower: images and labels. Towers that do not take turns are asked one after the other."""
+    wanted = spec(**changes)
+    names = [f"/cpu:{i}" for i in range(towers)]
+    with tf.Graph().as_default():
+        source = finding.find("imagenet", str(directory), "train")
+        batches = reading.configured(reading.batches(source, wanted, USUAL), USUAL, towers)
+        inputs, initializers = reading.deal(
+            batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
+        )
+        fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]
+        with tf.compat.v1.Session(config=devices.session_config("cpu", towers)) as session:
+            for initializer in initializers:
+                session.run(initializer)
+            together = [fetches] if in_turn else [[fetch] for fetch in fetches]
+            return [[batch[:2] for part in together for batch in session.run(part)] for _ in range(steps)]
+
+
+def labels_of(directory: Path) -> list[int]:
+    """Returns the labels of a data set, sorted."""
+    payloads = [record.payload for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)]
+    return sorted(features_of(payload)[INCEPTION.label].int64_list.value[0] for payload in payloads)
+
+
+def rewrite(file: Path, number: int, change: Callable[[Any], None]) -> None:
+    """Writes a shard again with the features of one record changed."""
+    payloads = [record.payload for record in tfrecord.records(file)]
+    example = tf.train.Example.FromString(payloads[number])
+    change(example.features.feature)
+    payloads[number] = example.SerializeToString()
+    with file.open("wb") as opened:
+        for payload in payloads:
+            tfrecord.write(opened, payload)
+
+
+def to_tfds(directory: Path, target: Path) -> None:
+    """Writes a data set of the Inception layout in that of TFDS."""
+    target.mkdir()
+    files = sorted(directory.glob("train-*"))
+    for number, file in enumerate(files):
+        with (target / f"imagenet2012-train.tfrecord-{number:05d}-of-{len(files):05d}").open("wb") as opened:
+            for record in tfrecord.records(file):
+                old = features_of(record.payload)
+                label = old[INCEPTION.label].int64_list.value[0] - 1
+                example = tf.train.Example()
+                example.features.feature["image"].bytes_list.value.append(old[INCEPTION.encoded].bytes_list.value[0])
+                example.features.feature["label"].int64_list.value.append(label)
+                example.features.feature["file_name"].bytes_list.value.append(b"n0.JPEG")
+                tfrecord.write(opened, example.SerializeToString())
+
+
+def to_folder(directory: Path, target: Path) -> None:
+    """Writes the photos of a data set into a folder for each class."""
+    for file in sorted(directory.glob("train-*")):
+        for record in tfrecord.records(file):
+            old = features_of(record.payload)
+            folder = target / f"n{old[INCEPTION.label].int64_list.value[0]:08d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            photo = folder / f"{file.name}_{record.number}.JPEG"
+            photo.write_bytes(old[INCEPTION.encoded].bytes_list.value[0])
