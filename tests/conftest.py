@@ -150,6 +150,9 @@ def run_bench(
     def prepare(*, device: str, onednn: str | None = None, gpu_threads: object = None, **_: Any) -> None:
         assert (device, onednn, gpu_threads) == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
 
+    def execv(*_: object) -> None:
+        raise AssertionError("this needs run_process: the command replaces its process")
+
     def run(*arguments: str, **variables: str) -> Finished:
         capfd.readouterr()
         with monkeypatch.context() as patch, _signal_handlers_restored():
@@ -158,6 +161,7 @@ def run_bench(
             for name, value in variables.items():
                 patch.setenv(name, value)
             patch.setattr(process_environment, "prepare", prepare)
+            patch.setattr(os, "execv", execv)
             status = command_line.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
 

@@ -121,9 +121,10 @@ def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> N
 
 
 @pytest.mark.slow
-def test_xla_changes_no_loss_of_workers(run_bench: RunBench, records: Records) -> None:
+@pytest.mark.process
+def test_xla_changes_no_loss_of_workers(run_process: RunBench, records: Records) -> None:
     for xla in ("--xla", "--noxla"):
-        done = run_bench(*SMALL, "--local_cluster=ps:1,worker:2", xla)
+        done = run_process(*SMALL, "--local_cluster=ps:1,worker:2", xla)
         assert done.status == 0, done.stderr
     compiled, plain = (record["measurement"]["losses"] for record in records())
     assert compiled == pytest.approx(plain, rel=1e-3)

@@ -352,9 +352,16 @@ def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: P
     assert (tmp_path / "here" / "report.html").exists() and "1 records" in made.stdout
     differ = run_bench("diff", one.identity.run_id, other.identity.run_id)
     assert "config.num_devices: 1 -> 2" in differ.stdout and "derived.images_per_sec: 320 -> 533.3" in differ.stdout
-    assert run_bench("rerun", other.identity.run_id, "out").status == 2, "what it ends with is what rerun ends with"
     shown = run_bench("rerun", one.identity.run_id[:8], "--dry_run")
     assert shown.stdout.startswith("$ ") and "--model=resnet50" in shown.stdout
+
+
+@pytest.mark.process
+def test_rerun_ends_with_the_status_of_the_run(run_process: Callable[..., Finished], tmp_path: Path) -> None:
+    refused = fake_run()  # whose command has --num_devices, which is no flag
+    Store(tmp_path / "out").append(refused)
+    done = run_process("rerun", refused.identity.run_id, "out")
+    assert done.status == 2 and "There is no flag --num_devices" in done.stderr
 
 
 @pytest.mark.parametrize(

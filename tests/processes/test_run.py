@@ -1,0 +1,151 @@
+"""`run` where the process itself is the subject: its environment, signals, pipes, and what TensorFlow writes."""
+
+from __future__ import annotations
+
+import csv
+import importlib.metadata
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict]]
+SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
+
+
+def test_tensorflow_is_quiet_unless_asked(run_process: RunBench) -> None:
+    quiet = run_process(*SHORT)
+    chatter = [line for line in quiet.stderr.splitlines() if not line.startswith("run_bench: ")]
+    if importlib.metadata.version("tensorflow").startswith("2.20."):  # writes two lines that no setting turns off
+        chatter = [line for line in chatter if "MLIR V1 optimization pass" not in line and "absl::" not in line]
+    assert chatter == []
+    asked = run_process(*SHORT, TF_CPP_MIN_LOG_LEVEL="0")
+    assert "oneDNN" in asked.stderr or "cpu_feature_guard" in asked.stderr
+
+
+def test_placement_is_logged_on_request(run_process: RunBench) -> None:
+    done = run_process(*SHORT, "--log_device_placement", "--num_gpus=2")
+    assert "/job:localhost/replica:0/task:0/device:CPU:1" in done.stderr
+    assert "ResourceApplyGradientDescent" in done.stderr
+
+
+def test_other_keras_backends_in_the_environment_do_no_harm(run_process: RunBench) -> None:
+    assert run_process(*SHORT, KERAS_BACKEND="jax").status == 0
+
+
+@pytest.mark.parametrize("command", [[], ["input"]])
+def test_a_directory_that_is_not_there_is_told_before_tensorflow_is_imported(
+    run_process: RunBench, tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "keras.py").write_text("raise RuntimeError('imported')")
+    unusable = {"PYTHONPATH": str(tmp_path)}
+    assert "imported" in run_process(*SHORT, **unusable).stderr
+    done = run_process(*command, "--device=cpu", "--data_dir=nowhere", **unusable)
+    assert done.status == 5 and "--data_dir=nowhere does not exist" in done.stderr
+
+
+def test_a_result_that_cannot_be_stored_is_on_stdout(tmp_path: Path) -> None:
+    process = _start(tmp_path, "--num_batches=200")
+    _wait_for_step(process, 10)
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").write_text("in the way")
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 4
+    assert "The record could not be stored" in err and "Traceback" not in err
+    assert "total images/sec" in out
+    assert json.loads(out.splitlines()[-1])["status"] == "ok"
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: Records) -> None:
+    command = f"{sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} --num_batches=30 | head -2"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=USER_ENVIRONMENT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert len(record["measurement"]["step_seconds"]) == 30
+
+
+def test_a_time_limit_still_gives_a_result(run_process: RunBench, records: Records) -> None:
+    done = run_process("--device=cpu", "--model=trivial", "--num_batches=1000000", "--time_limit_seconds=5")
+    assert done.status == 0
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert 1 <= len(record["measurement"]["step_seconds"]) < 1_000_000
+
+
+def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
+    command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", *arguments]
+    return subprocess.Popen(
+        command, cwd=tmp_path, env=USER_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _wait_for_step(process: subprocess.Popen, step: int) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(f"{step}\t"):
+            return
+
+
+def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
+    process = _start(tmp_path, "--num_batches=100000")
+    _wait_for_step(process, 10)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=300)
+    assert "Traceback" not in err
+    return process.returncode, out
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_leaves_valid_files(
+    tmp_path: Path, records: Records, number: signal.Signals, status: int
+) -> None:
+    returned, out = _interrupt(tmp_path, number)
+    assert returned == status
+    (record,) = records()
+    assert record["status"] == "interrupted"
+    assert len(record["measurement"]["step_seconds"]) >= 10
+    with (tmp_path / "out" / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["status"] == "interrupted"
+    assert "status:         interrupted" in out
+
+
+def test_a_reader_that_goes_away_is_no_crash(tmp_path: Path) -> None:
+    command = f"{sys.executable} {ROOT / 'run_bench.py'} --help | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_somebody_elses_models_package_is_refused(run_process: RunBench, tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    shutil.copy(ROOT / "run_bench.py", checkout)
+    stranger = tmp_path / "elsewhere" / "models"
+    stranger.mkdir(parents=True)
+    (stranger / "__init__.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, str(checkout / "run_bench.py"), "--help"],
+        env={**USER_ENVIRONMENT, "PYTHONPATH": str(stranger.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "instead of" in done.stderr and "PYTHONPATH" in done.stderr
+
+
+def test_a_fault_of_our_own_does_not_look_like_a_regression() -> None:
+    script = (
+        "import sys, run_bench, benchmarks.command_line as c; c.dispatch = lambda a: 1 / 0; sys.exit(run_bench.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 4
+    assert "ZeroDivisionError" in done.stderr
