@@ -58,7 +58,7 @@ def test_what_is_overdue_ends_the_process_with_the_stacks(watched: Watched, capf
     assert isinstance(error, OverdueError)
     assert str(error) == "A step (measuring) took longer than 60 s."
     stacks = capfd.readouterr().err
-    assert stacks.startswith("run_process: the threads stand at:\n")
+    assert stacks.startswith("run_bench: the threads stand at:\n")
     assert "in test_what_is_overdue_ends_the_process_with_the_stacks" in stacks
 
 

@@ -235,7 +235,7 @@ def test_the_logs_of_two_runs_are_kept(tasks: Tasks) -> None:
 def test_a_leader_that_fails_gives_its_status(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     assert tasks.run({"worker 0": "sys.exit(4)", "worker 1": "sys.exit(6)"}) == ExitStatus.RUN_FAILED
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("run_process: worker 1 ended with status 6; its output: ")
+    assert line.startswith("run_bench: worker 1 ended with status 6; its output: ")
     assert Path(line.rpartition(": ")[2]).parent == tasks.logs
     assert tasks.alive() == []
 
@@ -243,12 +243,12 @@ def test_a_leader_that_fails_gives_its_status(tasks: Tasks, capfd: pytest.Captur
 def test_another_that_is_killed_is_a_failure_of_the_cluster(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     assert tasks.run({"worker 1": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("run_process: worker 1 was killed by SIGKILL; its output: ")
+    assert line.startswith("run_bench: worker 1 was killed by SIGKILL; its output: ")
 
 
 def test_a_leader_that_is_killed_is_one_as_well(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
     assert tasks.run({"worker 0": "os.kill(os.getpid(), signal.SIGKILL)"}) == ExitStatus.CLUSTER
-    assert capfd.readouterr().err == "run_process: worker 0 was killed by SIGKILL\n"
+    assert capfd.readouterr().err == "run_bench: worker 0 was killed by SIGKILL\n"
 
 
 def test_a_signal_without_a_name_is_told_by_number(tasks: Tasks, capfd: pytest.CaptureFixture[str]) -> None:
@@ -272,9 +272,9 @@ def test_who_does_not_notice_that_another_has_failed_is_killed(
     assert 3.0 < time.monotonic() - begin < 40
     assert status == (ExitStatus.RUN_FAILED if fails == "worker 0" else ExitStatus.CLUSTER)
     said = capfd.readouterr().err.splitlines()
-    assert any(line.startswith(f"run_process: {stays} did not end, and was killed; its output: ") for line in said)
+    assert any(line.startswith(f"run_bench: {stays} did not end, and was killed; its output: ") for line in said)
     # The leader has said itself what it had to say.
-    assert any(line.startswith(f"run_process: {fails} ended with status 4") for line in said) == (fails == "worker 1")
+    assert any(line.startswith(f"run_bench: {fails} ended with status 4") for line in said) == (fails == "worker 1")
     assert tasks.alive() == []
 
 
