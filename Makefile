@@ -1,6 +1,6 @@
 # Two commands do everything on a fresh machine with Python 3.11+:
 #   make bench [ARGS="--model=vgg16"]   install, then run the main job
-#   make test                           install, lint, type-check, test (make test-all: with those that take long)
+#   make test                           install, lint, type-check, test (minutes; tests/README.md has the other tiers)
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -18,7 +18,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers test test-slow test-seldom test-all lint typecheck install install-test browser clean gate nightly
+.PHONY: bench compare-peers check test pytest pytest-check coverage test-slow test-seldom test-all lint typecheck install install-test browser clean gate nightly
 .DELETE_ON_ERROR:
 
 bench: install
@@ -40,14 +40,38 @@ gate: install
 nightly: install
 	deploy/gate/run nightly $(NIGHTLY_FLAGS)
 
-test: lint typecheck browser
-	$(BIN)/python -m pytest -m "not slow and not seldom"
+# One worker per core. PYTEST_FLAGS are yours: make test PYTEST_FLAGS="-k sweep --durations=20"
+PYTEST_FLAGS ?=
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 $(PYTEST_FLAGS)
+DEFAULT := not slow and not seldom
+
+# For the edit loop: nothing that imports TensorFlow or starts processes.
+check: install-test
+	@$(MAKE) --no-print-directory --jobs=2 lint typecheck pytest-check
+
+test: install-test browser
+	@$(MAKE) --no-print-directory --jobs=3 lint typecheck pytest
+
+pytest: install-test
+	$(PYTEST) -m "$(DEFAULT)"
+
+pytest-check: install-test
+	$(PYTEST) -m "$(DEFAULT) and not process and not gpu" --no-tensorflow -r fE
 
 test-slow: install-test
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m "slow and not seldom"
 
 test-seldom: install-test
-	$(BIN)/python -m pytest -m seldom
+	$(PYTEST) -m seldom
+
+# Line and branch coverage of what .ci/run tests, child processes included, by package; htmlcov/ shows the lines.
+coverage: install-test browser
+	rm -rf .coverage .coverage.* htmlcov
+	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS) -m "not seldom"
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet
+	@for package in benchmarks gate models results variable_mgr; do \
+	    echo "$$package $$($(BIN)/coverage report --include="$$package/*" | tail -1)"; done
+	@$(BIN)/coverage report | sed -n '1p;$$p'
 
 test-all: test test-slow test-seldom
 
@@ -86,4 +110,4 @@ $(VENV)/.installed-test: $(VENV)/.installed
 comma := ,
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist htmlcov *.egg-info .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache

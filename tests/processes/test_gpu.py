@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.hardware import gpu_inventory
@@ -17,14 +19,37 @@ pytestmark = [
 ]
 
 
+VIRTUAL = ("--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5")
+Records = Callable[[], list[dict[str, Any]]]
+
+
 @pytest.mark.parametrize("model", ["alexnet", "resnet50"])
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
 def test_two_virtual_gpus_train_on_data_under_strict_placement(
-    run_process: Callable[..., Finished], fake_imagenet: Path, manager: str, model: str
+    run_process: Callable[..., Finished], records: Records, fake_imagenet: Path, manager: str, model: str
 ) -> None:
     done = run_process(
-        "--num_gpus=2", "--virtual_gpus=2", "--gpu_memory_frac=0.5", f"--variable_update={manager}", f"--model={model}",
-        f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_batches=5",
+        *VIRTUAL, f"--variable_update={manager}", f"--model={model}", f"--data_dir={fake_imagenet}", "--batch_size=4",
+        "--num_batches=5",
     )  # fmt: skip
     assert done.status == 0, done.stderr
     assert "2 virtual GPUs" in done.stdout
+    (record,) = records()
+    assert (record["status"], record["config"]["device"], record["config"]["data_format"]) == ("ok", "gpu", "NCHW")
+    measured = record["measurement"]
+    assert len(measured["losses"]) == 5 and np.isfinite(measured["losses"]).all()
+    assert not measured["replica_drift"], "towers that exchange gradients hold equal weights"
+    assert record["derived"]["peak_gpu_memory_bytes"] > 0
+
+
+def test_every_manager_is_right_on_gpus(run_process: Callable[..., Finished]) -> None:
+    done = run_process("verify", *VIRTUAL)
+    assert done.status == 0, done.stdout + done.stderr
+    assert "FAIL" not in done.stdout
+
+
+def test_reductions_of_gpus_are_right(run_process: Callable[..., Finished], records: Records) -> None:
+    done = run_process("allreduce", *VIRTUAL, "--max_bytes=1M")
+    assert done.status == 0, done.stdout + done.stderr
+    measured = [record for record in records() if record["status"] == "ok"]
+    assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
