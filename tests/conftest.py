@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
+from tests.support import limits  # noqa: E402
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished  # noqa: E402
-from tests.support.limits import ALLOWED_SKIPS, LONG_TESTS, MOST_SECONDS  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.run_log import RunLog
@@ -79,10 +79,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     # What the test would take alone: other processes, and other guests of the host, may have used the cores.
     seconds -= min(seconds, max(0.0, _cpu_seconds_of_others() - others) / (os.cpu_count() or 1))
     is_default = not any(item.get_closest_marker(name) for name in ("slow", "seldom", "gpu"))
-    if "CI" in os.environ and is_default and seconds > MOST_SECONDS and item.nodeid.split("[")[0] not in LONG_TESTS:
+    listed = item.nodeid.split("[")[0] in limits.LONG_TESTS
+    if "CI" in os.environ and is_default and seconds > limits.MOST_SECONDS and not listed:
         pytest.fail(
-            f"It took {seconds:.1f} s; a default test may take {MOST_SECONDS:g} s. Make it shorter, mark it slow, or "
-            "add it to LONG_TESTS in tests/support/limits.py with the reason.",
+            f"It took {seconds:.1f} s; a default test may take {limits.MOST_SECONDS:g} s. Make it shorter, mark it "
+            "slow, or add it to LONG_TESTS in tests/support/limits.py with the reason.",
             pytrace=False,
         )
 
@@ -100,9 +101,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     if report.skipped and "CI" in os.environ and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if not any(re.search(allowed, reason) for allowed in ALLOWED_SKIPS):
+        if not any(re.search(allowed, reason) for allowed in limits.ALLOWED_SKIPS):
             report.outcome = "failed"
-            report.longrepr = f"{reason}: CI may not skip a test for this. Allowed: {', '.join(ALLOWED_SKIPS)}"
+            report.longrepr = f"{reason}: CI may not skip a test for this. Allowed: {', '.join(limits.ALLOWED_SKIPS)}"
     return report
 
 
