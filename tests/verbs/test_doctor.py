@@ -234,6 +234,7 @@ def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
     assert "roofline:" not in climb(told={"compute": CRASH}).out.lower()
 
 
+@pytest.mark.process
 def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_roofline, "_measure", os.abort)  # which takes no arguments, and so raises
     chosen = planned(tmp_path, "--device=cpu").chosen
