@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -114,6 +115,12 @@ def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:
         derived=derive(measurement, chosen.num_devices),
         status=Status.OK,
     )
+
+
+def interrupt(number: int) -> None:
+    """Sends this process a signal, unless that would end it without a word."""
+    assert callable(signal.getsignal(number)), f"nothing handles signal {number}"
+    signal.raise_signal(number)
 
 
 @functools.cache

@@ -20,14 +20,17 @@ import pytest
 
 from benchmarks import ab_side, child_process, command_line
 from benchmarks.ab_rounds import differences
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError
 from gate import noise
 from gate.noise import Noise
 from results.record import Record
 from results.store import load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
+
+# Of the runs of `trivial` in their usual batch.
+KEY = fake_run(model="trivial").identity.config_key
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ class Builds:
         self._numbers[what] += not is_warmup
         number = self._numbers[what]
         if build.raises:
-            signal.raise_signal(build.raises)
+            interrupt(build.raises)
         if number in build.crashes and not is_warmup:
             return Failure(returncode=-signal.SIGSEGV, stderr="it broke here")
         if {model, flags.get("variable_update")} & {*build.refuses}:
@@ -87,9 +90,8 @@ class Builds:
         rate = build.rates.get(model, build.rate)
         rate *= 1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1)
         made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
-        identity = dataclasses.replace(made.identity, config_key=f"key of {model}")
         environment = {**made.environment, "cpu_model": "a CPU", **build.environment}
-        return dataclasses.replace(made, identity=identity, environment=environment)
+        return dataclasses.replace(made, environment=environment)
 
 
 @pytest.fixture
@@ -149,16 +151,18 @@ def test_a_change_of_rate_gets_its_verdict(
     (finding,) = found.findings
     assert finding["change"] == pytest.approx(rate / 100 - 1, abs=0.01)
     assert finding["base_rounds"] == finding["candidate_rounds"] >= 5
-    assert finding["title"].startswith("trivial") and finding["config_key"] == "key of trivial"
+    assert finding["title"].startswith("trivial") and finding["config_key"] == KEY
     assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
 
 
-def test_progress_names_what_the_sides_ran_whose_words_have_flags_of_their_own(
+def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(
     ab: Callable[..., Compared], side: Callable[..., str]
 ) -> None:
     found = ab(side("base", batch=16), side("candidate", batch=8))
     assert "1 x 16 against trivial" in found.stderr and "1 x 8: base 100" in found.stderr
     assert "1 x 32" not in found.stderr
+    (note,) = found.notes
+    assert "same flags differently: batch_per_device is 16 for the base and 8 for the candidate" in note
 
 
 def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
@@ -253,11 +257,21 @@ def test_a_noisy_machine_has_a_threshold_of_its_own(
     ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
 ) -> None:
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
-    noise.keep(path, {"key of trivial": Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
+    noise.keep(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
     found = ab(side("base"), side("candidate", rate=92))
     assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
     assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
     assert ab(side("base"), side("candidate", rate=92), "--threshold=5").verdicts == ["regressed"]
+
+
+def test_noise_that_cannot_be_read_ends_the_comparison(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(DataError, match="run calibrate again"):
+        ab(side("base"), side("candidate"))
 
 
 def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Callable[..., str]) -> None:

@@ -37,7 +37,7 @@ from benchmarks.roofline import Peak, Roofline
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
 RunBench = Callable[..., Finished]
@@ -106,7 +106,7 @@ class Runs:
         if isinstance(end, Failure):
             return end
         if isinstance(end, signal.Signals):
-            signal.raise_signal(end)
+            interrupt(end)
         few = rung == self._told.get("slow") and int(flags["time_limit_seconds"]) < 72
         made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)

@@ -24,7 +24,7 @@ from benchmarks.sweep_display import SweepDisplay
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
-from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt, record_of
 from tests.support.records import fake_run
 
 
@@ -40,7 +40,7 @@ class Runs:
         batch = run.config.batch_per_device
         self.started.append(batch)
         if batch in self.signals:
-            signal.raise_signal(self.signals[batch])
+            interrupt(self.signals[batch])
         return self.ends.get(batch) or record_of(run)
 
 
@@ -274,6 +274,16 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
     monkeypatch.setattr(child_process, "run", FakeRuns(behave))
     sweep("--batch_size=8")
     assert [_what(record) for record in _records(tmp_path)] == [(8, 1, False, "ok")]
+
+
+def test_a_run_whose_log_cannot_be_kept_is_run_and_tells_its_end(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "logs").write_text("a file")
+    runs.ends[2] = Failure(returncode=3, stderr="it broke here")
+    sweep("--batch_size=2,8")
+    broken, fine = _records(tmp_path)
+    assert broken.reason == "Ended with status 3 and left no record. It said: it broke here"
+    assert fine.status is Status.OK
 
 
 def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
