@@ -106,7 +106,7 @@ def rounds(tmp_path: Path) -> list[int]:
     return [len(load(tmp_path / "out" / side / "results.jsonl").records) for side in ("base", "candidate")]
 
 
-def test_both_sides_measure_in_turn_and_who_begins_alternates(ab: Ab, builds: Builds, tmp_path: Path) -> None:
+def test_steps_are_interleaved_and_the_first_side_alternates(ab: Ab, builds: Builds, tmp_path: Path) -> None:
     status, said = ab()
     assert status == ExitStatus.OK and "unchanged" in said and "whole runs" not in said
     warmup, *pairs = builds.pairs
@@ -114,13 +114,13 @@ def test_both_sides_measure_in_turn_and_who_begins_alternates(ab: Ab, builds: Bu
     assert rounds(tmp_path) == [len(pairs)] * 2
 
 
-def test_a_drop_is_found_in_turn(ab: Ab) -> None:
+def test_a_drop_is_found_in_interleaved_steps(ab: Ab) -> None:
     status, said = ab(rate=90)
     assert status == ExitStatus.REGRESSED and "10.0 % slower" in said
 
 
 @pytest.mark.parametrize(("words", "noted"), [(["--nosteps_in_turn"], False), ([], True)])
-def test_without_turns_whole_runs_follow_each_other(
+def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
     ab: Ab, builds: Builds, tmp_path: Path, words: list[str], noted: bool
 ) -> None:
     status, said = ab(*words, interleaves=not noted)
@@ -132,19 +132,19 @@ def test_without_turns_whole_runs_follow_each_other(
     assert bool(notes) == noted and all("a side does not know how" in note for note in notes)
 
 
-def test_without_a_round_to_try_them_out_no_turns_are_taken(ab: Ab, builds: Builds) -> None:
+def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds) -> None:
     ab("--nowarmup_round")
     assert builds.pairs[0] == "b" * 20 + "c" * 20
 
 
-def test_runs_that_fail_only_beside_each_other_are_run_apart(ab: Ab, builds: Builds) -> None:
+def test_runs_that_fail_only_together_follow_each_other(ab: Ab, builds: Builds) -> None:
     status, said = ab(breaks=lambda number, in_turn: in_turn)
     assert status == ExitStatus.OK and "started at once, the candidate failed. crash: " in said
     assert "it broke here" in said
     assert builds.taken.startswith("b" * 40 + "c" * 40 + "b" * 20)
 
 
-def test_a_pair_of_which_one_fails_now_and_then_is_run_again_in_turn(ab: Ab, builds: Builds) -> None:
+def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab, builds: Builds) -> None:
     status, said = ab(breaks=lambda number, in_turn: number == 3)
     assert status == ExitStatus.OK and "candidate failed, and was run again. crash: " in said
     assert "whole runs" not in said

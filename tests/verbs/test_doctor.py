@@ -141,7 +141,7 @@ Climb = Callable[..., Climbed]
 
 @pytest.fixture
 def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Climb:
-    """Climbs, and takes 19 s unless told otherwise: in less than 20 s no rung is run once more."""
+    """Climbs; for 19 s by default, because from 20 s on rungs are run again."""
 
     def run(
         *arguments: str,
