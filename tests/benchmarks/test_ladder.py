@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import command_line, device_options, flags, ladder, ladder_words
+from benchmarks import command_line, device_options, flags, ladder, ladder_words, recommend_flags
 from benchmarks.ladder import Ladder, Part, Rung, Span, Verdict, images_of
 from benchmarks.ladder_words import Setting
 
@@ -36,6 +36,12 @@ RATES = {
     Part.INPUT: 200 / 1.0,
 }
 FAILED, LEFT_OUT = "failed", "left out"
+# The verbs that advice sends a reader to.
+ADVISED = {
+    "recommend": recommend_flags.RECOMMEND_FLAGS,
+    "allreduce": flags.ALLREDUCE_FLAGS,
+    "input": flags.INPUT_FLAGS,
+}
 
 
 def climbed(setting: Setting = GPUS, noise: float | None = 0.001, **rates: float | str) -> Ladder:
@@ -61,6 +67,22 @@ def climbed(setting: Setting = GPUS, noise: float | None = 0.001, **rates: float
         )
         rungs.append(Rung(part=part, images_per_sec=Span(found, *bounds), images=images))
     return Ladder(rungs)
+
+
+def all_advice(setting: Setting) -> str:
+    """Returns the sentences on a step of which every part takes a second."""
+    rates = {}
+    for seconds, part in enumerate(Part, start=1):
+        images = images_of(
+            part,
+            num_devices=setting.num_devices,
+            batch_per_device=setting.batch_per_device,
+            at_once=setting.at_once,
+        )
+        rates[part.replace(" ", "_")] = images / seconds
+    words = said(climbed(setting, **rates), setting)
+    assert words.count("(17%)") == len(Part), "one sentence for each part"
+    return words
 
 
 def added(found: Ladder) -> dict[str, float]:
@@ -301,22 +323,24 @@ def test_only_what_can_help_is_advised() -> None:
 @pytest.mark.parametrize("split", [1, 2])
 def test_commands_name_virtual_gpus(split: int) -> None:
     shared = dataclasses.replace(GPUS, num_devices=2 * split, at_once=2, virtual_gpus=split)
-    advice = " ".join(say(shared) for say in ladder_words._ADVICE.values())
-    commands = [words.split() for words in re.findall(r"'run_bench.py ((?:recommend|allreduce) [^']+)'", advice)]
-    assert {verb for verb, *_ in commands} == {"recommend", "allreduce"}
-    for verb, *words in commands:
-        values = flags.parse(words, command_line._FLAGS[verb]).values
+    commands = re.findall(r"'run_bench.py (recommend|allreduce) ([^']+)'", all_advice(shared))
+    assert {verb for verb, _ in commands} == {"recommend", "allreduce"}
+    for verb, words in commands:
+        values = flags.parse(words.split(), ADVISED[verb]).values
         assert device_options.resolve(collections.defaultdict(str, values), lambda: 2)["virtual_gpus"] == split, words
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])
 def test_all_that_is_advised_exists(setting: Setting) -> None:
-    advice = " ".join(say(setting) for say in ladder_words._ADVICE.values())
-    flags = {flag.name for groups in command_line._FLAGS.values() for group in groups.values() for flag in group}
-    named = set(re.findall(r"--([a-z0-9_]+)", advice))
-    assert len(named) > 8 and named <= flags
-    verbs = set(re.findall(r"'run_bench.py ([a-z]+)[ ']", advice))
-    assert verbs >= {"allreduce", "input"} and verbs <= set(command_line._VERBS)
+    advice = all_advice(setting)
+    commands = re.findall(r"'run_bench.py ([a-z]+) ([^']+)'", advice)
+    assert {verb for verb, _ in commands} == {*ADVISED}
+    for verb, words in commands:
+        assert command_line.dispatch([verb, "--help"]) == 0, "there is such a verb"
+        assert not flags.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
+    named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", advice)))
+    of_a_run = {flag.name for group in flags.RUN_FLAGS.values() for flag in group}
+    assert len(named) >= 8 and named <= of_a_run
 
 
 def test_made_up_images_are_called_so() -> None:

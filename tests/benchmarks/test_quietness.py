@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -251,7 +252,7 @@ class Driver:
 
     def __init__(self, refuses: Sequence[str] = (), count: int = 1, **answers: Any) -> None:
         self._refuses = refuses
-        self._answers = {
+        self.answers = {
             "nvmlInit": None,
             "nvmlShutdown": None,
             "nvmlDeviceGetCount": count,
@@ -270,14 +271,14 @@ class Driver:
         } | answers
 
     def __getattr__(self, name: str) -> Any:
-        if name not in self._answers:
+        if name not in self.answers:
             return getattr(pynvml, name)
         return lambda *arguments: self._answer(name)
 
     def _answer(self, name: str) -> Any:
         if name in self._refuses:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return self._answers[name]
+        return self.answers[name]
 
 
 def _look_at_gpu(machine: Machine, driver: Driver) -> Seen:
@@ -338,7 +339,7 @@ def test_each_thing_about_a_gpu_disturbs_by_itself(
 
 
 def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
-    questions = [name for name in Driver()._answers if name.startswith("nvmlDeviceGet")][2:]
+    questions = [name for name in Driver().answers if name.startswith("nvmlDeviceGet")][2:]
     seen = _look_at_gpu(machine, Driver(refuses=questions))
     assert {one.value for one in seen.values()} == {UNSEEN}
     for refused in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
@@ -388,7 +389,10 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["is_quiet"] is True
 
 
-def test_the_exit_status_of_the_verb_is_its_verdict(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+def test_the_exit_status_of_the_verb_is_its_verdict(
+    run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quietness, "Sources", lambda: Sources(sleep=lambda seconds: time.sleep(0.1 * seconds)))
     done = run_bench("doctor", "--device=cpu", "--noladder")
     assert done.stderr == ""
     lines = done.stdout.splitlines()

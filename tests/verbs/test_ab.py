@@ -1,78 +1,111 @@
-"""A/B comparisons whose runs are a small program that leaves a record of the rate that it is told."""
+"""A/B comparisons of two builds that stand for run_bench.py: how fast each is, and what fails, is decided here."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from benchmarks import ab_rounds, ab_side, command_line
+from benchmarks import ab_side, child_process, command_line
 from benchmarks.ab_rounds import differences
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError
 from gate import noise
 from gate.noise import Noise
+from results.record import Record
 from results.store import load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
-# Stands for run_bench.py. Its words, before the flags, say what it does; the n-th run in a directory is n % off or so.
-FAKE = """
-import json, os, random, signal, sys, time, uuid
-from pathlib import Path
-words = dict(word.split("=", 1) for word in ["side=?", WORDS, *sys.argv[1:]] if word and not word.startswith("--"))
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
-store = Path(flags["output_dir"]) / "results.jsonl"
-model = flags["model"]
-earlier = store.read_text().count("\\n")
-with open(Path(LOG), "a") as log:
-    log.write(f"{'warmup ' * ('warmup' in str(store))}{words['side']} {model}\\n")
-number = sum(line == f"{words['side']} {model}\\n" for line in open(LOG))
-time.sleep(float(words.get("seconds", 0)))
-if number in map(int, filter(None, words.get("crash", "").split(","))) and "warmup" not in str(store):
-    print("it broke here", file=sys.stderr); os.kill(os.getpid(), signal.SIGSEGV)
-if words.get("refuse") == model:
-    print("run_bench: There is no flag --new.", file=sys.stderr); sys.exit(2)
-record = json.loads(TEMPLATE)
-rate = float(words.get(model) or words["rate"])
-rate *= 1 + float(words.get("noise", 0.002)) * random.Random(f"{words['side']} {number}").gauss(0, 1)
-record["derived"]["images_per_sec"] = rate
-record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": f"key of {model}"}
-record["config"]["model"] = model
-if "batch" in words: record["config"]["batch_per_device"] = int(words["batch"])
-record["environment"]["cpu_model"] = words.get("cpu", "a CPU")
-record["environment"]["tensorflow_version"] = words.get("tensorflow", "2.21.0")
-with store.open("a") as file:
-    file.write(json.dumps(record) + "\\n")
-"""
+# Of the runs of `trivial` in their usual batch.
+KEY = fake_run(model="trivial").identity.config_key
 
 
-def fake(tmp_path: Path, words: str = "") -> str:
-    """Returns the source of the program."""
-    constants = {"TEMPLATE": fake_run().to_json(), "LOG": str(tmp_path / "order.log"), "WORDS": words}
-    return "\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a side's runs do.
+
+    Attributes:
+        name: in the list of what was started.
+        rate: images per second, of models without one of their own.
+        rates: of models.
+        noise: standard deviation of a run's rate, as a share.
+        crashes: numbers of the runs that crash, from 1, warm-up runs not counted.
+        refuses: models and managers.
+        batch: images per device that it runs, whatever its flags say.
+        environment: what its records say beside the usual.
+        raises: a signal to the whole comparison, while it runs.
+    """
+
+    name: str = ""
+    rate: float = 100.0
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    noise: float = 0.002
+    crashes: Sequence[int] = ()
+    refuses: Sequence[str] = ()
+    batch: int = 32
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    raises: int | None = None
+
+
+class Builds:
+    """Runs the builds that a test compares, and notes each run."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Build] = {}
+        self.order: list[str] = []
+        self._numbers: Counter[str] = Counter()
+
+    def side(self, name: str, **does: Any) -> str:
+        """Returns the flag of a side whose runs do this."""
+        self.named[name] = Build(name=name, **does)
+        return f"--{name}_command={sys.executable} {name}"
+
+    def __call__(self, run: FakeRun) -> Record | Failure:
+        program, flags = run.words[1], run.flags
+        build = self.named.get(program) or Build(**json.loads(Path(program).read_text()))
+        model, is_warmup = flags["model"], "warmup" in flags["output_dir"]
+        what = f"{build.name} {model}"
+        self.order.append(f"warmup {what}" if is_warmup else what)
+        self._numbers[what] += not is_warmup
+        number = self._numbers[what]
+        if build.raises:
+            interrupt(build.raises)
+        if number in build.crashes and not is_warmup:
+            return Failure(returncode=-signal.SIGSEGV, stderr="it broke here")
+        if {model, flags.get("variable_update")} & {*build.refuses}:
+            return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
+        rate = build.rates.get(model, build.rate)
+        rate *= 1 + build.noise * random.Random(f"{build.name} {number}").gauss(0, 1)
+        made = fake_run(model=model, batch_per_device=build.batch, step_seconds=build.batch / rate)
+        environment = {**made.environment, "cpu_model": "a CPU", **build.environment}
+        return dataclasses.replace(made, environment=environment)
 
 
 @pytest.fixture
-def side(tmp_path: Path) -> Callable[..., str]:
-    """Returns the flag of a side that behaves as the words say."""
-    program = tmp_path / "fake.py"
-    program.write_text(fake(tmp_path))
+def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
+    """Builds, in place of processes."""
+    made = Builds()
+    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    return made
 
-    def flag(name: str, **words: object) -> str:
-        spelled = " ".join(f"{word}={value}" for word, value in {"side": name, "rate": 100, **words}.items())
-        return f"--{name}_command={sys.executable} {program} {spelled}"
 
-    return flag
+@pytest.fixture
+def side(builds: Builds) -> Callable[..., str]:
+    """Returns the flag of a side whose runs do what a `Build` says."""
+    return builds.side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +139,6 @@ def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     return run
 
 
-def order(tmp_path: Path) -> list[str]:
-    return (tmp_path / "order.log").read_text().splitlines()
-
-
 @pytest.mark.parametrize(
     ("rate", "verdict", "status"),
     [(100, "unchanged", ExitStatus.OK), (90, "regressed", ExitStatus.REGRESSED), (112, "improved", ExitStatus.OK)],
@@ -122,16 +151,19 @@ def test_a_change_of_rate_gets_its_verdict(
     (finding,) = found.findings
     assert finding["change"] == pytest.approx(rate / 100 - 1, abs=0.01)
     assert finding["base_rounds"] == finding["candidate_rounds"] >= 5
-    assert finding["title"].startswith("trivial") and finding["config_key"] == "key of trivial"
+    assert finding["title"].startswith("trivial") and finding["config_key"] == KEY
     assert "round 1 of at most 15, trivial" in found.stderr and "candidate" in found.stderr
 
 
-def test_progress_names_what_the_sides_ran_whose_words_have_flags_of_their_own(
+def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(
     ab: Callable[..., Compared], side: Callable[..., str]
 ) -> None:
     found = ab(side("base", batch=16), side("candidate", batch=8))
     assert "1 x 16 against trivial" in found.stderr and "1 x 8: base 100" in found.stderr
     assert "1 x 32" not in found.stderr
+    (note,) = found.notes
+    difference = "batch_per_device is 16 for the base and 8 for the candidate"
+    assert note == f"The sides understand the same flags differently: {difference}."
 
 
 def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
@@ -141,13 +173,13 @@ def test_noise_that_hides_the_answer_is_inconclusive(ab: Callable[..., Compared]
 
 
 def test_rounds_alternate_which_side_is_first_and_end_when_all_is_decided(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+    ab: Callable[..., Compared], builds: Builds
 ) -> None:
-    ab(side("base"), side("candidate"), models="trivial,mlp")
+    ab(builds.side("base"), builds.side("candidate"), models="trivial,mlp")
     warmup = [f"warmup {side} {model}" for model in ("trivial", "mlp") for side in ("base", "candidate")]
     pairs = [["base", "candidate"], ["candidate", "base"], ["base", "candidate"], ["candidate", "base"]]
     rounds = [f"{side} {model}" for pair in pairs for model in ("trivial", "mlp") for side in pair]
-    started = order(tmp_path)
+    started = builds.order
     assert started[: len(warmup)] == warmup
     assert started[len(warmup) :][: len(rounds)] == rounds
     assert len(started) < 4 + 2 * 2 * 15, "nothing is run that is decided"
@@ -164,50 +196,44 @@ def test_both_sides_keep_their_records_in_one_session(
     assert len(list((tmp_path / "out" / "candidate" / "logs").glob("*.log"))) == len(sides[1])
 
 
-def test_without_a_warm_up_there_is_none(ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path) -> None:
-    ab(side("base"), side("candidate"), "--nowarmup_round")
-    assert order(tmp_path)[0] == "base trivial" and not (tmp_path / "out" / "warmup").exists()
+def test_without_a_warm_up_there_is_none(ab: Callable[..., Compared], builds: Builds, tmp_path: Path) -> None:
+    ab(builds.side("base"), builds.side("candidate"), "--nowarmup_round")
+    assert builds.order[0] == "base trivial" and not (tmp_path / "out" / "warmup").exists()
 
 
-def test_a_candidate_that_crashes_where_the_base_runs_has_failed(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
-    found = ab(side("base"), side("candidate", crash="3,4"), "--nowarmup_round")
+def test_a_candidate_that_crashes_where_the_base_runs_has_failed(ab: Callable[..., Compared], builds: Builds) -> None:
+    found = ab(builds.side("base"), builds.side("candidate", crashes=[3, 4]), "--nowarmup_round")
     assert (found.verdicts, found.status) == (["failed"], ExitStatus.REGRESSED)
     reason = found.findings[0]["reason"]
     assert (
         "candidate" in reason and "round 3" in reason and "Segmentation fault" in reason and "it broke here" in reason
     )
     assert found.findings[0]["base_rounds"] == 2
-    assert order(tmp_path).count("candidate trivial") == 4, "it was tried again, and then left"
+    assert builds.order.count("candidate trivial") == 4, "it was tried again, and then left"
 
 
-def test_one_crash_is_forgiven_and_told(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base"), side("candidate", crash="2"))
+def test_one_crash_is_forgiven_and_noted(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    found = ab(side("base"), side("candidate", crashes=[2]))
     assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
     assert len(found.notes) == 1 and "candidate failed, and was run again" in found.notes[0]
 
 
 def test_a_base_that_crashes_decides_nothing(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base", crash="1,2"), side("candidate"))
+    found = ab(side("base", crashes=[1, 2]), side("candidate"))
     assert (found.verdicts, found.status) == (["inconclusive"], ExitStatus.UNDECIDED)
     assert "The base did not run in round 1" in found.findings[0]["reason"]
     assert found.findings[0]["base_images_per_sec"] is None
 
 
-def test_a_candidate_that_refuses_what_the_base_runs_has_failed(
-    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
-) -> None:
-    found = ab(side("base"), side("candidate", refuse="mlp"), models="trivial,mlp")
+def test_a_candidate_that_refuses_what_the_base_runs_has_failed(ab: Callable[..., Compared], builds: Builds) -> None:
+    found = ab(builds.side("base"), builds.side("candidate", refuses=["mlp"]), models="trivial,mlp")
     assert (found.verdicts, found.status) == (["unchanged", "failed"], ExitStatus.REGRESSED)
     assert "There is no flag --new" in found.findings[1]["reason"]
-    assert order(tmp_path).count("candidate mlp") == 1, "what is refused once is refused again"
+    assert builds.order.count("candidate mlp") == 1, "what is refused once is refused again"
 
 
-def test_a_combination_that_cannot_be_is_a_note(ab: Callable[..., Compared], tmp_path: Path) -> None:
-    source = fake(tmp_path).replace('if words.get("refuse") == model', 'if "independent" in flags["variable_update"]')
-    (tmp_path / "picky.py").write_text(source)
-    sides = [f"--{name}_command={sys.executable} {tmp_path / 'picky.py'} rate=100" for name in ("base", "candidate")]
+def test_a_combination_that_cannot_be_is_a_note(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
+    sides = [side(name, refuses=["independent"]) for name in ("base", "candidate")]
     found = ab(*sides, "--variable_update=parameter_server,independent", "--staged_vars=true")
     assert (found.verdicts, found.status) == (["unchanged"], ExitStatus.OK)
     (note,) = found.notes
@@ -218,7 +244,7 @@ def test_a_suite_has_several_configurations(
     ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
 ) -> None:
     (tmp_path / "suite.toml").write_text('[[grid]]\nmodel = ["trivial", "vgg16"]\n[[grid]]\nmodel = "trivial"\n')
-    found = ab(side("base"), side("candidate", vgg16=85), f"--suite={tmp_path / 'suite.toml'}", models="")
+    found = ab(side("base"), side("candidate", rates={"vgg16": 85}), f"--suite={tmp_path / 'suite.toml'}", models="")
     assert (found.verdicts, found.status) == (["unchanged", "regressed"], ExitStatus.REGRESSED)
     assert [finding["title"].split(",")[0] for finding in found.findings] == ["trivial", "vgg16"]
 
@@ -232,15 +258,25 @@ def test_a_noisy_machine_has_a_threshold_of_its_own(
     ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
 ) -> None:
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
-    noise.keep(path, {"key of trivial": Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
+    noise.keep(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
     found = ab(side("base"), side("candidate", rate=92))
     assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
     assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
     assert ab(side("base"), side("candidate", rate=92), "--threshold=5").verdicts == ["regressed"]
 
 
+def test_noise_that_cannot_be_read_ends_the_comparison(
+    ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
+) -> None:
+    path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(DataError, match="run calibrate again"):
+        ab(side("base"), side("candidate"))
+
+
 def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    found = ab(side("base"), side("candidate", tensorflow="2.22.0"))
+    found = ab(side("base"), side("candidate", environment={"tensorflow_version": "2.22.0"}))
     assert "TensorFlow 2.21.0" in found.sides[0]["software"] and "TensorFlow 2.22.0" in found.sides[1]["software"]
     (note,) = found.notes
     assert "tensorflow_version is 2.21.0 in the base and 2.22.0 in the candidate" in note
@@ -248,7 +284,7 @@ def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Ca
 
 def test_unlike_hardware_is_refused(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
     with pytest.raises(UsageError, match="cpu_model is a CPU for the base and another"):
-        ab(side("base"), side("candidate", cpu="another"))
+        ab(side("base"), side("candidate", environment={"cpu_model": "another"}))
 
 
 def test_fields_in_which_configurations_differ_are_named() -> None:
@@ -291,30 +327,40 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     made = Repository(tmp_path / "repository" / "bench" / "run_bench.py")
     made.suite.parent.mkdir(parents=True)
     made.git("init", "-b", "main", "..")
-    made.commit(fake(tmp_path).replace("WORDS,", '"side=first", "rate=100",'))
-    made.commit(fake(tmp_path).replace("WORDS,", '"side=second", "rate=90",'))
+    made.commit('{"name": "first", "rate": 100}')  # a `Build`
+    made.commit('{"name": "second", "rate": 90}')
     monkeypatch.setattr(ab_side, "RUN_BENCH", made.suite)
     return made
 
 
 def test_a_revision_is_checked_out_and_removed(
-    ab: Callable[..., Compared], repository: Repository, tmp_path: Path
+    ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path
 ) -> None:
     found = ab("--base=HEAD~1", "--candidate=main")
     assert (found.verdicts, found.status) == (["regressed"], ExitStatus.REGRESSED)
     commit = repository.git("rev-parse", "HEAD~1")[:12]
     assert found.sides[0]["name"] == f"HEAD~1 ({commit})"
-    assert {line.split()[-2] for line in order(tmp_path)} == {"first", "second"}
+    assert {line.split()[-2] for line in builds.order} == {"first", "second"}
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
 def test_without_a_candidate_it_is_the_working_tree_as_it_is(
-    ab: Callable[..., Compared], repository: Repository, tmp_path: Path
+    ab: Callable[..., Compared], builds: Builds, repository: Repository
 ) -> None:
-    repository.suite.write_text(fake(tmp_path).replace("WORDS,", '"side=uncommitted", "rate=100",'))
+    repository.suite.write_text('{"name": "uncommitted", "rate": 100}')
     found = ab("--base=HEAD~1")
     assert found.verdicts == ["unchanged"] and "this suite as it is" in found.sides[1]["name"]
-    assert {line.split()[-2] for line in order(tmp_path)} == {"first", "uncommitted"}
+    assert {line.split()[-2] for line in builds.order} == {"first", "uncommitted"}
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_removes_the_worktree(
+    ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path, number: int, status: int
+) -> None:
+    found = ab("--base=HEAD~1", builds.side("candidate", raises=number))
+    assert found.status == status and "What was run is in" in found.stderr
+    assert builds.order == ["warmup first trivial", "warmup candidate trivial"]
+    assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
@@ -351,14 +397,37 @@ def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest
         pass
 
 
-@pytest.mark.parametrize(("signal_number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_it_in_order(repository: Repository, tmp_path: Path, signal_number: int, status: int) -> None:
-    repository.commit(fake(tmp_path).replace("WORDS,", '"side=third", "rate=100", "seconds=0.3",'))
+# The base's run leaves a record; the candidate's never ends.
+HANGS = f"""
+import json, sys, time
+from pathlib import Path
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+directory = Path(flags["output_dir"])
+if directory.name == "candidate":
+    print("it hangs", file=sys.stderr, flush=True)
+    time.sleep(120)
+record = json.loads({fake_run().to_json()!r})
+record["identity"]["session_id"] = flags["session_id"]
+with open(directory / "results.jsonl", "a") as file:
+    file.write(json.dumps(record) + "\\n")
+"""
+
+
+@pytest.mark.process
+def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: Repository, tmp_path: Path) -> None:
+    repository.commit(HANGS)
     code = (
         "import sys; from pathlib import Path; from benchmarks import ab_side, command_line\n"
         "ab_side.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(command_line.dispatch(sys.argv[1:]))"
     )
-    words = ["ab", "--base=HEAD", "--device=cpu", "--model=trivial", f"--output_dir={tmp_path / 'out'}"]
+    words = [
+        "ab",
+        "--base=HEAD",
+        "--nowarmup_round",
+        "--device=cpu",
+        "--model=trivial",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
     comparison = subprocess.Popen(
         [sys.executable, "-c", code, str(repository.suite), *words],
         cwd=ROOT,
@@ -367,17 +436,17 @@ def test_signals_end_it_in_order(repository: Repository, tmp_path: Path, signal_
         stderr=subprocess.PIPE,
         text=True,
     )
-    path = tmp_path / "out" / "base" / "results.jsonl"
-    deadline = time.monotonic() + 120
-    while not path.exists() or path.read_bytes().count(b"\n") < 1:
+    deadline = time.monotonic() + 60
+    while not any(log.read_text() for log in (tmp_path / "out" / "candidate").glob("logs/*.log")):
         assert time.monotonic() < deadline and comparison.poll() is None
         time.sleep(0.05)
     assert repository.worktrees == 2
-    comparison.send_signal(signal_number)
-    _, said = comparison.communicate(timeout=120)
-    assert comparison.returncode == status and "What was run is in" in said
+    comparison.send_signal(signal.SIGTERM)
+    _, said = comparison.communicate(timeout=60)
+    assert comparison.returncode == 143 and "What was run is in" in said
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
-    assert len(load(path).records) >= 1 and not load(path).problems
+    kept = load(tmp_path / "out" / "base" / "results.jsonl")
+    assert len(kept.records) == 1 and not kept.problems
     commands = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
     assert not any(str(tmp_path) in word for command in commands for word in command)
 
@@ -406,16 +475,12 @@ def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: P
 
 
 def test_an_output_directory_that_cannot_be_is_refused_before_anything_runs(
-    side: Callable[..., str], ab: Callable[..., Compared], tmp_path: Path
+    builds: Builds, ab: Callable[..., Compared], tmp_path: Path
 ) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(UsageError, match="Results cannot be written"):
-        ab(side("base"), side("candidate"))
-    assert not (tmp_path / "order.log").exists()
-
-
-def test_names_of_sides_are_those_of_their_directories() -> None:
-    assert {field.name for field in dataclasses.fields(ab_rounds.Pair)} == {ab_rounds.BASE, ab_rounds.CANDIDATE}
+        ab(builds.side("base"), builds.side("candidate"))
+    assert not builds.order
 
 
 @pytest.mark.seldom

@@ -1,81 +1,99 @@
-"""A/B comparisons whose runs are started at once: small programs that take turns, or do not know how."""
+"""A/B comparisons whose runs are started at once: builds that interleave their steps, or do not know how."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks import calibrate_job, command_line
-from benchmarks.ab_side import Side
+from benchmarks import cell_run, child_process, command_line, grid, provenance, turns
 from benchmarks.errors import ExitStatus
 from gate import noise
-from results.store import load
+from results.record import Record
+from results.store import Store, load
 from tests.support.commands import ROOT
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns
 from tests.support.records import fake_run
 
-# Stands for run_bench.py: its words say which side it is, and what it cannot do. Each step is a line of the log.
-FAKE = """
-import json, os, sys, types, uuid
-from pathlib import Path
-sys.path.insert(0, ROOT)
-from benchmarks import turns
-words = dict(word.split("=", 1) for word in sys.argv[1:] if not word.startswith("--"))
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
-store = Path(flags["output_dir"]) / "results.jsonl"
-if words.get("refuses"):
-    print("run_bench: There is no flag --new.", file=sys.stderr); sys.exit(2)
-config = types.SimpleNamespace(
-    cluster=None, num_workers=1, num_ps=0, input=None, modifiers=types.SimpleNamespace(asynchronous=False),
-    device="cpu", time_limit_seconds=None,
-)
-with open(LOG + ".runs", "a") as log: log.write(words["side"])
-number = open(LOG + ".runs").read().count(words["side"])
-broken = {"always": True, "in_turn": turns.are_taken(config), "3": number == 3}
-if broken.get(words.get("breaks")): sys.exit("it broke here")
-if words.get("knows") == "no": os.environ.pop("CNN_BENCH_TURNS", None)
-def step():
-    with open(LOG, "a") as log: log.write(words["side"] + " ")
-steps_per_turn = None
-with turns.taken(config) as own:
-    if own: own.begin(20, 0.1); steps_per_turn = own.steps_per_turn
-    for _ in range(20):
-        step()
-        if own: own.after_step()
-    if own: own.finish()
-record = json.loads(TEMPLATE)
-record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": "a key"}
-record["environment"] |= turns.environment(steps_per_turn)
-record["derived"]["images_per_sec"] = float(words["rate"])
-with store.open("a") as file:
-    file.write(json.dumps(record) + "\\n")
-"""
+STEPS = 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a side's runs do.
+
+    Attributes:
+        rate: images per second.
+        interleaves: whether it knows how.
+        refuses: whether it refuses its flags.
+        breaks: whether a run fails, given its number, from 1, and whether it was to interleave.
+    """
+
+    rate: float = 100.0
+    interleaves: bool = True
+    refuses: bool = False
+    breaks: Callable[[int, bool], bool] = lambda number, in_turn: False
+
+
+class Builds:
+    """Runs the builds that a test compares, and notes each step: `b` is one of the base, `c` of the candidate."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, Build] = {}
+        self.taken = ""
+        self._numbers: Counter[str] = Counter()
+
+    def __call__(self, run: FakeRun) -> Record | Failure:
+        name = Path(run.flags["output_dir"]).name
+        build = self.named.get(name, Build())
+        if build.refuses:
+            return Failure(returncode=2, stderr="run_bench: There is no flag --new.")
+        self._numbers[name] += 1
+        if build.breaks(self._numbers[name], run.turns is not None):
+            return Failure(returncode=1, stderr="it broke here")
+        own = run.turns if build.interleaves else None
+        if own:
+            own.begin(STEPS, 0.1)
+        for _ in range(STEPS):
+            self.taken += name[0]
+            if own:
+                own.after_step()
+        if own:
+            own.finish()
+        made = fake_run(step_seconds=32 / build.rate)
+        environment = turns.environment(own.steps_per_turn if own else None)
+        return dataclasses.replace(made, environment={**made.environment, **environment})
+
+    @property
+    def pairs(self) -> list[str]:
+        """Returns the steps of each pair of runs, in order."""
+        return [self.taken[begin : begin + 2 * STEPS] for begin in range(0, len(self.taken), 2 * STEPS)]
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
+    """Builds, in place of processes."""
+    made = Builds()
+    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    return made
+
 
 Ab = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """The program, as a file."""
-    constants = {"TEMPLATE": fake_run().to_json(), "LOG": str(tmp_path / "steps.log"), "ROOT": str(ROOT)}
-    path = tmp_path / "fake.py"
-    path.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE)
-    return path
-
-
-@pytest.fixture
-def ab(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ab:
-    """Compares two sides, which behave as the words say; returns the status, and all that was said."""
+def ab(tmp_path: Path, builds: Builds, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ab:
+    """Compares a build with one that does what a `Build` says; returns the status, and all that was printed."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
-    def run(base: str = "", candidate: str = "", *words: str) -> tuple[int, str]:
-        sides = [
-            f"--{side}_command={sys.executable} {program} side={side[0]} rate=100 {says}"
-            for side, says in (("base", base), ("candidate", candidate))
-        ]
+    def run(*words: str, **does: Any) -> tuple[int, str]:
+        builds.named["candidate"] = Build(**does)
+        sides = [f"--{side}_command={sys.executable}" for side in ("base", "candidate")]
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         status = command_line.dispatch(["ab", "--device=cpu", "--model=mlp", *places, *sides, *words])
         shown = capsys.readouterr()
@@ -84,90 +102,118 @@ def ab(tmp_path: Path, program: Path, capsys: pytest.CaptureFixture[str], monkey
     return run
 
 
-def steps(tmp_path: Path) -> list[str]:
-    """Returns the steps of each pair of runs, in order."""
-    taken = "".join((tmp_path / "steps.log").read_text().split())
-    return [taken[begin : begin + 40] for begin in range(0, len(taken), 40)]
-
-
-def steps_in_fours(taken: str) -> list[str]:
-    return [taken[begin : begin + 4] for begin in range(0, len(taken), 4)]
-
-
 def rounds(tmp_path: Path) -> list[int]:
     return [len(load(tmp_path / "out" / side / "results.jsonl").records) for side in ("base", "candidate")]
 
 
-def test_both_sides_measure_in_turn_and_who_begins_alternates(ab: Ab, tmp_path: Path) -> None:
+def test_steps_are_interleaved_and_the_first_side_alternates(ab: Ab, builds: Builds, tmp_path: Path) -> None:
     status, said = ab()
     assert status == ExitStatus.OK and "unchanged" in said and "whole runs" not in said
-    warmup, *pairs = steps(tmp_path)
+    warmup, *pairs = builds.pairs
     assert [warmup, *pairs[:3]] == ["bbcc" * 10, "bbcc" * 10, "ccbb" * 10, "bbcc" * 10]
     assert rounds(tmp_path) == [len(pairs)] * 2
 
 
-def test_a_drop_is_found_in_turn(ab: Ab) -> None:
-    status, said = ab("", "rate=90")
+def test_a_drop_is_found_in_interleaved_steps(ab: Ab) -> None:
+    status, said = ab(rate=90)
     assert status == ExitStatus.REGRESSED and "10.0 % slower" in said
 
 
 @pytest.mark.parametrize(("words", "noted"), [(["--nosteps_in_turn"], False), ([], True)])
-def test_without_turns_whole_runs_follow_each_other(ab: Ab, tmp_path: Path, words: list[str], noted: bool) -> None:
-    status, said = ab("", "knows=no" if noted else "", *words)
+def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
+    ab: Ab, builds: Builds, tmp_path: Path, words: list[str], noted: bool
+) -> None:
+    status, said = ab(*words, interleaves=not noted)
     assert status == ExitStatus.OK
-    _, *pairs = steps(tmp_path)
+    _, *pairs = builds.pairs
     assert pairs[:3] == ["b" * 20 + "c" * 20, "c" * 20 + "b" * 20, "b" * 20 + "c" * 20]
-    assert rounds(tmp_path) == [len(pairs)] * 2, "the warm-up has told that a side takes none"
+    assert rounds(tmp_path) == [len(pairs)] * 2, "the warm-up has shown that a side does not interleave"
     notes = [line for line in said.splitlines() if "whole runs were compared" in line and "run_bench:" not in line]
     assert bool(notes) == noted and all("a side does not know how" in note for note in notes)
 
 
-def test_without_a_round_to_try_them_out_no_turns_are_taken(ab: Ab, tmp_path: Path) -> None:
-    ab("", "", "--nowarmup_round")
-    assert steps(tmp_path)[0] == "b" * 20 + "c" * 20
+def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds) -> None:
+    ab("--nowarmup_round")
+    assert builds.pairs[0] == "b" * 20 + "c" * 20
 
 
-def test_runs_that_fail_only_beside_each_other_are_run_apart(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "breaks=in_turn")
+def test_runs_that_fail_only_together_follow_each_other(ab: Ab, builds: Builds) -> None:
+    status, said = ab(breaks=lambda number, in_turn: in_turn)
     assert status == ExitStatus.OK and "started at once, the candidate failed. crash: " in said
     assert "it broke here" in said
-    assert (tmp_path / "steps.log").read_text().replace(" ", "").startswith("b" * 40 + "c" * 40 + "b" * 20)
+    assert builds.taken.startswith("b" * 40 + "c" * 40 + "b" * 20)
 
 
-def test_a_pair_of_which_one_fails_now_and_then_is_run_again_in_turn(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "breaks=3")
+def test_a_pair_of_which_one_run_fails_is_repeated_with_interleaved_steps(ab: Ab, builds: Builds) -> None:
+    status, said = ab(breaks=lambda number, in_turn: number == 3)
     assert status == ExitStatus.OK and "candidate failed, and was run again. crash: " in said
     assert "whole runs" not in said
-    taken = (tmp_path / "steps.log").read_text().replace(" ", "")
+    taken = builds.taken
     assert taken == "bbcc" * 20 + "b" * 20 + "ccbb" * 10 + taken[140:], "the base was alone, and both ran again"
-    assert set(steps_in_fours(taken[140:])) == {"bbcc", "ccbb"}
+    assert {taken[begin : begin + 4] for begin in range(140, len(taken), 4)} == {"bbcc", "ccbb"}
 
 
 def test_a_candidate_that_always_fails_has_failed(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "breaks=always")
+    status, said = ab(breaks=lambda number, in_turn: True)
     assert status == ExitStatus.REGRESSED and "The candidate did not run in round 1" in said
     assert rounds(tmp_path) == [1, 2]
 
 
 def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
-    status, said = ab("", "refuses=yes")
+    status, said = ab(refuses=True)
     assert status == ExitStatus.REGRESSED and "There is no flag --new" in said
     assert rounds(tmp_path) == [1, 1]
 
 
 @pytest.mark.parametrize("in_turn", [True, False])
-def test_noise_says_how_it_was_measured_and_counts_only_there(
-    ab: Ab, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_turn: bool
-) -> None:
-    side = Side("fake", (sys.executable, str(program), "side=b", "rate=100"))
-    monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: side)
+def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: Path, in_turn: bool) -> None:
     places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
     words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
     assert command_line.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
-    (found,) = noise.load(path).values()
+    ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn
-    noise.keep(path, {"a key": dataclasses.replace(found, noise=0.1)})
-    _, said = ab("", "rate=90")
+    noise.keep(path, {key: dataclasses.replace(found, noise=0.1)})
+    _, said = ab(rate=90)
     assert ("the threshold is 20.0 %" in said) == in_turn
     assert ("calibrate has measured the noise of whole runs" in said) != in_turn
+
+
+# A run in a process: each step is a letter in a file.
+CHILD = """
+import dataclasses, sys
+sys.path.insert(0, ROOT)
+from benchmarks import turns
+from tests.support import fake_runs
+
+run = fake_runs.FakeRun(sys.argv)
+with turns.taken(run.config) as own:
+    own.begin(20, 0.1)
+    for _ in range(20):
+        with open(LOG, "a") as log:
+            log.write(sys.argv[1])
+        own.after_step()
+    own.finish()
+run.leave(dataclasses.replace(fake_runs.record_of(run), environment=turns.environment(own.steps_per_turn)))
+"""
+
+
+@pytest.mark.process
+def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
+    program, log = tmp_path / "child.py", tmp_path / "steps.log"
+    program.write_text(f"ROOT, LOG = {str(ROOT)!r}, {str(log)!r}\n{CHILD}")
+    origin = provenance.of_this_run([], on_gpus=False, session_id="abc")
+    runners = [
+        cell_run.CellRunner(
+            program=(sys.executable, str(program), name),
+            store=Store(tmp_path / name),
+            output_dir=str(tmp_path / name),
+            provenance=origin,
+            timeout_seconds=30.0,
+        )
+        for name in ("x", "y")
+    ]
+    (cell,) = grid.cells([{"device": ["cpu"], "model": ["trivial"]}], lambda: 0)
+    records = cell_run.run_in_turn(runners, cell, 0)
+    assert [str(record.status) for record in records] == ["ok", "ok"], [record.reason for record in records]
+    assert log.read_text() == "xxyy" * 10 and all(record.in_turn for record in records)

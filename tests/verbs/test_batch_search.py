@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import tempfile
-import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,13 +112,14 @@ class Trials:
         self.otherwise = (Status.OUT_OF_MEMORY, "Out of memory")
         self.cells: list[Cell] = []
         self.directories: set[str] = set()
-        self.seconds = 0.0
+        self.now = 0.0
+        self.seconds_left_out: list[float] = []
 
     def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
         self.cells.append(cell)
         self.directories.add(runner.output_dir)
         assert runner.first_to_be_killed
-        time.sleep(self.seconds)
+        self.now += 1000.0
         images = cell.config.batch_per_device
         if images > self.most:
             return fake_run(status=self.otherwise[0], reason=self.otherwise[1])
@@ -133,9 +134,10 @@ class Trials:
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(run_log, "_left_out_seconds", [])
     monkeypatch.setattr(host_memory, "available_bytes", lambda: 2**40)
     made = Trials(100)
+    monkeypatch.setattr(batch_trials, "time", types.SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
     monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
     return made
 
@@ -196,11 +198,20 @@ def test_a_batch_whose_check_does_not_fit_does_not_fit(trials: Trials) -> None:
 
 
 def test_the_search_is_no_part_of_the_runs_own_time(trials: Trials) -> None:
-    before, begun = run_log.process_age_seconds(), time.monotonic()
-    trials.seconds = 0.1
     _resolve()
-    grown, passed = run_log.process_age_seconds() - before, time.monotonic() - begun
-    assert grown <= passed - 0.1 * len(trials.cells) + 0.05, "0.05: clock ticks"
+    assert trials.seconds_left_out == [1000.0 * len(trials.cells)]
+    _resolve()
+    assert len(trials.seconds_left_out) == 1, "what is remembered takes no time"
+
+
+def test_seconds_that_are_left_out_are_no_part_of_the_age_of_a_process() -> None:
+    before = run_log.process_age_seconds()
+    run_log.leave_out(1e6)
+    try:
+        assert before - 1e6 <= run_log.process_age_seconds() < before
+    finally:
+        run_log.leave_out(-1e6)
+    assert run_log.process_age_seconds() >= before
 
 
 def test_trials_are_kept_beside_the_results(trials: Trials, tmp_path: Path) -> None:
@@ -320,6 +331,7 @@ def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
     assert host_memory.available_bytes(tmp_path) == 11
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("first", [True, False])
 def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
     program = "print(open('/proc/self/oom_score_adj').read().strip())"
@@ -330,6 +342,21 @@ def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
         out.seek(0)
         own = Path("/proc/self/oom_score_adj").read_text().strip()
         assert out.read().decode().strip() == ("1000" if first else own)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kills", [4, 5])
+def test_the_kernel_counts_the_processes_that_it_kills_for_want_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
+) -> None:
+    (tmp_path / "memory.events").write_text("oom 9\noom_kill 4\n")
+    monkeypatch.setattr(child_process, "Path", lambda path: tmp_path / Path(path).name)
+    program = f"open('memory.events', 'w').write('oom 99\\noom_kill {kills}\\n')"
+    monkeypatch.chdir(tmp_path)
+    with tempfile.TemporaryFile() as output:
+        command = child_process.Command(words=[sys.executable, "-c", program], stdout=output, stderr=output)
+        (ended,) = child_process.run(command, timeout_seconds=60)
+    assert ended.returncode == 0 and ended.out_of_memory == (kills > 4)
 
 
 @pytest.mark.seldom

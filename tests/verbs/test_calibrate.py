@@ -1,50 +1,41 @@
-"""Calibrating with a small program whose rounds have a known noise."""
+"""Calibrating with runs whose rounds have a known noise."""
 
 from __future__ import annotations
 
 import json
-import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from benchmarks import calibrate_job, command_line, slow_down
-from benchmarks.ab_side import Side
+from benchmarks import calibrate_job, child_process, command_line, slow_down
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from gate.noise import Noise
+from results.record import Record
 from results.store import load
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns
 from tests.support.records import fake_run
-
-FAKE = """
-import json, os, random, sys, uuid
-from pathlib import Path
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:] if word.startswith("--"))
-store = Path(flags["output_dir"]) / "results.jsonl"
-if flags["model"] == BROKEN: sys.exit(9)
-record = json.loads(TEMPLATE)
-number = store.read_text().count("\\n")
-swing = NOISE * (1 if number % 2 else -1) * (1 if store.parent.name == "base" else -1)
-record["derived"]["images_per_sec"] = 100 * (1 + swing)
-record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex, "config_key": flags["model"]}
-record["config"]["model"] = flags["model"]
-with store.open("a") as file:
-    file.write(json.dumps(record) + "\\n")
-"""
 
 Calibrate = Callable[..., ExitStatus]
 
 
 @pytest.fixture
 def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
-    """Runs the verb, in this process, on a program with that noise."""
+    """Runs the verb on runs with that noise, of which those of one model fail."""
 
     def run(*arguments: str, of: float = 0.001, broken: str = "") -> ExitStatus:
-        constants = {"TEMPLATE": fake_run().to_json(), "NOISE": of, "BROKEN": broken}
-        text = "\n".join(f"{name} = {value!r}" for name, value in constants.items())
-        (tmp_path / "fake.py").write_text(text + FAKE)
-        side = Side("fake", (sys.executable, str(tmp_path / "fake.py")))
-        monkeypatch.setattr(calibrate_job.ab_side, "this_suite", lambda: side)
+        numbers: Counter[str] = Counter()
+
+        def behave(one: FakeRun) -> Record | Failure:
+            directory, model = one.flags["output_dir"], one.flags["model"]
+            if model == broken:
+                return Failure(returncode=9)
+            numbers[directory] += 1
+            swing = of * (-1) ** numbers[directory] * (1 if Path(directory).name == "base" else -1)
+            return fake_run(model=model, step_seconds=32 / (100 * (1 + swing)))
+
+        monkeypatch.setattr(child_process, "run", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
         return command_line.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
@@ -53,8 +44,10 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
 
 
 def _kept(tmp_path: Path) -> dict[str, dict[str, object]]:
+    """Returns what is kept of this machine, by model."""
     path = tmp_path / "baselines" / fake_run().identity.hardware_key / "noise.json"
-    return json.loads(path.read_text())
+    models = {fake_run(model=model).identity.config_key: model for model in ("trivial", "mlp", "vgg16")}
+    return {models[key]: entry for key, entry in json.loads(path.read_text()).items()}
 
 
 def test_a_quiet_machine_supports_five_percent(

@@ -1,4 +1,4 @@
-"""Climbing the ladder: with a small program that leaves a record of the rate that it is told, and once in earnest."""
+"""The step-time breakdown of `doctor`: of runs whose rates are decided here, and once of real ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,60 +30,17 @@ from benchmarks import (
     process_environment,
     roofline_job,
 )
-from benchmarks.cell_run import CellRunner
-from benchmarks.errors import ExitStatus, Terminated, UsageError
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.ladder import Part
 from benchmarks.observation import Observation
 from benchmarks.roofline import Peak, Roofline
+from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
 RunBench = Callable[..., Finished]
-# Stands for run_bench.py: notes its words, and does what a file says of the rung that it recognises.
-FAKE = """
-import json, os, sys, uuid
-from pathlib import Path
-words = sys.argv[1:]
-with open(LOG, "a") as log:
-    log.write(json.dumps(words) + "\\n")
-told = json.loads(Path(TOLD).read_text())
-if words[0] == "data":
-    (Path(words[2]) / "made").write_text("images")
-    print("no space left") if "data" in told else None
-    sys.exit(2 if "data" in told else 0)
-flags = dict(word[2:].split("=", 1) for word in words)
-number = lambda name: int(flags[name])
-rung = (
-    "fixed cost" if flags["model"] == "mlp" and number("batch_size") == 1
-    else "real input" if "data_dir" in flags
-    else "host copy" if "data_name" in flags
-    else "compute" if number("num_gpus") == 1
-    else "more devices" if flags["variable_update"] == "independent" else "exchange"
-)
-with open(RUNGS, "a") as log:
-    log.write(rung + "\\n")
-does = told.get(rung, 100.0)
-if isinstance(does, list):  # of the first run, and of the second
-    does = does[sum(rung in line for line in open(RUNGS)) - 1]
-if does == "crash":
-    os.abort()
-if does == "refuse":
-    print("run_bench: This cannot be.", file=sys.stderr)
-    sys.exit(2)
-record = json.loads(TEMPLATE)
-record["derived"] |= {
-    "images_per_sec": does, "images_per_sec_low": 0.999 * does, "images_per_sec_high": 1.001 * does
-}
-record["identity"] |= {"session_id": flags["session_id"], "run_id": uuid.uuid4().hex}
-record["measurement"]["images_per_step"] = round(0.1 * does)  # in the steps' 0.1 s
-record["measurement"]["startup_seconds"] = told.get("startup", 3.0)
-if rung == told.get("slow") and number("time_limit_seconds") < 72:
-    record["measurement"]["step_seconds"] = [9.0] * 4
-    record["derived"] |= {"images_per_sec_low": None, "images_per_sec_high": None}
-with open(Path(flags["output_dir"]) / "results.jsonl", "a") as file:
-    file.write(json.dumps(record) + "\\n")
-"""
 PARTS = [str(part) for part in Part]
 
 
@@ -124,36 +81,84 @@ def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> ladder_plan.Plan:
     return plan
 
 
+class Runs:
+    """Runs of rungs.
+
+    Args:
+        told: by rung, the rate that its runs reach, or how they end; of the first and the second, if it is a list.
+            `data` says how the command ends that makes data, `startup` what a run needs before its first step, and
+            `slow` which rung has few and long steps, unless it has much time.
+    """
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._told = told
+        self._numbers: Counter[str] = Counter()
+
+    def __call__(self, run: FakeRun) -> Record | Failure:
+        if run.words[2] == "data":
+            (Path(run.words[4]) / "made").write_text("images")
+            return self._told.get("data", Failure())
+        flags = run.flags
+        rung = _rung(flags)
+        ends = self._told.get(rung, 100.0)
+        end = ends[self._numbers[rung]] if isinstance(ends, list) else ends
+        self._numbers[rung] += 1
+        if isinstance(end, Failure):
+            return end
+        if isinstance(end, signal.Signals):
+            interrupt(end)
+        few = rung == self._told.get("slow") and int(flags["time_limit_seconds"]) < 72
+        made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
+        low, high = (None, None) if few else (0.999 * end, 1.001 * end)
+        derived = dataclasses.replace(
+            made.derived, images_per_sec=end, images_per_sec_low=low, images_per_sec_high=high
+        )
+        measurement = dataclasses.replace(
+            made.measurement,
+            images_per_step=round(0.1 * end),  # in the steps' 0.1 s
+            startup_seconds=self._told.get("startup", 3.0),
+        )
+        return dataclasses.replace(made, measurement=measurement, derived=derived)
+
+
+def _rung(flags: Mapping[str, str]) -> str:
+    """Returns the name of the rung that runs these flags."""
+    if flags["model"] == "mlp" and flags["batch_size"] == "1":
+        return "fixed cost"
+    if "data_dir" in flags:
+        return "real input"
+    if "data_name" in flags:
+        return "host copy"
+    if flags["num_gpus"] == "1":
+        return "compute"
+    return "more devices" if flags["variable_update"] == "independent" else "exchange"
+
+
+CRASH = Failure(returncode=-signal.SIGABRT)
+REFUSAL = Failure(returncode=2, stderr="run_bench: This cannot be.")
 Climb = Callable[..., Climbed]
 
 
 @pytest.fixture
-def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Climb:
-    """Climbs with the program: `told` is its rate by rung, or `crash`, or `refuse`; `data` is there if that fails."""
+def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Climb:
+    """Climbs; for 19 s by default, because from 20 s on rungs are run again."""
 
     def run(
         *arguments: str,
-        told: dict[str, Any] | None = None,
+        told: Mapping[str, Any] | None = None,
         clock: Iterator[float] | None = None,
         roofline: tuple[Roofline | None, str] = (None, "there is none"),
         disturbing: Sequence[str] = (),
     ) -> Climbed:
-        log, wishes, program = (tmp_path / name for name in ("log", "told", "program.py"))
-        wishes.write_text(json.dumps(told or {}))
-        rungs = tmp_path / "rungs"
-        log.write_text("")
-        rungs.write_text("")
-        constants = {"LOG": str(log), "RUNGS": str(rungs), "TOLD": str(wishes), "TEMPLATE": fake_run().to_json()}
-        program.write_text("\n".join(f"{name} = {value!r}" for name, value in constants.items()) + FAKE)
-        # In less than 20 s no rung is run once more.
+        runs = FakeRuns(Runs(told or {}))
+        monkeypatch.setattr(child_process, "run", runs)
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
-        plan = dataclasses.replace(plan, program=(sys.executable, str(program)))
         ticks = clock or itertools.repeat(0.0)
         found, status = ladder_job.run(
             plan, ["doctor"], disturbing, clock=lambda: next(ticks), measure_roofline=lambda config, rate: roofline
         )
-        commands = [json.loads(line) for line in log.read_text().splitlines()]
+        commands = [list(each.words[2:]) for each in runs.started]
         return Climbed(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
 
     return run
@@ -226,9 +231,10 @@ def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
     climbed = climb()
     assert "No roofline: there is none" in climbed.out and climbed.roofline is None
     assert climbed.status == ExitStatus.OK
-    assert "roofline:" not in climb(told={"compute": "crash"}).out.lower()
+    assert "roofline:" not in climb(told={"compute": CRASH}).out.lower()
 
 
+@pytest.mark.process
 def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_roofline, "_measure", os.abort)  # which takes no arguments, and so raises
     chosen = planned(tmp_path, "--device=cpu").chosen
@@ -250,7 +256,7 @@ def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("rung", [part for part in PARTS if part != "real input"])
 def test_a_rung_that_crashes_does_not_end_the_climb(climb: Climb, rung: str) -> None:
-    climbed = climb(told={rung: "crash"})
+    climbed = climb(told={rung: CRASH})
     assert climbed.status == ExitStatus.RUN_FAILED
     assert climbed.rungs[rung]["failed"] and "crash: Ended by signal 6" in climbed.rungs[rung]["reason"]
     above = climbed.found["rungs"][PARTS.index(rung) + 1]
@@ -258,7 +264,7 @@ def test_a_rung_that_crashes_does_not_end_the_climb(climb: Climb, rung: str) -> 
 
 
 def test_what_cannot_be_run_is_a_row_with_the_reason_and_no_failure(climb: Climb) -> None:
-    climbed = climb(told={"host copy": "refuse", "real input": "refuse"})
+    climbed = climb(told={"host copy": REFUSAL, "real input": REFUSAL})
     assert climbed.status == ExitStatus.OK
     assert climbed.rungs["host copy"] == {"part": "host copy", "failed": False, "reason": "This cannot be."}
     assert climbed.found["rungs"][3]["share"] is not None, "the step goes as far as the rungs do"
@@ -300,7 +306,7 @@ def test_the_users_data_are_used_if_there_are_any(climb: Climb, tmp_path: Path) 
 
 
 def test_data_that_cannot_be_made_are_a_failed_rung(climb: Climb) -> None:
-    climbed = climb(told={"data": "fails"})
+    climbed = climb(told={"data": Failure(returncode=2, stdout="no space left\n")})
     assert climbed.rungs["real input"]["reason"] == "images could not be made: no space left"
     assert climbed.status == ExitStatus.RUN_FAILED and len(climbed.runs) == 5
 
@@ -358,18 +364,16 @@ def test_nothing_is_run_again_for_compute(climb: Climb) -> None:
 
 
 def test_a_second_run_that_fails_leaves_the_first(climb: Climb) -> None:
-    told = {**EXCHANGE_FIRST, "exchange": [50.0, "crash"]}
+    told = {**EXCHANGE_FIRST, "exchange": [50.0, CRASH]}
     climbed = climb("--variable_update=replicated", "--time_limit_seconds=180", told=told)
     assert len(climbed.runs) == 8 and climbed.status == ExitStatus.OK
     assert climbed.rungs["exchange"]["images_per_sec"]["value"] == pytest.approx(50.0)
     assert climbed.rungs["exchange"]["verdict"] == "costs"
 
 
-def test_a_rung_that_hangs_names_no_flag_that_doctor_lacks(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_job, "_STUCK_SECONDS", -18.0)
-    monkeypatch.setattr(child_process, "run", lambda *given, **more: [child_process.Ended(-9, True, False, 1.0)])
-    climbed = climb()
-    assert climbed.rungs["compute"]["reason"].startswith("timeout: Not done after 1 s, and killed.")
+def test_a_rung_that_hangs_names_no_flag_that_doctor_lacks(climb: Climb) -> None:
+    climbed = climb(told={"compute": Failure(returncode=-signal.SIGKILL, timed_out=True)})
+    assert climbed.rungs["compute"]["reason"] == "timeout: Not done after 319 s, and killed."
 
 
 def test_too_few_steps_twice_are_a_row_that_says_so(climb: Climb) -> None:
@@ -379,21 +383,14 @@ def test_too_few_steps_twice_are_a_row_that_says_so(climb: Climb) -> None:
     assert "  too few steps" in climbed.out
 
 
-@pytest.mark.parametrize(("stopped_by", "status"), [(KeyboardInterrupt, 130), (Terminated, 143)])
-@pytest.mark.parametrize("at", [3, 6])
+@pytest.mark.parametrize(
+    ("number", "status", "at"), [(signal.SIGINT, 130, 3), (signal.SIGTERM, 143, 3), (signal.SIGTERM, 143, 6)]
+)
 def test_what_is_known_is_said_when_it_is_stopped(
-    climb: Climb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stopped_by: type[BaseException], status: int, at: int
+    climb: Climb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, status: int, at: int
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    run, calls = CellRunner.run, itertools.count(1)
-
-    def stopped(self: CellRunner, *arguments: Any) -> Any:
-        if next(calls) == at:
-            raise stopped_by
-        return run(self, *arguments)
-
-    monkeypatch.setattr(CellRunner, "run", stopped)
-    climbed = climb()
+    climbed = climb(told={PARTS[at - 1]: number})
     assert climbed.status == status
     assert [rung["part"] for rung in climbed.found["rungs"]] == PARTS[: at - 1]
     assert "A step of 64 images takes" in climbed.out

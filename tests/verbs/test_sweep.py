@@ -1,94 +1,128 @@
-"""Sweeps whose runs are small programs that do all the things that a run may do."""
+"""Sweeps whose runs end in every way that a run may end."""
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from benchmarks import child_process, flags, grid, sweep_job
+from benchmarks import child_process, config, flags, grid, sweep_job
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
-from results.record import Status
+from benchmarks.grid import Cell
+from benchmarks.sweep_display import SweepDisplay
+from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt, record_of
 from tests.support.records import fake_run
 
-# Stands for run_bench.py: leaves a record at once, or does what goes wrong for the batch size that it is given.
+
+class Runs:
+    """Runs of a sweep: each leaves a record, but batches that have another end."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, Record | Failure] = {}
+        self.signals: dict[int, int] = {}
+        self.started: list[int] = []
+
+    def __call__(self, run: FakeRun) -> Record | Failure:
+        batch = run.config.batch_per_device
+        self.started.append(batch)
+        if batch in self.signals:
+            interrupt(self.signals[batch])
+        return self.ends.get(batch) or record_of(run)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Runs, in place of processes."""
+    made = Runs()
+    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    return made
+
+
+Sweep = Callable[..., Finished]
+
+
+@pytest.fixture
+def sweep(run_bench: Callable[..., Finished]) -> Sweep:
+    """Sweeps a small model."""
+    return lambda *arguments: run_bench("sweep", "--device=cpu", "--model=trivial", *arguments)
+
+
+def _records(tmp_path: Path) -> list[Record]:
+    return load(tmp_path / "out" / "results.jsonl").records
+
+
+def _what(record: Record) -> tuple[int, int, bool, str]:
+    modifiers = record.config["modifiers"]
+    return (
+        record.config["batch_per_device"],
+        record.config["num_devices"],
+        modifiers["staged_vars"],
+        str(record.status),
+    )
+
+
+# Runs in processes: batches of 2 to 7 fail, each in its own way; once the file `hangs` exists, the third run hangs.
 CHILD = f"""
-import os, signal, sys, time
-from pathlib import Path
+import faulthandler, os, signal, sys, time
+flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+batch = int(flags.get("batch_size", 0))
+if batch == 2: sys.exit(3)
+if batch == 3: print("garbage \\x00\\xff \\u2603"); sys.stdout.flush(); os._exit(0)
+if batch == 4: os.kill(os.getpid(), signal.SIGSEGV)
+if batch == 5:
+    faulthandler.register(signal.SIGUSR1, chain=True)
+    time.sleep(120)
+if batch == 6: os.kill(os.getpid(), signal.SIGKILL)
+if batch == 7: print("run_bench: no such device", file=sys.stderr); sys.exit(2)
+if os.path.exists("hangs") and open(flags["output_dir"] + "/results.jsonl").read().count("\\n") == 2:
+    print("it hangs", file=sys.stderr, flush=True)
+    time.sleep(120)
 sys.path.insert(0, {str(ROOT)!r})
-from benchmarks import config, flags, provenance
-from results.measurement import Derived, Measurement, derive
-from results.record import Record, Status
-from results.store import Store
-
-def main():
-    parsed = flags.parse(sys.argv[1:], flags.RUN_FLAGS)
-    chosen = config.resolve(parsed.values, lambda: 0)
-    batch = chosen.batch_per_device
-    if batch == 2: sys.exit(3)
-    if batch == 3: print("garbage \\x00\\xff \\u2603"); sys.stdout.flush(); os._exit(0)
-    if batch == 4: os.kill(os.getpid(), signal.SIGSEGV)
-    if batch == 5: time.sleep(3600)
-    if batch == 6: os.kill(os.getpid(), signal.SIGKILL)
-    if batch == 7: print("run_bench: no such device", file=sys.stderr); sys.exit(2)
-    time.sleep(float(os.environ.get("CHILD_SECONDS", 0)))
-    measurement = Measurement(images_per_step=batch, step_seconds=[0.1] * 5, startup_seconds=1.0)
-    origin = provenance.of_this_run(sys.argv[1:], on_gpus=False, session_id=chosen.session_id)
-    Store(Path(chosen.output_dir)).append(Record(
-        identity=origin.identity(chosen.key_fields()), config=chosen.to_dict(), config_aside=chosen.aside_fields(),
-        environment={{}}, model={{}}, placement={{}}, measurement=measurement,
-        derived=derive(measurement, 1), status=Status.OK))
-
-main()
+from tests.support import fake_runs
+run = fake_runs.FakeRun(sys.argv)
+run.leave(fake_runs.record_of(run))
 """
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> list[str]:
+    """A program that stands for run_bench.py."""
     child = tmp_path / "child.py"
     child.write_text(CHILD)
     return [sys.executable, str(child)]
 
 
-def _plan(tmp_path: Path, program: list[str], *arguments: str) -> sweep_job.Plan:
-    words = grid.spell_out_booleans(["--device=cpu", "--model=trivial", f"--output_dir={tmp_path / 'out'}", *arguments])
-    plan = sweep_job.resolve(flags.parse(words, grid.sweep_groups(flags.SWEEP_FLAGS)).values, lambda: 0)
-    return sweep_job.dataclasses.replace(plan, program=program)
-
-
-def _records(tmp_path: Path) -> list:
-    return load(tmp_path / "out" / "results.jsonl").records
-
-
-def _what(record: object) -> tuple:
-    return record.config["batch_per_device"], record.config["num_devices"], str(record.status)
-
-
-def test_a_sweep_goes_on_whatever_happens_to_a_run(
+@pytest.mark.process
+def test_a_sweep_goes_on_whatever_happens_to_a_process(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = _plan(tmp_path, program, "--batch_size=1,2,3,4,5,6,7,8", "--round_timeout_seconds=3")
+    words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
+    groups = grid.sweep_groups(flags.SWEEP_FLAGS)
+    plan = sweep_job.resolve(flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
     run = child_process.run
 
     def run_longer(command: child_process.Command, timeout_seconds: float) -> list[child_process.Ended]:
         hangs = "--batch_size=5" in command.words  # the others may be slow
-        return run(command, timeout_seconds=timeout_seconds if hangs else 120.0)
+        return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
     monkeypatch.setattr(child_process, "run", run_longer)
-    assert sweep_job.run(plan, []) == ExitStatus.RUN_FAILED
+    assert sweep_job.run(dataclasses.replace(plan, program=program), []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
-    statuses = {batch: str(record.status) for batch, record in by_batch.items()}
-    assert statuses == {
+    assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
         2: "crash",
         3: "crash",
@@ -100,19 +134,23 @@ def test_a_sweep_goes_on_whatever_happens_to_a_run(
     }
     assert "status 3" in by_batch[2].reason and "garbage" in by_batch[3].reason
     assert "Segmentation fault" in by_batch[4].reason
+    assert "--round_timeout_seconds" in by_batch[5].reason and "child.py" in by_batch[5].reason, "with its stack"
     assert "Killed" in by_batch[6].reason and "memory" in by_batch[6].reason
-    assert "--round_timeout_seconds" in by_batch[5].reason
     assert by_batch[7].reason == "no such device"
-    sessions = {record.identity.session_id for record in by_batch.values()}
-    assert len(sessions) == 1 and sessions != {""}
+    (log,) = (tmp_path / "out" / "logs").glob("*-0007.log")
+    assert log.read_text() == "run_bench: no such device\n"
+    origins = {
+        (one.identity.session_id, one.identity.software_key, one.identity.hardware_key) for one in by_batch.values()
+    }
+    assert len(origins) == 1, "also of records that the sweep itself has written"
     shown = capsys.readouterr()
     assert "8 of 8 combinations" in shown.out and "[8/8]" in shown.err
     assert "garbage" not in shown.out.split("crash")[0]
 
 
-def test_combinations_that_cannot_be_are_rows_with_the_reason(tmp_path: Path, program: list[str]) -> None:
-    plan = _plan(tmp_path, program, "--variable_update=parameter_server,independent", "--staged_vars=true,false")
-    assert sweep_job.run(plan, []) == ExitStatus.OK
+def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    done = sweep("--variable_update=parameter_server,independent", "--staged_vars=true,false")
+    assert done.status == ExitStatus.OK
     statuses = [(r.config["variable_update"], str(r.status)) for r in _records(tmp_path)]
     assert sorted(statuses) == [
         ("independent", "ok"),
@@ -124,143 +162,151 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(tmp_path: Path, pr
     assert "--staged_vars goes with parameter_server" in skipped.reason
 
 
-def test_repeats_are_interleaved_forth_and_back(tmp_path: Path, program: list[str]) -> None:
-    sweep_job.run(_plan(tmp_path, program, "--num_gpus=1,2", "--batch_size=1,8", "--repeats=3"), [])
+def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    sweep("--num_gpus=1,2", "--batch_size=1,8", "--repeats=3")
     order = [_what(record)[:2] for record in _records(tmp_path)]
     forth = [(1, 1), (1, 2), (8, 1), (8, 2)]
     assert order == forth + forth[::-1] + forth
 
 
-def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Popen:
+def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Popen[bytes]:
+    """Starts a sweep in a process; the program's third run will hang."""
+    (tmp_path / "hangs").touch()
     code = (
-        "import sys, json; from benchmarks import sweep_job, grid, flags\n"
+        "import dataclasses, json, sys; from benchmarks import flags, grid, sweep_job\n"
         "values = flags.parse(json.loads(sys.argv[1]), grid.sweep_groups(flags.SWEEP_FLAGS)).values\n"
-        "plan = sweep_job.dataclasses.replace(sweep_job.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
+        "plan = dataclasses.replace(sweep_job.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
         "sys.exit(sweep_job.run(plan, []))"
     )
-    words = ["--device=cpu", "--model=trivial", f"--output_dir={tmp_path / 'out'}", *arguments]
+    words = ["--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(words), json.dumps(program)],
-        cwd=ROOT,
-        env={**USER_ENVIRONMENT, "CHILD_SECONDS": "0.5"},
+        cwd=tmp_path,
+        env={**USER_ENVIRONMENT, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
 
 
 def _wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def _wait_for_records(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "out" / "results.jsonl"
-    _wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
+def _third_run_hangs(tmp_path: Path) -> bool:
+    return any(log.read_text() for log in (tmp_path / "out" / "logs").glob("*-0003.log"))
 
 
 def _no_child_is_left(program: list[str]) -> bool:
     return not any(program[1] in (process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
 
 
-def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(tmp_path: Path, program: list[str]) -> None:
+@pytest.mark.process
+def test_kill_and_resume_leave_what_an_uninterrupted_sweep_would(
+    sweep: Sweep, runs: Runs, tmp_path: Path, program: list[str]
+) -> None:
     arguments = ("--num_gpus=1,2", "--repeats=2", "--staged_vars=true,false")
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    assert _start(whole, program, *arguments).wait(120) == 0
+    sweep(*arguments, "--output_dir=whole")
+    whole = load(tmp_path / "whole" / "results.jsonl").records
     killed = _start(tmp_path, program, *arguments)
-    _wait_for_records(tmp_path, 3)
-    _wait_until(lambda: list((tmp_path / "out" / "logs").glob("*-0004.log")))
-    time.sleep(0.3)  # in the middle of the next
+    _wait_until(lambda: _third_run_hangs(tmp_path))
     killed.kill()
     killed.wait()
-    time.sleep(0.7)
-    assert _no_child_is_left(program), "a run dies with its sweep"
-    before = len(_records(tmp_path))
-    assert 3 <= before < 8
-    resumed = _start(tmp_path, program, *arguments, "--resume")
-    assert resumed.wait(120) == 0
-    assert list(map(_what, _records(tmp_path))) == list(map(_what, _records(whole)))
-    again = _start(tmp_path, program, *arguments, "--resume")
-    assert again.wait(120) == 0
-    assert len(_records(tmp_path)) == 8, "nothing was missing"
+    _wait_until(lambda: _no_child_is_left(program))
+    assert len(_records(tmp_path)) == 2
+    assert sweep(*arguments, "--resume").status == 0
+    assert list(map(_what, _records(tmp_path))) == list(map(_what, whole))
+    assert len(whole) == 8 and len(runs.started) == 8 + 6
+    assert sweep(*arguments, "--resume").status == 0
+    assert len(runs.started) == 8 + 6, "nothing was missing"
 
 
-@pytest.mark.parametrize(("signal_number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_a_sweep_in_order(tmp_path: Path, program: list[str], signal_number: int, status: int) -> None:
-    sweep = _start(tmp_path, program, "--batch_size=1,8,9,10")
-    _wait_for_records(tmp_path, 1)
-    sweep.send_signal(signal_number)
-    assert sweep.wait(120) == status
+@pytest.mark.process
+def test_a_signal_ends_the_run_that_hangs_and_the_sweep(tmp_path: Path, program: list[str]) -> None:
+    started = _start(tmp_path, program, "--batch_size=1,8,9,10")
+    _wait_until(lambda: _third_run_hangs(tmp_path))
+    started.send_signal(signal.SIGINT)
+    assert started.wait(60) == 130
     assert _no_child_is_left(program)
-    assert all(record.status is Status.OK for record in _records(tmp_path))
+    assert [_what(record) for record in _records(tmp_path)] == [(1, 1, False, "ok"), (8, 1, False, "ok")]
 
 
-def test_no_run_is_begun_when_time_is_over(
-    tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_sweep_with_its_status(
+    sweep: Sweep, runs: Runs, tmp_path: Path, number: int, status: int
 ) -> None:
-    sweep_job.run(_plan(tmp_path, program, "--batch_size=1,8,9", "--stop_after_seconds=0.01"), [])
-    assert len(_records(tmp_path)) == 1
-    assert "2 runs are left for --resume" in capsys.readouterr().err
+    runs.signals[8] = number
+    assert sweep("--batch_size=1,8,9").status == status
+    assert [record.config["batch_per_device"] for record in _records(tmp_path)] == [1]
+    runs.signals.clear()
+    sweep("--batch_size=1,8,9", "--resume")
+    assert runs.started == [1, 8, 8, 9]
 
 
-def test_a_full_disk_loses_no_record(
-    tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_run_is_begun_when_time_is_over(sweep: Sweep, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = types.SimpleNamespace(monotonic=lambda: 10.0 * len(runs.started))
+    monkeypatch.setattr(sweep_job, "time", clock)
+    done = sweep("--batch_size=1,8,9,10", "--stop_after_seconds=15")
+    assert runs.started == [1, 8] and "2 runs are left for --resume" in done.stderr
+
+
+def test_a_full_disk_loses_no_record(sweep: Sweep, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: Store, *records: object) -> list[str]:
         raise StoreError("The record could not be stored: No space left on device.")
 
-    plan = _plan(tmp_path, program, "--batch_size=2")
+    runs.ends[2] = Failure(returncode=3)
     monkeypatch.setattr(Store, "append", full)
-    assert sweep_job.run(plan, []) == ExitStatus.RUN_FAILED
-    shown = capsys.readouterr()
-    assert "No space left" in shown.err and '"status":"crash"' in shown.out
+    done = sweep("--batch_size=2")
+    assert done.status == ExitStatus.RUN_FAILED
+    assert "No space left" in done.stderr and '"status":"crash"' in done.stdout
 
 
-def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(tmp_path: Path) -> None:
-    child = tmp_path / "child.py"
-    child.write_text(
-        CHILD.replace("Store(Path(chosen.output_dir)).append(Record(", "print(Record(").replace(
-            "status=Status.OK))", "status=Status.OK).to_json()); sys.exit(4)"
-        )
-    )
-    sweep_job.run(_plan(tmp_path, [sys.executable, str(child)], "--batch_size=8"), [])
-    assert [_what(record) for record in _records(tmp_path)] == [(8, 1, "ok")]
-
-
-def test_what_a_run_refused_is_tried_again(tmp_path: Path, program: list[str]) -> None:
-    for _ in range(2):
-        sweep_job.run(_plan(tmp_path, program, "--batch_size=7,8", "--resume"), [])
-    assert [_what(record)[::2] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
-
-
-def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(
-    tmp_path: Path, program: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kills = iter([4, 5])
-    monkeypatch.setattr(child_process, "_out_of_memory_kills", lambda: next(kills))
-    sweep_job.run(_plan(tmp_path, program, "--batch_size=6"), [])
+    def behave(run: FakeRun) -> Failure:
+        record = record_of(run)
+        identity = dataclasses.replace(record.identity, session_id=run.flags["session_id"])
+        return Failure(returncode=4, stdout=dataclasses.replace(record, identity=identity).to_json())
+
+    monkeypatch.setattr(child_process, "run", FakeRuns(behave))
+    sweep("--batch_size=8")
+    assert [_what(record) for record in _records(tmp_path)] == [(8, 1, False, "ok")]
+
+
+def test_a_run_whose_log_cannot_be_kept_still_has_its_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "logs").write_text("a file")
+    runs.ends[2] = Failure(returncode=3, stderr="it broke here")
+    sweep("--batch_size=2,8")
+    broken, fine = _records(tmp_path)
+    assert broken.reason == "Ended with status 3 and left no record. It said: it broke here"
+    assert fine.status is Status.OK
+
+
+def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    runs.ends[7] = Failure(returncode=2, stderr="run_bench: no such device")
+    for _ in range(2):
+        sweep("--batch_size=7,8", "--resume")
+    assert [_what(record)[::3] for record in _records(tmp_path)] == [(7, "skipped"), (8, "ok"), (7, "skipped")]
+
+
+def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    runs.ends[6] = Failure(returncode=-signal.SIGKILL, out_of_memory=True)
+    sweep("--batch_size=6")
     assert [str(record.status) for record in _records(tmp_path)] == ["oom"]
 
 
-def test_crashes_are_rows_with_their_repeats(tmp_path: Path, program: list[str]) -> None:
-    """Whoever writes a record, the software and the hardware are the same."""
-    sweep_job.run(_plan(tmp_path, program, "--batch_size=2,8"), [])
-    identities = [record.identity for record in _records(tmp_path)]
-    assert len({(one.software_key, one.hardware_key) for one in identities}) == 1
-
-
-def test_brackets_in_a_reason_are_text_on_a_terminal(tmp_path: Path) -> None:
-    child = tmp_path / "child.py"
-    child.write_text("import sys; print('[/job:localhost/task:0] failed'); sys.exit(3)")
-    code = (
-        "import sys, pty, os\n"
-        "from benchmarks import sweep_display\n"
-        "bar = sweep_display._Bar(1.0); bar.show('[red]', 1.0); bar.log('[/job:localhost/task:0] failed'); bar.stop()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "[/job:localhost/task:0] failed" in done.stderr, done.stderr
+def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with SweepDisplay([1.0]) as display:
+        display.begin(0, Cell(("--model=[red]",), None))
+        display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
+    assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
 
 
 SUITE = """
@@ -273,7 +319,7 @@ staged_vars = true
 """
 
 
-def test_a_suite_is_several_grids(tmp_path: Path, program: list[str]) -> None:
+def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
     plan = sweep_job.resolve(flags.parse(words, grid.sweep_groups(flags.SWEEP_FLAGS)).values, lambda: 0)
@@ -304,9 +350,9 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_what_comes_to_the_same_is_run_once(tmp_path: Path, program: list[str]) -> None:
-    plan = _plan(tmp_path, program, "--variable_update=staged,parameter_server", "--staged_vars")
-    assert [cell.runs for cell in plan.cells] == [True, False]
+def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
+    assert len(runs.started) == 1 and "the same as one before" in done.stdout
 
 
 def test_flag_files_are_read_as_run_reads_them(tmp_path: Path) -> None:
@@ -329,14 +375,12 @@ def test_booleans_without_a_value() -> None:
 
 def test_estimates_learn_from_earlier_runs() -> None:
     values = flags.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], flags.RUN_FLAGS).values
-    chosen = sweep_job.grid.config.resolve(values, lambda: 0)
+    chosen = config.resolve(values, lambda: 0)
     guess = estimate_seconds(chosen, [])
     assert guess > 6
     earlier = fake_run(step_seconds=2.0)
-    earlier = sweep_job.dataclasses.replace(
-        earlier,
-        identity=sweep_job.dataclasses.replace(earlier.identity, config_key=sweep_job.key_of(chosen.key_fields())),
-    )
+    identity = dataclasses.replace(earlier.identity, config_key=key_of(chosen.key_fields()))
+    earlier = dataclasses.replace(earlier, identity=identity)
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
     assert (in_words(5.2), in_words(600), in_words(6000)) == ("6 s", "10 min", "1 h 40 min")
 
