@@ -191,8 +191,9 @@ def configure_eager_runtime(
     """Gives the eager runtime the devices of `plan`, before anything has run in it; arguments as `session_config`."""
     set_threads(threads)
     if kind == "cpu":
-        (host,) = tf.config.list_physical_devices("CPU")
-        tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)
+        if count > 1:  # one is what it has anyway
+            (host,) = tf.config.list_physical_devices("CPU")
+            tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)
         return
     fraction, growth = gpu_memory
     physical = tf.config.list_physical_devices("GPU")[: -(-count // virtual_gpus)]

@@ -137,6 +137,10 @@ class Layers:
     the size of activations through ReLUs. Maximum pooling adds to it, so a model that has many poolings and no
     batch normalisation needs less, or its first loss is far from ln(classes) and its first steps leave the finite.
 
+    Convolutions and pools take a padding: `valid`, `same` or `symmetric`. The last two differ where there is a stride:
+    TensorFlow's `same` then pads even sizes by one more at the bottom and on the right, `symmetric` pads all sides by
+    half the kernel, as the code of most papers does.
+
     Args:
         data_format: layout of images.
         style: what differs between families.
@@ -196,7 +200,8 @@ class Layers:
         padding: str = "valid",
         name: str,
     ) -> Tensor:
-        """Maximum or average pooling."""
+        """Maximum or average pooling; `symmetric` padding is by zeros, which no maximum after a ReLU shows."""
+        x, padding = self._padded(x, size, stride, padding, name)
         return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
 
     def pad_channels(self, x: Tensor, channels: int, *, name: str) -> Tensor:
@@ -248,18 +253,33 @@ class Layers:
         filters: int,
         size: int | tuple[int, int],
         *,
+        stride: int,
+        padding: str,
         use_bias: bool,
         name: str,
-        **kwargs: Any,
     ) -> Tensor:
-        layer = self._products.layer(size, kwargs["stride"])(
+        x, padding = self._padded(x, size, stride, padding, name)
+        layer = self._products.layer(size, stride)(
             filters,
             size,
-            strides=kwargs["stride"],
-            padding=kwargs["padding"],
+            strides=stride,
+            padding=padding,
             use_bias=use_bias,
             kernel_initializer=self._initializer(),
             data_format=self._keras_format,
             name=name,
         )
         return layer(x)
+
+    def _padded(
+        self, x: Tensor, size: int | tuple[int, int], stride: int, padding: str, name: str
+    ) -> tuple[Tensor, str]:
+        """Returns what to convolve or to pool, and with which of TensorFlow's paddings."""
+        if padding != "symmetric":
+            return x, padding
+        if stride == 1:
+            return x, "same"
+        rows, columns = (size, size) if isinstance(size, int) else size
+        # A layer, since TensorFlow's kernels take no explicit padding for NCHW on CPUs, nor for pools under XLA.
+        pad = keras.layers.ZeroPadding2D((rows // 2, columns // 2), data_format=self._keras_format, name=f"{name}_pad")
+        return pad(x), "valid"

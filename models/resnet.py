@@ -11,8 +11,8 @@ _EXPANSION = 4
 
 def build(images: Tensor, layers: Layers, num_classes: int, *, stride_in_3x3: bool) -> Tensor:
     """Returns logits. v1 strides in a block's first 1x1 convolution, v1.5 in its 3x3."""
-    x = layers.conv_bn(images, 64, 7, stride=2, name="stem")
-    x = layers.pool(x, "max", 3, 2, padding="same", name="stem_pool")
+    x = layers.conv_bn(images, 64, 7, stride=2, padding="symmetric", name="stem")
+    x = layers.pool(x, "max", 3, 2, padding="symmetric", name="stem_pool")
     for stage, (blocks, filters) in enumerate(zip(_BLOCKS, _FILTERS, strict=True), start=1):
         for block in range(1, blocks + 1):
             stride = 2 if block == 1 and stage > 1 else 1
@@ -24,7 +24,7 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, stride_in_3x3: bo
                 )
             first, second = (1, stride) if stride_in_3x3 else (stride, 1)
             y = layers.conv_bn(x, filters, 1, stride=first, name=f"{name}_conv1")
-            y = layers.conv_bn(y, filters, 3, stride=second, name=f"{name}_conv2")
+            y = layers.conv_bn(y, filters, 3, stride=second, padding="symmetric", name=f"{name}_conv2")
             y = layers.conv_bn(y, _EXPANSION * filters, 1, relu=False, name=f"{name}_conv3")
             x = layers.add_relu(y, shortcut, name=name)
     return layers.classifier(layers.global_average(x), num_classes)

@@ -18,7 +18,7 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, blocks_per_stage:
                 stride = 2
                 shortcut = layers.pool(x, "avg", 1, stride, name=f"{name}_every_other")
                 shortcut = layers.pad_channels(shortcut, filters, name=f"{name}_pad")
-            y = layers.conv_bn(x, filters, 3, stride=stride, name=f"{name}_conv1")
+            y = layers.conv_bn(x, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
             y = layers.conv_bn(y, filters, 3, relu=False, name=f"{name}_conv2")
             x = layers.add_relu(y, shortcut, name=name)
     return layers.classifier(layers.global_average(x), num_classes)

@@ -8,11 +8,14 @@ import tensorflow as tf
 from benchmarks import devices, flop_count, inputs, objectives, optimizers, training
 from benchmarks.flop_count import Work, count
 from benchmarks.precision_options import Computing
-from models import building, specs
+from models import specs
 from models.specs import ModelSpec
+from tests.support import models
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
+
+pytestmark = pytest.mark.xdist_group("models")
 
 every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
 
@@ -161,12 +164,15 @@ def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
 def test_a_step_of_two_towers_does_twice_the_work_of_the_model(
     manager: str, modifiers: Modifiers, computing: Computing
 ) -> None:
-    spec, plan = specs.find("resnet20"), devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
+    spec, plan = specs.find("alexnet"), devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
     alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
+    assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
-        wanted = inputs.InputSpec(batch_per_device=3, image_size=32, data_format="NHWC", num_classes=10, seed=1)
+        wanted = inputs.InputSpec(
+            batch_per_device=3, image_size=spec.image_size, data_format="NHWC", num_classes=10, seed=1
+        )
         step = training.build_training_step(
-            building.build(spec, data_format="NHWC", num_classes=10, seed=1),
+            models.build_spec(spec, num_classes=10),
             inputs.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(

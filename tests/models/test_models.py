@@ -13,18 +13,15 @@ from benchmarks import devices, inputs, objectives, optimizers, training
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.specs import ModelSpec
+from tests.support import models
+from tests.support.models import small_and_whole_models
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
 
+pytestmark = pytest.mark.xdist_group("models")
+
 every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
-
-
-def _build(
-    spec: ModelSpec, *, data_format: str = "NHWC", num_classes: int | None = None, seed: int = 1
-) -> building.Model:
-    classes = spec.classes + 1 if num_classes is None else num_classes
-    return building.build(spec, data_format=data_format, num_classes=classes, seed=seed)
 
 
 def _parameters(model: building.Model) -> int:
@@ -33,45 +30,34 @@ def _parameters(model: building.Model) -> int:
 
 @every_model
 def test_parameters_are_those_of_the_literature(spec: ModelSpec) -> None:
-    plain, with_background = _build(spec, num_classes=spec.classes), _build(spec)
+    plain, with_background = models.build(spec.name, num_classes=spec.classes), models.build(spec.name)
     assert _parameters(plain) == spec.parameters
     (kernel,) = (v for v in with_background.variables if v.name == "logits/kernel")
     assert _parameters(with_background) == spec.parameters + kernel.shape[0] + 1
 
 
 @every_model
-def test_operations_are_those_of_the_literature(spec: ModelSpec) -> None:
-    """Counts 2 operations per multiply-add of convolutions and dense layers from the layers' shapes."""
-    operations = 0
-    for layer in _build(spec, num_classes=spec.classes).keras_model.layers:
-        if isinstance(layer, keras.layers.Conv2D):
-            operations += 2 * math.prod(layer.kernel.shape) * math.prod(layer.output.shape[1:3])
-        elif isinstance(layer, keras.layers.Dense):
-            operations += 2 * math.prod(layer.kernel.shape)
-    assert operations / 1e9 == pytest.approx(spec.gflop_per_image, rel=0.02)
-
-
-@every_model
-@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spec: ModelSpec, data_format: str) -> None:
-    first, again = _build(spec), _build(spec, data_format=data_format)
+def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spec: ModelSpec) -> None:
+    first, later = models.build(spec.name), models.build(spec.name, data_format="NCHW")
     names = [variable.name for variable in first.variables]
     assert len(set(names)) == len(names)
-    assert [v.name for v in again.variables] == names
-    assert [v.shape for v in again.variables] == [v.shape for v in first.variables]
+    assert [v.name for v in later.variables] == names
+    assert [v.shape for v in later.variables] == [v.shape for v in first.variables]
 
 
 @every_model
 def test_only_kernels_decay(spec: ModelSpec) -> None:
-    for variable in _build(spec).variables:
+    for variable in models.build(spec.name).variables:
         assert variable.decayed == variable.name.endswith("/kernel"), variable.name
 
 
 @every_model
-def test_building_allocates_nothing(spec: ModelSpec) -> None:
-    model = _build(spec)
-    with tf.Graph().as_default():
-        assert not isinstance(model.variables[0].initial_value(), tf.Variable)
+def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec) -> None:
+    with tf.Graph().as_default() as graph:
+        for variable in models.build(spec.name).variables:
+            value = variable.initial_value()
+            assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
+    assert not [o for o in graph.get_operations() if o.type in ("VarHandleOp", "VariableV2")]
 
 
 def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
@@ -87,7 +73,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             seed=1,
         )
         step = training.build_training_step(
-            _build(spec),
+            models.build_spec(spec),
             inputs.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
@@ -101,7 +87,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             return [step.run(session) for _ in range(steps)]
 
 
-@every_model
+@small_and_whole_models
 def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
     losses = _train(spec, steps=4, batch=4)
     assert losses[0] == pytest.approx(math.log(spec.classes + 1), abs=0.6)
@@ -118,45 +104,41 @@ def test_a_longer_run_at_the_default_rate_stays_finite_and_learns(spec: ModelSpe
     assert np.mean(losses[-3:]) < losses[0] - 0.2
 
 
-def _logits(spec: ModelSpec, data_format: str, training_mode: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    images = (
-        np.random.default_rng(0).normal(size=(2, spec.image_size, spec.image_size, spec.channels)).astype(np.float32)
-    )
-    with tf.Graph().as_default():
-        model = _build(spec, data_format=data_format)
+def _logits(spec: ModelSpec, data_format: str) -> np.ndarray:
+    size = spec.image_size
+    images = np.random.default_rng(0).normal(size=(2, size, size, spec.channels)).astype(np.float32)
+    model = models.build_spec(spec, data_format=data_format)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         values = [variable.initial_value() for variable in model.variables]
         fed = tf.constant(images.transpose(0, 3, 1, 2) if data_format == "NCHW" else images)
-        logits, state = model.call(values, fed, training=training_mode)
-        with tf.compat.v1.Session() as session:
-            return session.run((logits, state))
+        return session.run(model.call(values, fed, training=False)[0])
 
 
-@every_model
+@small_and_whole_models
 def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     try:
         devices.require_nchw_on_cpu()
     except devices.UsageError as error:
         pytest.skip(str(error))
-    nhwc, _ = _logits(spec, "NHWC", training_mode=False)
-    nchw, _ = _logits(spec, "NCHW", training_mode=False)
+    nhwc, nchw = _logits(spec, "NHWC"), _logits(spec, "NCHW")
     assert nhwc.shape == (2, spec.classes + 1)
     np.testing.assert_allclose(nchw, nhwc, rtol=1e-5, atol=2e-4)
 
 
 def test_equal_seeds_start_equal_and_others_do_not() -> None:
-    spec = specs.find("alexnet")
-
     def kernel(seed: int) -> np.ndarray:
+        model = building.build(specs.find("resnet20"), data_format="NHWC", num_classes=10, seed=seed)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-            return session.run(_build(spec, seed=seed).variables[0].initial_value())
+            return session.run(model.variables[0].initial_value())
 
-    assert (kernel(1) == kernel(1)).all()
-    assert (kernel(1) != kernel(2)).any()
+    first = kernel(1)
+    assert (kernel(1) == first).all()
+    assert (kernel(2) != first).any()
 
 
 def test_v15_strides_in_the_3x3_and_v1_in_the_first_1x1() -> None:
     def strides(name: str, layer: str) -> tuple[int, int]:
-        return _build(specs.find(name)).keras_model.get_layer(layer).strides
+        return models.build(name).keras_model.get_layer(layer).strides
 
     assert strides("resnet50", "stage2_block1_conv1") == (2, 2)
     assert strides("resnet50", "stage2_block1_conv2") == (1, 1)
@@ -171,17 +153,11 @@ def test_a_keras_model_built_outside_is_refused() -> None:
         model.variables[0].initial_value()
 
 
-@pytest.mark.parametrize(
-    ("spec", "precision", "dtype"),
-    [
-        *((spec, "bf16", tf.bfloat16) for spec in specs.MODELS),
-        (specs.find("resnet20"), "fp16", tf.float16),
-        (specs.find("alexnet"), "fp16", tf.float16),
-    ],
-)
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", tf.bfloat16), ("fp16", tf.float16)])
+@small_and_whole_models
 def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, precision: str, dtype: tf.DType) -> None:
+    model = models.build_spec(spec, precision=precision)
     with tf.Graph().as_default() as graph:
-        model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, precision=precision)
         values = [tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables]
         images = tf.compat.v1.placeholder(tf.float32, (2, spec.image_size, spec.image_size, spec.channels))
         logits, state = model.call(values, images, training=True)
@@ -202,6 +178,6 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
 @every_model
 def test_a_model_says_which_convolutions_it_has(spec: ModelSpec) -> None:
     products = Products(conv1x1=True, filter_gradients=True)
-    model = building.build(spec, data_format="NHWC", num_classes=11, seed=1, products=products)
+    model = models.build(spec.name, products=products)
     for has, kind in ((spec.has_conv1x1, PixelwiseProduct), (spec.has_larger_convolutions, ProductGradient)):
         assert has == any(isinstance(layer, kind) for layer in model.keras_model.layers)

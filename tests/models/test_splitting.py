@@ -8,15 +8,19 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import devices
-from models import building, specs, splitting
+from models import building, splitting
 from models.specs import ModelSpec
+from tests.support import models
+from tests.support.models import small_and_whole_models
+
+pytestmark = pytest.mark.xdist_group("models")
 
 
-@pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
+@small_and_whole_models
 def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
+    model = models.build_spec(spec)
+    split = splitting.split(model)
     with tf.Graph().as_default(), tf.device(devices.HOST):
-        model = building.build(spec, data_format="NHWC", num_classes=1001, seed=1)
-        split = splitting.split(model)
         values = [variable.initial_value() for variable in model.variables]
         images = tf.random.stateless_normal((2, spec.image_size, spec.image_size, spec.channels), (1, 2))
         by_name = {variable.name: value for variable, value in zip(model.variables, values, strict=True)}
@@ -36,7 +40,7 @@ def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
 
 @pytest.mark.parametrize(("name", "dense"), [("alexnet", 3), ("vgg16", 3), ("resnet50", 1), ("inception3", 1)])
 def test_what_is_divided_are_the_dense_layers_at_the_end(name: str, dense: int) -> None:
-    model = building.build(specs.find(name), data_format="NHWC", num_classes=1001, seed=1)
+    model = models.build(name)
     split = splitting.split(model)
     assert len(split.divided) == 2 * dense, "a kernel and a bias each"
     assert {"logits/kernel", "logits/bias"} <= split.divided

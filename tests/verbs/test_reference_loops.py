@@ -22,15 +22,25 @@ from variable_mgr.catalog import BASELINES
 
 @pytest.mark.parametrize(
     ("model", "num_devices"),
-    [pytest.param("mlp", 1, marks=pytest.mark.slow), pytest.param("resnet20", 2, marks=pytest.mark.seldom)],
+    [
+        ("mlp", 1),
+        pytest.param("mlp", 2, marks=[pytest.mark.slow, pytest.mark.process]),
+        pytest.param("resnet20", 2, marks=[pytest.mark.seldom, pytest.mark.process]),
+    ],
 )
 def test_losses_are_those_of_replicated(
-    run_bench: Callable[..., Finished], records: Callable[[], list[dict]], model: str, num_devices: int
+    run_bench: Callable[..., Finished],
+    run_process: Callable[..., Finished],
+    records: Callable[[], list[dict]],
+    model: str,
+    num_devices: int,
 ) -> None:
     chosen = ["--device=cpu", f"--model={model}", f"--num_gpus={num_devices}", "--batch_size=4"]
     chosen += ["--optimizer=momentum", "--weight_decay=1", "--num_warmup_batches=1", "--num_batches=4"]
-    for loop in ("replicated", *BASELINES):  # each in its process: a second MirroredStrategy meets the first's keys
-        done = run_bench(*chosen, f"--variable_update={loop}")
+    # Two devices need processes: the eager runtime gets its devices once, and two MirroredStrategies the same keys.
+    run = run_bench if num_devices == 1 else run_process
+    for loop in ("replicated", *BASELINES):
+        done = run(*chosen, f"--variable_update={loop}")
         assert done.status == 0, done.stderr
         assert "total images/sec: " in done.stdout
     for loop, record in zip(BASELINES, records()[1:], strict=True):
@@ -49,7 +59,6 @@ def test_losses_are_those_of_replicated(
         assert losses == pytest.approx(ours, rel=1e-3), loop
 
 
-@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_fit(
     run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
 ) -> None:
