@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import allreduce, allreduce_job, devices, flags, messages
+from benchmarks import allreduce, allreduce_job, devices, flags, hardware, messages
 from benchmarks.allreduce_report import Report
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
@@ -215,11 +214,18 @@ def test_bandwidths_by_hand() -> None:
     assert derived.bus_bandwidth_gb_per_sec == 6.0
 
 
-def test_sizes_are_not_proposed_for_what_is_packed(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench(*SMALL, "--model=none", "--gradient_repacking=4")
+FEWER = (*SMALL, "--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,xring")
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_sizes_are_not_proposed_for_what_is_packed(
+    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
+    done = run_bench(*FEWER, "--max_bytes=2K", "--gradient_repacking=4")
     assert done.status == 0, done.stderr
     assert done.stdout.splitlines()[-2].rpartition("=")[2] in ALGORITHMS
-    assert "logical CPU devices share" in done.stderr or os.cpu_count() >= 2
+    assert ("2 logical CPU devices share 1 core" in done.stderr) == (cores == 1)
 
 
 def test_records_that_cannot_be_stored_are_printed(
@@ -237,7 +243,7 @@ def test_records_that_cannot_be_stored_are_printed(
 
 
 def test_json_is_records_alone(run_bench: Callable[..., Finished], records: Callable[[], list[dict]]) -> None:
-    done = run_bench(*SMALL, "--output_format=json", "--max_bytes=1K", "--model=none", "--compact_gradient_transfer")
+    done = run_bench(*FEWER, "--output_format=json", "--compact_gradient_transfer")
     assert done.status == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == records()
     assert all(r["measurement"]["largest_error"] > 1e-6 for r in records() if r["status"] == "ok"), "sent as float16"
