@@ -17,7 +17,7 @@ from variable_mgr.placement import group_small
 from variable_mgr.reduction import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
-on_examples = pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.slow)])
+on_examples = pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
 SHAPES = [(5,), (), (2, 3), (1,)]
 
 
