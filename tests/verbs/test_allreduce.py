@@ -251,6 +251,30 @@ def test_devices_that_share_cores_are_a_warning(
     assert ("2 logical CPU devices share 1 core" in capsys.readouterr().err) == (cores == 1)
 
 
+def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = _report(tmp_path, "--all_reduce_spec=pscpu,psgpu,xring,hierarchical")
+    timings = {
+        "pscpu": messages.Timing([0.4] * 3, 1e-7),
+        "psgpu": messages.Timing([0.1] * 3, 1e-3),
+        "xring": messages.Timing([], None, failure="no such luck"),
+        "hierarchical": messages.Timing([], None, failure="failed to allocate", out_of_memory=True),
+    }
+    report.enter(messages.of_size(4), timings)
+    assert report.close() == ExitStatus.RUN_FAILED
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [record["status"] for record in records] == ["ok", "invalid", "crash", "oom"]
+    assert [record["reason"] for record in records[1:]] == [
+        "The means are wrong: error 0.001, at most 1e-06.",
+        "no such luck",
+        "failed to allocate",
+    ]
+    printed = capsys.readouterr()
+    assert "pscpu *" in printed.out and "--all_reduce_spec=pscpu\n" in printed.out
+    assert "INVALID: The means are wrong" in printed.out and "3 reductions failed or are wrong" in printed.err
+
+
 def test_records_that_cannot_be_stored_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
