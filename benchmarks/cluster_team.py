@@ -62,7 +62,7 @@ class ClusterTeam:
 
     def under(self, manager: str) -> ClusterTeam:
         """Returns the same team, as it is under another manager."""
-        return ClusterTeam(
+        return type(self)(
             self._cluster,
             manager,
             target=self.target,

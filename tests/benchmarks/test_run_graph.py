@@ -16,9 +16,9 @@ from models import specs
         (["--model=resnet20"], 19, 3),
         (["--model=resnet20", "--filter_gradients_as_matmul"], 2, 3 + 3 * 17),
         # 36 of 53 look at one pixel, one of the others has strides.
-        (["--model=resnet50"], 53, 3),
         (["--model=resnet50", "--conv1x1_as_matmul"], 17, 3 + 3 * 36),
-        (["--model=resnet50", "--filter_gradients_as_matmul"], 37, 3 + 3 * 16),
+        pytest.param(["--model=resnet50"], 53, 3, marks=pytest.mark.slow),
+        pytest.param(["--model=resnet50", "--filter_gradients_as_matmul"], 37, 3 + 3 * 16, marks=pytest.mark.slow),
     ],
 )
 def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:

@@ -1,22 +1,21 @@
-"""Every pair of modifiers under every manager either runs or is refused with a sentence."""
+"""Every pair of modifiers under every manager either runs, with the arithmetic of the references, or is refused."""
 
 from __future__ import annotations
 
+import collections
 import itertools
+from typing import Any
 
-import keras
 import pytest
-import tensorflow as tf
 
-from benchmarks import devices, objectives, optimizers, training
-from benchmarks.inputs import TowerInput
-from models import building, splitting
+from benchmarks import tolerances
+from benchmarks.places import place
+from tests.support.arithmetic import scalar_error, weights_error
 from variable_mgr import factory
-from variable_mgr.algorithms import Place
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 
-MODIFIERS = {
+MODIFIERS: dict[str, Any] = {
     "asynchronous": True,
     "staged_vars": True,
     "relaxed_consistency": True,
@@ -27,49 +26,57 @@ MODIFIERS = {
     "local_sgd_steps": 2,
     "fc_model_parallel": True,
 }
-PLACE = Place(("/cpu:0", "/cpu:1"), devices.HOST)
-PAIRS = [{}, *({name: MODIFIERS[name]} for name in MODIFIERS)] + [
-    {first: MODIFIERS[first], second: MODIFIERS[second]} for first, second in itertools.combinations(MODIFIERS, 2)
+PLACE = place("cpu", 2)
+CHOICES = [
+    (manager, Modifiers(**{name: MODIFIERS[name] for name in names}))
+    for manager in MANAGERS
+    for count in range(3)
+    for names in itertools.combinations(MODIFIERS, count)
 ]
+RUN = [choice for choice in CHOICES if why_not(*choice, PLACE) is None]
+REFUSED = [choice for choice in CHOICES if choice not in RUN]
 
 
-def _train(manager: str, modifiers: Modifiers) -> None:
-    with building.stateless_building(seed=0):
-        images = keras.Input((4,))
-        hidden = keras.layers.Dense(5, activation="relu", name="hidden")(keras.layers.Dense(4, name="first")(images))
-        whole = building.adapt(keras.Model(images, keras.layers.Dense(3, name="logits")(hidden)))
-    plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
-    with tf.Graph().as_default():
-        model = splitting.split(whole) if modifiers.fc_model_parallel else whole
-        step = training.build_training_step(
-            model,
-            [TowerInput(tf.ones([2, 4]), tf.zeros([2], tf.int64))] * 2,
-            plan,
-            manager=factory.make(
-                manager, PLACE, shared_devices=plan.shared, modifiers=modifiers, divided=model.divided
-            ),
-            optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
-        )
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
-            step.initialize(session)
-            losses = [step.run(session) for _ in range(6)]
-    assert losses[-1] < losses[0]
+def _title(value: object) -> str:
+    if isinstance(value, Modifiers):
+        return "+".join(name for name in MODIFIERS if getattr(value, name)) or "none"
+    return str(value)
 
 
-@pytest.mark.parametrize("chosen", PAIRS, ids=lambda chosen: "+".join(chosen) or "none")
-@pytest.mark.parametrize("manager", MANAGERS)
-def test_a_run_or_a_sentence(manager: str, chosen: dict) -> None:
-    modifiers = Modifiers(**chosen)
-    sentence = why_not(manager, modifiers, PLACE)
-    if sentence is None:
-        _train(manager, modifiers)
+def _describe(manager: str, modifiers: Modifiers) -> str:
+    return factory.make(manager, PLACE, shared_devices=(PLACE.host,), modifiers=modifiers).describe()
+
+
+@pytest.mark.parametrize(("manager", "modifiers"), RUN, ids=_title)
+def test_pairs_that_run_do_the_arithmetic(manager: str, modifiers: Modifiers) -> None:
+    if modifiers.fc_model_parallel:
+        error, most = weights_error(manager, 2, modifiers), tolerances.AFTER_CONVOLUTIONS
     else:
-        assert sentence.endswith(".") and "--" in sentence
-        with pytest.raises(ValueError, match="--"):
-            factory.make(manager, PLACE, shared_devices=(devices.HOST,), modifiers=modifiers)
+        error, most = scalar_error(manager, 2, "momentum", modifiers=modifiers), tolerances.EXACT
+    assert error <= max(most, tolerances.of(modifiers))
 
 
-def test_every_modifier_goes_with_some_manager() -> None:
-    for name, value in MODIFIERS.items():
-        assert any(why_not(manager, Modifiers(**{name: value}), PLACE) is None for manager in MANAGERS), name
+@pytest.mark.parametrize(("manager", "modifiers"), REFUSED, ids=_title)
+def test_pairs_that_cannot_run_are_refused(manager: str, modifiers: Modifiers) -> None:
+    sentence = why_not(manager, modifiers, PLACE)
+    assert sentence is not None and sentence.endswith(".") and "--" in sentence
+    with pytest.raises(ValueError) as error:
+        factory.make(manager, PLACE, shared_devices=(PLACE.host,), modifiers=modifiers)
+    assert str(error.value) == sentence
+
+
+def test_as_many_pairs_run_as_make_sense() -> None:
+    """Alone, and with one or two modifiers; 6 modifiers are of `replicated`, and 2 of its 15 pairs make no sense."""
+    assert collections.Counter(manager for manager, _ in RUN) == {
+        "collective_all_reduce": 1 + 5 + 10 - 2,
+        "independent": 1,
+        "local_sgd": 1 + 1,
+        "parameter_server": 1 + 3,
+        "replicated": 1 + 6 + 15 - 2,
+    }
+
+
+@pytest.mark.parametrize(("manager", "modifiers"), RUN, ids=_title)
+def test_a_description_shows_every_modifier(manager: str, modifiers: Modifiers) -> None:
+    others = {_describe(manager, other) for name, other in RUN if name == manager and other != modifiers}
+    assert _describe(manager, modifiers) not in others

@@ -5,64 +5,92 @@ See `benchmarks.oracle`, which `run_bench.py verify` uses on the user's devices.
 
 from __future__ import annotations
 
-import functools
+import itertools
 
 import pytest
 
-from benchmarks import devices, expectations, oracle, tolerances
+from benchmarks import expectations, tolerances
+from benchmarks.places import place
 from benchmarks.tolerances import EXACT
 from benchmarks.verify import TRANSFERS, wanted_of
-from variable_mgr import factory
-from variable_mgr.algorithms import ALGORITHMS, Place
+from tests.support.arithmetic import scalar_error
+from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers, why_not
 
+# By default each number of towers meets one optimizer; `slow` adds the other.
+on_every_count = pytest.mark.parametrize(
+    ("towers", "optimizer"),
+    [
+        (1, "momentum"),
+        (2, "sgd"),
+        (3, "momentum"),
+        (4, "sgd"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((1, "sgd"), (2, "momentum"))),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((3, "sgd"), (4, "momentum"))),
+    ],
+)
+# Only these keep anything on shared devices.
+WHERE_SHARED = [
+    (manager, shared_on)
+    for manager in IN_ONE_PROCESS
+    for shared_on in (("cpu", "gpu") if manager in ("parameter_server", "local_sgd") else ("cpu",))
+]
+SEVERAL_TOWERS = (2, 3, 4)
+REFUSED_ON_CPUS = {("nccl", towers): "NVIDIA GPUs only" for towers in SEVERAL_TOWERS} | {("rechd", 3): "2, 4, 8"}
+ON_CPUS = [pair for pair in itertools.product(ALGORITHMS, SEVERAL_TOWERS) if pair not in REFUSED_ON_CPUS]
 
-def _error(manager: str, towers: int, optimizer: str, *, shared_on: str = "cpu", modifiers: Modifiers) -> float:
-    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
-    place = Place(plan.towers, devices.HOST)
-    make = functools.partial(factory.make, manager, place, shared_devices=plan.shared, modifiers=modifiers)
-    wanted = wanted_of(manager, modifiers, towers, optimizer)
-    return oracle.trained(make, plan, optimizer, devices.session_config("cpu", towers)).error(wanted)
 
-
-every_count = pytest.mark.parametrize("towers", [1, 2, 3, 4])
-every_optimizer = pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
-
-
-@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
-@every_optimizer
-@every_count
-@pytest.mark.parametrize("manager", IN_ONE_PROCESS)
+@on_every_count
+@pytest.mark.parametrize(("manager", "shared_on"), WHERE_SHARED)
 def test_manager_does_the_arithmetic(manager: str, towers: int, optimizer: str, shared_on: str) -> None:
-    assert _error(manager, towers, optimizer, shared_on=shared_on, modifiers=Modifiers()) <= EXACT
+    assert scalar_error(manager, towers, optimizer, shared_on=shared_on) <= EXACT
+
+
+@pytest.mark.parametrize(("spec", "towers"), ON_CPUS)
+def test_reduction_does_the_arithmetic(spec: str, towers: int) -> None:
+    assert scalar_error("replicated", towers, "sgd", modifiers=Modifiers(all_reduce_spec=spec)) <= EXACT
+
+
+def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
+    for spec, towers in itertools.product(ALGORITHMS, SEVERAL_TOWERS):
+        sentence = why_not("replicated", Modifiers(all_reduce_spec=spec), place("cpu", towers))
+        if (spec, towers) in ON_CPUS:
+            assert sentence is None
+        else:
+            assert sentence is not None and REFUSED_ON_CPUS[spec, towers] in sentence
+
+
+@pytest.mark.parametrize("transfer", [name for name in TRANSFERS if name])
+@pytest.mark.parametrize(
+    ("spec", "towers"),
+    [
+        *((spec, 2) for spec, towers in ON_CPUS if towers == 2),
+        *(pytest.param(spec, 4, marks=pytest.mark.slow) for spec, towers in ON_CPUS if towers == 4),
+    ],
+)
+def test_reduction_does_the_arithmetic_of_what_is_transferred(spec: str, towers: int, transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
+    assert scalar_error("replicated", towers, "sgd", modifiers=modifiers) <= tolerances.of(modifiers)
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS)
-@every_count
-@pytest.mark.parametrize("spec", ALGORITHMS)
-def test_reduction_does_the_arithmetic(spec: str, towers: int, transfer: str) -> None:
-    modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
-    place = Place(tuple(f"/cpu:{i}" for i in range(towers)), devices.HOST)
-    sentence = why_not("replicated", modifiers, place)
-    if sentence:
-        pytest.skip(sentence)
-    assert _error("replicated", towers, "sgd", modifiers=modifiers) <= tolerances.of(modifiers)
+def test_one_tower_has_nothing_to_transfer_but_may_defer(transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec="xring", **TRANSFERS[transfer])
+    assert scalar_error("replicated", 1, "sgd", modifiers=modifiers) <= EXACT
 
 
 @pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
-@every_optimizer
-@every_count
+@on_every_count
 def test_staging_delays_exactly_as_it_says(towers: int, optimizer: str, shared_on: str) -> None:
     modifiers = Modifiers(staged_vars=True)
-    assert _error("parameter_server", towers, optimizer, shared_on=shared_on, modifiers=modifiers) <= EXACT
+    assert scalar_error("parameter_server", towers, optimizer, shared_on=shared_on, modifiers=modifiers) <= EXACT
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-@every_optimizer
-@every_count
+@pytest.mark.parametrize("steps", [2, 3])
+@on_every_count
 def test_local_sgd_averages_weights_when_it_says(towers: int, optimizer: str, steps: int) -> None:
-    assert _error("local_sgd", towers, optimizer, modifiers=Modifiers(local_sgd_steps=steps)) <= EXACT
+    assert scalar_error("local_sgd", towers, optimizer, modifiers=Modifiers(local_sgd_steps=steps)) <= EXACT
 
 
 def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> None:

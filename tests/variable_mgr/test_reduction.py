@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks import allreduce_job, config, devices, flags, verify
@@ -17,7 +17,8 @@ from variable_mgr.placement import group_small
 from variable_mgr.reduction import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+on_examples = pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
+SHAPES = [(5,), (), (2, 3), (1,)]
 
 
 def _place(towers: int) -> Place:
@@ -56,19 +57,25 @@ def _assert_means(got: list[list[np.ndarray]], values: list[list[np.ndarray]], t
             np.testing.assert_array_equal(tensor, first, "all towers must receive the same bits")
 
 
+@on_examples
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if ALGORITHMS[name].why_not(_place(2)) is None])
-@given(
-    towers=st.integers(1, 5), of_shapes=shapes, shards=st.integers(1, 3), dtype=st.sampled_from(["float32", "float64"])
-)
-@few
-def test_an_algorithm_is_the_mean(
-    algorithm: str, towers: int, of_shapes: list[tuple[int, ...]], shards: int, dtype: str
-) -> None:
-    place = _place(towers)
-    assume(ALGORITHMS[algorithm].why_not(place) is None)
-    reduction = AllReduce(all_reduce_spec.parse(f"{algorithm}#{shards}"), place)
-    values = _tensors(towers, of_shapes, dtype)
-    _assert_means(_reduced(reduction, values), values)
+def test_an_algorithm_is_the_mean(algorithm: str, examples: int) -> None:
+    runs_on = [count for count in range(1, 6) if ALGORITHMS[algorithm].why_not(_place(count)) is None]
+
+    @settings(max_examples=examples)
+    @example(towers=4, of_shapes=SHAPES, shards=2, dtype="float32")
+    @given(
+        towers=st.sampled_from(runs_on),
+        of_shapes=shapes,
+        shards=st.integers(1, 3),
+        dtype=st.sampled_from(["float32", "float64"]),
+    )
+    def check(towers: int, of_shapes: list[tuple[int, ...]], shards: int, dtype: str) -> None:
+        reduction = AllReduce(all_reduce_spec.parse(f"{algorithm}#{shards}"), _place(towers))
+        values = _tensors(towers, of_shapes, dtype)
+        _assert_means(_reduced(reduction, values), values)
+
+    check()
 
 
 def test_kernels_and_biases_that_alternate_are_added_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,24 +97,32 @@ def test_algorithms_that_cannot_run_here_are_known() -> None:
     assert refused == {"nccl"}, "all others must have been tested above"
 
 
-@given(towers=st.integers(1, 3), of_shapes=shapes, chunks=st.integers(1, 9))
-@few
-def test_repacking_changes_nothing(towers: int, of_shapes: list[tuple[int, ...]], chunks: int) -> None:
-    place = _place(towers)
-    reduction = gradient_transfer.Repacked(AllReduce(all_reduce_spec.parse("psgpu"), place), place, chunks)
-    values = _tensors(towers, of_shapes)
-    _assert_means(_reduced(reduction, values), values)
+@on_examples
+def test_repacking_changes_nothing(examples: int) -> None:
+    @settings(max_examples=examples)
+    @example(towers=3, of_shapes=SHAPES, chunks=4)
+    @given(towers=st.integers(1, 3), of_shapes=shapes, chunks=st.integers(1, 9))
+    def check(towers: int, of_shapes: list[tuple[int, ...]], chunks: int) -> None:
+        place = _place(towers)
+        reduction = gradient_transfer.Repacked(AllReduce(all_reduce_spec.parse("psgpu"), place), place, chunks)
+        values = _tensors(towers, of_shapes)
+        _assert_means(_reduced(reduction, values), values)
+
+    check()
 
 
-@given(towers=st.integers(1, 3), of_shapes=shapes, max_bytes=st.integers(1, 400), max_group=st.integers(1, 4))
-@few
-def test_aggregating_changes_nothing(
-    towers: int, of_shapes: list[tuple[int, ...]], max_bytes: int, max_group: int
-) -> None:
-    place = _place(towers)
-    inner = AllReduce(all_reduce_spec.parse("xring"), place)
-    values = _tensors(towers, of_shapes)
-    _assert_means(_reduced(gradient_transfer.SmallAggregated(inner, place, max_bytes, max_group), values), values)
+@on_examples
+def test_aggregating_changes_nothing(examples: int) -> None:
+    @settings(max_examples=examples)
+    @example(towers=3, of_shapes=SHAPES, max_bytes=20, max_group=2)
+    @given(towers=st.integers(1, 3), of_shapes=shapes, max_bytes=st.integers(1, 400), max_group=st.integers(1, 4))
+    def check(towers: int, of_shapes: list[tuple[int, ...]], max_bytes: int, max_group: int) -> None:
+        place = _place(towers)
+        inner = AllReduce(all_reduce_spec.parse("xring"), place)
+        values = _tensors(towers, of_shapes)
+        _assert_means(_reduced(gradient_transfer.SmallAggregated(inner, place, max_bytes, max_group), values), values)
+
+    check()
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(0, 50), st.integers(1, 5))

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import tensorflow as tf
 
 from benchmarks import device_options, devices, verify
+from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
 
 
@@ -49,20 +51,76 @@ def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatc
     assert "NVIDIA" in verdict.reason
 
 
-def test_the_verb_prints_a_row_for_each(run_bench: Callable[..., Finished]) -> None:
+def _case(manager: str, reference: str = "sgd", **modifiers: object) -> verify.Case:
+    return verify.Case(manager, Modifiers(**modifiers), "cpu", reference, f"{manager} {reference}")
+
+
+@pytest.mark.parametrize(("last_error", "status"), [(1e-6, 0), (2e-6, ExitStatus.RUN_FAILED)])
+def test_the_verb_prints_a_row_for_each_verdict(
+    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch, last_error: float, status: int
+) -> None:
+    asked = []
+
+    def verdicts(kind: str, towers: int, virtual_gpus: int, config: object) -> Iterator[verify.Verdict]:
+        asked.append((kind, towers, virtual_gpus))
+        yield verify.Verdict(_case("independent", compact_gradient_transfer=True), 5e-3)
+        yield verify.Verdict(_case("replicated"), None, "It cannot run.")
+        yield verify.Verdict(_case("local_sgd", "whole batch"), last_error * 10)
+        yield verify.Verdict(_case("parameter_server"), last_error)
+
+    monkeypatch.setattr(verify, "verdicts", verdicts)
+    done = run_bench("verify", "--device=cpu", "--num_gpus=3")
+    assert asked == [("cpu", 3, 1)]
+    assert done.status == status
+    failed = status != 0
+    word = "FAIL" if failed else "ok  "
+    assert done.stdout.splitlines()[-6:] == [
+        "ok     5.0e-03     1e-02  sgd          independent sgd",
+        "-                  1e-06  sgd          replicated sgd: It cannot run.",
+        f"{word}   {last_error * 10:.1e}     1e-05  whole batch  local_sgd whole batch",
+        f"{word}   {last_error:.1e}     1e-06  sgd          parameter_server sgd",
+        "",
+        f"{'1 ok, 2' if failed else '3 ok, 0'} failed, 1 cannot run here.",
+    ]
+    assert ("The arithmetic of the failed rows is wrong" in done.stderr) == failed
+
+
+def test_the_verb_compares_on_the_devices_that_it_is_given(
+    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [
+        _case("replicated", "momentum", all_reduce_spec="xring"),
+        _case("replicated", all_reduce_spec="rechd"),
+        _case("parameter_server", "whole batch"),
+    ]
+    monkeypatch.setattr(verify, "cases", lambda: iter(cases))
+    done = run_bench("verify", "--device=cpu", "--num_gpus=3")
+    assert done.status == 0, done.stdout + done.stderr
+    rows = done.stdout.splitlines()[-5:-2]
+    assert [row.split()[0] for row in rows] == ["ok", "-", "ok"]
+    assert "2, 4, 8" in rows[1]
+
+
+@pytest.mark.slow
+def test_every_comparison_passes(run_bench: Callable[..., Finished]) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")
     assert done.status == 0, done.stdout + done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "- "))]
-    assert len([row for row in rows if row.startswith("ok")]) >= 40
-    assert any("rechd" in row and "2, 4, 8" in row for row in rows)
-    assert " 0 failed" in done.stdout
+    assert len(rows) == len(list(verify.cases()))
+    for row in rows:
+        assert row.startswith("-") == any(word in row for word in ("nccl", "rechd", "distributed_")), row
 
 
 def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [_case(manager, "momentum") for manager in IN_ONE_PROCESS]
+    cases.append(_case("parameter_server", "momentum", staged_vars=True))
+    monkeypatch.setattr(verify, "cases", lambda: iter(cases))
     for verdict in verify.verdicts("cpu", 1, 1, lambda count: devices.session_config("cpu", count)):
         assert verdict.passed
-        if verdict.case.manager in ("replicated", "collective_all_reduce", "local_sgd"):
-            assert verdict.error is None and verdict.reason
+        if verdict.case.manager in ("independent", "parameter_server"):
+            assert verdict.error is not None
+        else:
+            assert verdict.error is None and "nothing to exchange" in verdict.reason
 
 
 def test_an_operation_that_fails_is_a_failed_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,101 @@
+"""Managers that work across processes against the references: a cluster of which every task is a thread of this one.
+
+Three servers, of one parameter server and two workers of two towers, exchange everything through their ports, as those
+of three processes do. `slow` tests run all comparisons, in real processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from benchmarks import cluster_verify, config, devices, flags
+from benchmarks.cluster import Cluster, Task
+from benchmarks.cluster_team import ClusterTeam, start_server, with_collectives
+from benchmarks.guard import Guard
+from benchmarks.liveness import GrpcProbe, Watcher
+from benchmarks.meeting import Meeting
+from benchmarks.verify import Case, Verdict
+from tests.support.clusters import free_addresses
+
+TOWERS = 2
+STEP_SECONDS, ALL_SECONDS = 30, 80
+OTHERS = {
+    ("parameter_server", "whole batch"),
+    ("distributed_replicated", "whole batch"),
+    ("parameter_server compact", "sgd"),
+    ("distributed_replicated compact", "sgd"),
+    ("distributed_all_reduce pscpu/xring", "sgd"),
+}
+CASES = [
+    case for case in cluster_verify.cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS
+]
+
+pytestmark = pytest.mark.xdist_group("cluster_arithmetic")  # they share one cluster
+
+
+class _Team(ClusterTeam):
+    """A step that waits for what another worker never sends ends with an error."""
+
+    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
+        super().configure(session_config)
+        session_config.operation_timeout_in_ms = 1000 * STEP_SECONDS
+
+
+def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str) -> ClusterTeam:
+    return _Team(
+        cluster,
+        "parameter_server",
+        target=target,
+        meeting=Meeting(target, cluster.own, cluster.leader, server_config),
+        watcher=Watcher({}, lambda lost: None, probe=GrpcProbe(), replies={}),
+        guard=Guard(lambda error: None),
+    )
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> Iterator[dict[Case, Verdict]]:
+    """What the leader finds, by case; of the cases before the first that fails with an error."""
+    ps, *workers = free_addresses(3)
+    values = flags.parse(["--device=cpu", f"--num_gpus={TOWERS}"], flags.VERIFY_FLAGS).values
+    chosen = config.resolve(flags.unset(values), lambda: 0)
+    server_config = with_collectives(devices.session_config("cpu", TOWERS))
+    tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
+    clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]
+    servers = [start_server(cluster, server_config) for cluster in clusters]
+    found: dict[Case, Verdict] = {}
+    errors = []
+
+    def work(cluster: Cluster, target: str) -> None:
+        team = _team(cluster, server_config, target)
+        try:
+            for verdict in cluster_verify.verdicts(chosen, cluster, team):
+                if team.is_leader:
+                    found[verdict.case] = verdict
+        except Exception as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(cluster, server.target), daemon=True)
+        for cluster, server in zip(clusters, servers, strict=True)
+        if cluster.own.has_towers
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_verify, "cases", lambda: iter(CASES))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(ALL_SECONDS / len(threads))
+    yield found
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.title}, {case.reference}")
+def test_the_arithmetic_across_tasks(verdicts: dict[Case, Verdict], case: Case) -> None:
+    assert case in verdicts, "the comparison was not finished"
+    assert verdicts[case].error is not None, verdicts[case].reason
+    assert verdicts[case].passed
