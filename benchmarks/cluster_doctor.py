@@ -85,7 +85,9 @@ def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
         yield link
 
 
-def measure(target: str, client: Task, first: Task, second: Task) -> Link:
+def measure(
+    target: str, client: Task, first: Task, second: Task, clock: Callable[[], float] = time.perf_counter
+) -> Link:
     """Measures what is between two tasks.
 
     Args:
@@ -93,6 +95,7 @@ def measure(target: str, client: Task, first: Task, second: Task) -> Link:
         client: this task, which may be one of the two.
         first: from here.
         second: to there, and back.
+        clock: seconds.
     """
     with tf.Graph().as_default() as graph, graph.container("doctor"):
         few, many = (chain(first, second, rounds) for rounds in (_FEW_ROUNDS, _MANY_ROUNDS))
@@ -106,9 +109,9 @@ def measure(target: str, client: Task, first: Task, second: Task) -> Link:
             return Link(
                 str(first),
                 str(second),
-                round_trip(*(session.make_callable(fetch) for fetch in (few, many))),
-                bandwidth(*(session.make_callable(operation) for operation in there)),
-                bandwidth(*(session.make_callable(operation) for operation in back)),
+                round_trip(*(session.make_callable(fetch) for fetch in (few, many)), clock),
+                bandwidth(*(session.make_callable(operation) for operation in there), clock),
+                bandwidth(*(session.make_callable(operation) for operation in back), clock),
             )
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -71,22 +72,25 @@ def test_the_window_is_common_and_made_of_completions() -> None:
 
 
 def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
-    began = [0]
-    slow_may_end = threading.Event()
+    steps = itertools.count(1)
+    took_first, began_second = threading.Event(), threading.Event()
+    too_early = []
 
     def fast() -> tuple[float, int, Observed]:
-        began[0] += 1
+        (took_first if next(steps) == 1 else began_second).set()
         return 1.0, 0, {}
 
     def slow() -> tuple[float, int, Observed]:
-        slow_may_end.wait(WAIT_SECONDS)
+        if not too_early:
+            assert took_first.wait(WAIT_SECONDS)
+            too_early.append(began_second.wait(0.2))
         return 3.0, 0, {}
 
     with FreeRunningTowers([fast, slow]) as towers:
-        threading.Timer(0.2, slow_may_end.set).start()
         first = towers.take()
         assert [step.tower for step in first.tower_steps] == [0, 1] and first.loss == 2.0
-        assert any([began[0] > 1 for _ in range(10_000) if towers.take()]), "then it does"
+        assert too_early == [False]
+        assert began_second.wait(WAIT_SECONDS), "then it runs on"
 
 
 def test_what_a_tower_raises_reaches_the_one_who_waits() -> None:

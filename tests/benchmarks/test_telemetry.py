@@ -411,7 +411,9 @@ def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Ca
     (seen,) = measurement["telemetry"]
     assert seen["gpus"] == []
     assert 0 < seen["window_seconds"]
-    assert seen["resident_bytes"]["max"] == pytest.approx(measurement["peak_host_memory_bytes"], rel=0.2)
+    # TensorFlow alone takes more than 100 MB. The kernel counts both, the first less exactly.
+    resident = seen["resident_bytes"]
+    assert 100e6 < resident["min"] <= resident["max"] <= 1.01 * measurement["peak_host_memory_bytes"]
     assert record["derived"]["cpu_cores_used"] == seen["cpu_cores_used"] > 0
     assert re.search(r"^start-up: .* \(Python [0-9.]+, TensorFlow [0-9.]+, graph", done.stdout, re.MULTILINE)
 

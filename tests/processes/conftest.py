@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +17,10 @@ from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
 @pytest.fixture
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
-    """Starts one process per task, in a given order, as the guide does; none of them survives the test."""
+    """Starts one process per task, in a given order, as the guide does; none of them survives the test.
+
+    With `await_first`, the other tasks are started when the first has printed that.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def start(
@@ -26,7 +28,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
         ps: int = 1,
         workers: int = 2,
         order: tuple[str, ...] = (),
-        pause_seconds: float = 0.0,
+        await_first: str = "",
         per_task: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Tasks:
         names = [*(f"ps {i}" for i in range(ps)), *(f"worker {i}" for i in range(workers))]
@@ -56,7 +58,8 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
                 )
             started.append(process)
             tasks.processes[name] = process
-            time.sleep(pause_seconds)
+            if await_first and len(tasks.processes) == 1:
+                tasks.wait_for(name, await_first)
         return tasks
 
     yield start

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster
@@ -45,6 +46,7 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     }
 
 
+@pytest.mark.slow
 def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBench, records: Records) -> None:
     done = run_process(*SMALL, "--forward_only", "--local_cluster=ps:1,worker:2", "--variable_update=parameter_server")
     assert done.status == 0, done.stderr
@@ -82,6 +84,7 @@ def _both_ways(first: str, second: str) -> list[tuple[str, str]]:
     return [(first, second), (second, first)]
 
 
+@pytest.mark.slow
 def test_mnist_on_two_servers_and_two_workers_in_any_order(
     start_cluster: StartCluster, run_process: RunBench, records: Records
 ) -> None:
@@ -90,9 +93,8 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     assert made.status == 0, made.stderr
     flags = ("--model=mlp", "--data_dir=mnist", "--device=cpu", "--batch_size=20", "--num_batches=30")
     order = ("worker 1", "ps 1", "worker 0", "ps 0")
-    tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, pause_seconds=2)
+    tasks = start_cluster(*flags, "--print_training_accuracy", ps=2, workers=2, order=order, await_first="Waiting for")
     assert set(tasks.statuses(300).values()) == {0}
-    assert "Waiting for" in tasks.text("worker 1")
     assert all("images/sec in 30 steps" in tasks.text(f"worker {i}") or i == 0 for i in (0, 1))
     (record,) = records()
     assert record["config"]["data_name"] == "mnist" and record["status"] == "ok"
@@ -101,6 +103,7 @@ def test_mnist_on_two_servers_and_two_workers_in_any_order(
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBench, records: Records) -> None:
     done = run_process(*SMALL, "--local_cluster=ps:1,worker:2", "--nocross_replica_sync", "--num_batches=20")
     assert done.status == 0, done.stderr
@@ -109,7 +112,13 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBen
     steps = [len(seconds) for seconds in measurement["tower_step_seconds"]]
     assert sum(steps) == sum(measurement["staleness_counts"]) == 2 * len(measurement["step_seconds"])
     assert "staleness:" in done.stdout and "per worker" in done.stdout
-    assert sum(measurement["step_seconds"]) <= max(map(sum, measurement["worker_step_seconds"])) * 1.5
+    images_per_sec = (
+        measurement["images_per_step"] * len(measurement["step_seconds"]) / sum(measurement["step_seconds"])
+    )
+    assert record["derived"]["images_per_sec"] == pytest.approx(images_per_sec)
+    for counted, own in zip(measurement["tower_step_seconds"], measurement["worker_step_seconds"], strict=True):
+        slices = [own[begin : begin + len(counted)] for begin in range(len(own) - len(counted) + 1)]
+        assert counted in slices, "the window contains whole steps only"
 
 
 @pytest.mark.slow
@@ -170,6 +179,7 @@ def _loopback_bytes() -> int:
     return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
 
 
+@pytest.mark.slow
 def test_a_server_for_any_client(tmp_path: Path) -> None:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
@@ -216,24 +226,15 @@ def test_a_server_for_any_client(tmp_path: Path) -> None:
         process.wait(10)
 
 
+@pytest.mark.slow
 def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
-    tasks = start_cluster(*SMALL, "--start_timeout_seconds=5", order=("worker 0", "ps 0"))
+    tasks = start_cluster(*SMALL, "--start_timeout_seconds=2", order=("worker 0", "ps 0"))
     assert set(tasks.statuses(300).values()) == {6}
     for task in tasks.processes:
         assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
 
 
-def test_a_port_that_is_taken_is_named(start_cluster: StartCluster, run_process: RunBench) -> None:
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        hosts = (f"--ps_hosts=127.0.0.1:{port}", "--worker_hosts=127.0.0.1:1")
-        done = run_process(*SMALL, *hosts, "--job_name=ps", "--task_index=0")
-    assert done.status == 6
-    assert f"port {port}" in done.stderr and str(os.getpid()) in done.stderr and "another port" in done.stderr
-
-
+@pytest.mark.slow
 def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     tasks = start_cluster(
         *SMALL, "--variable_update=collective_all_reduce", ps=0, per_task={"worker 1": ("--batch_size=3",)}
@@ -241,25 +242,6 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     assert set(tasks.statuses(300).values()) == {2}
     for task in tasks.processes:
         assert "worker 1 and worker 0 differ in batch_per_device: 3 at the one, 2 at the other" in tasks.text(task)
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--variable_update=distributed_replicated"], "--local_cluster=ps:1,worker:2"),
-        (["--local_cluster=ps:1"], "has no worker"),
-        (["--local_cluster=worker:2", "--variable_update=replicated"], "collective_all_reduce"),
-        (["--local_cluster=worker:2"], "this cluster has none"),
-        (["--local_cluster=ps:1,worker:2", "--variable_update=collective_all_reduce"], "no use for parameter servers"),
-        (["--hosts=a,b"], "--ssh"),
-        (["--hosts=a,a", "--ssh"], "name each host once"),
-        (["--local_cluster=worker:2", "--hosts=a,b", "--ssh"], "give one of them"),
-    ],
-)
-def test_what_cannot_be_is_a_sentence(run_process: RunBench, flags: list[str], words: str) -> None:
-    done = run_process("--device=cpu", *flags)
-    assert done.status == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
@@ -272,16 +254,25 @@ def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
     )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("3\timages/sec"):
             break
+    assert len(_processes_in(tmp_path)) == 4, "the launcher and its tasks"
     process.send_signal(signal.SIGINT)
     text, _ = process.communicate(timeout=300)
     assert process.returncode == 130, text
     (record,) = records()
     assert record["status"] == "interrupted"
-    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
-    assert not left.stdout
+    assert _processes_in(tmp_path) == []
+
+
+def _processes_in(directory: Path) -> list[list[str]]:
+    """Returns the command lines of the processes that work there."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cwd() == str(directory):
+                found.append(process.cmdline())
+    return found

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,10 +106,9 @@ def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
     for line in process.stdout:
         if line.startswith("3\timages/sec"):
             break
-    begin = time.monotonic()
     _ip("link", "set", hosts.cables[2], "down")
     # Its process is past our telling; that of `ssh` would be, too, so what is left of it is ended at last.
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=100)
     assert process.returncode == 6, text
     logs = {path.name.split("-", 1)[1]: path.read_text() for path in (tmp_path / "out" / "logs").iterdir()}
     named = f"({ADDRESSES[2]}:5000"
@@ -118,4 +116,3 @@ def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
         assert f"{named}0) does not answer" in log or f"{named}1) does not answer" in log, f"{name}: {log[-1000:]}"
     (record,) = (json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines())
     assert record["status"] == "crash" and named in record["reason"]
-    assert time.monotonic() - begin < 100

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30
 ENTER = """
-import os, socket, subprocess, sys, threading, time
+import os, socket, subprocess, sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks import network_namespace
 {before}
@@ -59,7 +59,7 @@ def output(after: str, before: str = "") -> str:
 def permitted() -> None:
     why_not = output("print(why_not)")
     if why_not != "None":
-        pytest.skip(why_not)
+        pytest.skip(f"no network can be made here: {why_not}")
 
 
 @pytest.fixture(params=["", REFUSE_ALONE], ids=["network", "user and network"])
@@ -67,7 +67,7 @@ def way(request: pytest.FixtureRequest, permitted: None) -> str:
     if request.param:
         why_not = output("print(why_not)", request.param)
         if why_not != "None":
-            pytest.skip(why_not)
+            pytest.skip(f"no network can be made here: {why_not}")
     return str(request.param)
 
 
@@ -122,7 +122,7 @@ def test_a_refusal_halfway_changes_nothing(way: str) -> None:
 
 
 def test_threads_would_stay_outside() -> None:
-    wait = "threading.Thread(target=time.sleep, args=(1,)).start()"
+    wait = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
     assert output("print(why_not)", wait) == (
         "a process must enter a network namespace before it starts threads, and this one has 2"
     )

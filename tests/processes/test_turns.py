@@ -1,238 +1,43 @@
-"""Taking turns: two threads that stand for two runs, and a real run whose other side is this test."""
+"""A real run that takes time slices with this test."""
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
-from benchmarks import config, flags, turns
-from benchmarks.config import Config
+from benchmarks import turns
 from benchmarks.turns import Turns
 from results.store import load
-from tests.support.commands import ROOT, USER_ENVIRONMENT
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
-_JOIN_SECONDS = 60.0
-
-
-def config_of(*words: str) -> Config:
-    """Returns what flags come to, on a machine with one GPU."""
-    words = ("--model=trivial", "--device=cpu", *words)
-    return config.resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 1)
+STEP_SECONDS = 2
+PAUSE_SECONDS = 3
 
 
-class Pair:
-    """Two runs, whose steps are noted in the order in which they are taken."""
-
-    def __init__(self) -> None:
-        first, second = turns.pair()
-        self.sides = {"a": Turns(first.socket, begins=first.begins), "b": Turns(second.socket, begins=second.begins)}
-        self.taken: list[str] = []
-        self._threads: list[threading.Thread] = []
-
-    def start(self, name: str, steps: int, step_seconds: float = 0.01, *, dies: bool = False) -> None:
-        """Lets a side run; one that dies does so after its steps, without a word."""
-
-        def run() -> None:
-            side = self.sides[name]
-            side.begin(steps, step_seconds)
-            for _ in range(steps):
-                self.taken.append(name)
-                side.after_step()
-            side.leave() if dies else side.finish()
-            self.taken.append(f"{name} is out")
-            side.leave()
-
-        self._threads.append(threading.Thread(target=run, daemon=True))
-        self._threads[-1].start()
-
-    def join(self) -> str:
-        """Returns the steps, when both are out."""
-        for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
-            assert not thread.is_alive(), self.taken
-        return "".join(name for name in self.taken if "is out" not in name)
-
-
-def test_steps_alternate_and_whoever_was_late_is_waited_for() -> None:
-    pair = Pair()
-    pair.start("b", 20, 0.1)
-    time.sleep(0.05)
-    assert not pair.taken
-    pair.start("a", 20, 0.1)
-    assert pair.join() == "aabb" * 10  # a quarter of a second has two such steps
-    assert pair.taken.index("a is out") >= 40, "the first waits until the other's last turn is over"
-
-
-@pytest.mark.parametrize(
-    ("steps", "seconds", "per_turn"),
-    [
-        ((1000, 1000), (0.01, 0.01), 25),
-        ((1000, 1000), (0.01, 0.025), 10),
-        ((50, 1000), (0.01, 0.01), 5),
-        ((1000, 1000), (3.0, 0.01), 1),
-        ((1, 1), (0.01, 0.01), 1),
-    ],
-    ids=["a quarter of a second", "of the slower side", "ten turns at least", "long steps", "one step"],
-)
-def test_both_sides_take_equally_many_steps_at_a_time(
-    steps: tuple[int, int], seconds: tuple[float, float], per_turn: int
-) -> None:
-    pair = Pair()
-    pair.start("a", steps[0], seconds[0])
-    pair.start("b", steps[1], seconds[1])
-    pair.join()
-    assert {side.steps_per_turn for side in pair.sides.values()} == {per_turn}
-
-
-def test_a_last_turn_that_is_shorter_is_one() -> None:
-    pair = Pair()
-    pair.start("a", 25)
-    pair.start("b", 25)
-    assert pair.join() == "aabb" * 12 + "ab"
-
-
-def test_who_has_more_steps_takes_the_rest_alone() -> None:
-    pair = Pair()
-    pair.start("a", 10)
-    pair.start("b", 13)
-    assert pair.join() == "ab" * 10 + "bbb"
-    assert pair.taken.index("a is out") >= 23, "what it does after its steps would disturb the other's"
-
-
-def test_who_is_left_alone_goes_on() -> None:
-    pair = Pair()
-    pair.start("a", 100)
-    pair.start("b", 15, dies=True)
-    assert pair.join().endswith("a" * 85)
-
-
-def test_without_the_other_there_are_no_turns() -> None:
-    pair = Pair()
-    pair.sides["b"].leave()
-    pair.start("a", 30)
-    assert pair.join() == "a" * 30
-    assert pair.sides["a"].steps_per_turn is None
-
-
-@pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
-def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
-    if said is not None:
-        monkeypatch.setenv("CNN_BENCH_TURNS", said)
-    assert not turns.are_taken(config_of())
-    with turns.taken(config_of()) as own:
-        assert own is None
-
-
-def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = turns.pair()
-    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    assert turns.are_taken(config_of())
-    restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not turns.are_taken(restless)
-    peer = Turns(other.socket, begins=other.begins)
-    with turns.taken(restless) as mine:
-        assert mine is None
-        peer.begin(10, 0.01)  # would wait for ever
-    assert peer.steps_per_turn is None
-    own.socket.detach()  # was closed by its new owner
-
-
-@pytest.mark.parametrize(
-    ("words", "still"),
-    [
-        ("", True),
-        ("--num_gpus=2 --variable_update=replicated", True),
-        ("--data_name=synthetic_host", False),
-        ("--num_gpus=2 --cross_replica_sync=false", False),
-        ("--time_limit_seconds=60", False),
-        ("--local_cluster=ps:1,worker:2 --variable_update=distributed_replicated", False),
-        ("--device=gpu", False),
-    ],
-)
-def test_who_stands_still_between_steps(words: str, still: bool) -> None:
-    assert turns.is_still(config_of(*words.split())) == still
-
-
-def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
-    assert not turns.is_still(config_of(f"--data_dir={fake_imagenet}"))
-
-
-def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = turns.pair()
-    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    peer = Turns(other.socket, begins=other.begins)
-    thread = threading.Thread(target=peer.begin, args=(10, 0.01))
-    thread.start()
-    with pytest.raises(ValueError, match="broken"), turns.taken(config_of()) as mine:
-        assert mine is not None
-        mine.begin(10, 0.01)
-        raise ValueError("broken")
-    thread.join(_JOIN_SECONDS)
-    assert not thread.is_alive(), "the other has been left"
-    peer.leave()
-    own.socket.detach()  # was closed by its new owner
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a real run that has the second turn."""
-
-    started = []
-
-    def run(end: turns.End, *own: str) -> subprocess.Popen[str]:
-        words = ["--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=3", "--output_format=json"]
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run_bench.py"), *words, f"--output_dir={tmp_path / 'out'}", *own],
-            env={**USER_ENVIRONMENT, **end.variables()},
-            pass_fds=[end.socket.fileno()],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        end.socket.close()
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def test_a_run_waits_for_its_turns_however_long_they_take(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path: Path) -> None:
     first, second = turns.pair()
-    process = start(second, "--num_batches=20", "--step_timeout_seconds=10")
-    peer = Turns(first.socket, begins=True)
-    peer.begin(20, 0.1)
-    for step in range(20):
-        time.sleep(12 if step == 3 else 0)  # longer than a step of the run may take
-        peer.after_step()
-    peer.finish()
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    words = ["--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=3", "--output_format=json"]
+    with subprocess.Popen(
+        [*RUN_BENCH, *words, "--num_batches=20", f"--step_timeout_seconds={STEP_SECONDS}"],
+        cwd=tmp_path,
+        env={**USER_ENVIRONMENT, **second.variables()},
+        pass_fds=[second.socket.fileno()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        second.socket.close()
+        peer = Turns(first.socket, begins=True)
+        peer.begin(20, 0.1)
+        for step in range(20):
+            time.sleep(PAUSE_SECONDS if step == 3 else 0)
+            peer.after_step()
+        peer.finish()
+        _, stderr = process.communicate(timeout=100)
+    assert process.returncode == 0, stderr
     (record,) = load(tmp_path / "out" / "results.jsonl").records
-    assert len(record.measurement.step_seconds) == 20 and max(record.measurement.step_seconds) < 10
+    assert len(record.measurement.step_seconds) == 20
+    assert max(record.measurement.step_seconds) < PAUSE_SECONDS, "no step contains the pause"
     assert record.environment["steps_per_turn"] == peer.steps_per_turn in (1, 2) and record.in_turn
     assert not record.measurement.telemetry, "the energy and the time of two runs are not those of one"
-
-
-def test_a_run_whose_other_side_is_gone_measures_alone(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    first, second = turns.pair()
-    process = start(second, "--num_batches=5")
-    first.socket.close()
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    (line,) = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
-    assert "steps_per_turn" not in json.loads(line)["environment"]

@@ -1,0 +1,193 @@
+"""Taking turns: two threads that stand for two runs, and a run in this process whose other side is a thread."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import config, flags, turns
+from benchmarks.config import Config
+from benchmarks.turns import Turns
+from tests.support.commands import Finished
+
+_JOIN_SECONDS = 60.0
+
+
+def config_of(*words: str) -> Config:
+    """Returns what flags come to, on a machine with one GPU."""
+    words = ("--model=trivial", "--device=cpu", *words)
+    return config.resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 1)
+
+
+class Pair:
+    """Two runs, whose steps are noted in the order in which they are taken."""
+
+    def __init__(self) -> None:
+        first, second = turns.pair()
+        self.sockets = {"a": first.socket, "b": second.socket}
+        self.sides = {"a": Turns(first.socket, begins=first.begins), "b": Turns(second.socket, begins=second.begins)}
+        self.taken: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, steps: int, step_seconds: float = 0.01, *, dies: bool = False) -> None:
+        """Lets a side run; one that dies does so after its steps, without a word."""
+
+        def run() -> None:
+            side = self.sides[name]
+            side.begin(steps, step_seconds)
+            for _ in range(steps):
+                self.taken.append(name)
+                side.after_step()
+            side.leave() if dies else side.finish()
+            self.taken.append(f"{name} is out")
+            side.leave()
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def join(self) -> str:
+        """Returns the steps, when both are out."""
+        for thread in self._threads:
+            thread.join(_JOIN_SECONDS)
+            assert not thread.is_alive(), self.taken
+        return "".join(name for name in self.taken if "is out" not in name)
+
+
+def test_steps_alternate_and_whoever_was_late_is_waited_for() -> None:
+    pair = Pair()
+    pair.start("b", 20, 0.1)
+    assert select.select([pair.sockets["a"]], [], [], _JOIN_SECONDS)[0], "the second announces its steps"
+    assert not pair.taken
+    pair.start("a", 20, 0.1)
+    assert pair.join() == "aabb" * 10  # a quarter of a second has two such steps
+    assert pair.taken.index("a is out") >= 40, "the first waits until the other's last turn is over"
+
+
+@pytest.mark.parametrize(
+    ("steps", "seconds", "per_turn"),
+    [
+        ((1000, 1000), (0.01, 0.01), 25),
+        ((1000, 1000), (0.01, 0.025), 10),
+        ((50, 1000), (0.01, 0.01), 5),
+        ((1000, 1000), (3.0, 0.01), 1),
+        ((1, 1), (0.01, 0.01), 1),
+    ],
+    ids=["a quarter of a second", "of the slower side", "ten turns at least", "long steps", "one step"],
+)
+def test_both_sides_take_equally_many_steps_at_a_time(
+    steps: tuple[int, int], seconds: tuple[float, float], per_turn: int
+) -> None:
+    pair = Pair()
+    pair.start("a", steps[0], seconds[0])
+    pair.start("b", steps[1], seconds[1])
+    pair.join()
+    assert {side.steps_per_turn for side in pair.sides.values()} == {per_turn}
+
+
+def test_a_last_turn_that_is_shorter_is_one() -> None:
+    pair = Pair()
+    pair.start("a", 25)
+    pair.start("b", 25)
+    assert pair.join() == "aabb" * 12 + "ab"
+
+
+def test_who_has_more_steps_takes_the_rest_alone() -> None:
+    pair = Pair()
+    pair.start("a", 10)
+    pair.start("b", 13)
+    assert pair.join() == "ab" * 10 + "bbb"
+    assert pair.taken.index("a is out") >= 23, "what it does after its steps would disturb the other's"
+
+
+def test_who_is_left_alone_goes_on() -> None:
+    pair = Pair()
+    pair.start("a", 100)
+    pair.start("b", 15, dies=True)
+    assert pair.join().endswith("a" * 85)
+
+
+def test_without_the_other_there_are_no_turns() -> None:
+    pair = Pair()
+    pair.sides["b"].leave()
+    pair.start("a", 30)
+    assert pair.join() == "a" * 30
+    assert pair.sides["a"].steps_per_turn is None
+
+
+@pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
+def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("CNN_BENCH_TURNS", said)
+    assert not turns.are_taken(config_of())
+    with turns.taken(config_of()) as own:
+        assert own is None
+
+
+def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = turns.pair()
+    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
+    assert turns.are_taken(config_of())
+    restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
+    assert not turns.are_taken(restless)
+    peer = Turns(other.socket, begins=other.begins)
+    with turns.taken(restless) as mine:
+        assert mine is None
+        peer.begin(10, 0.01)  # would wait for ever
+    assert peer.steps_per_turn is None
+    own.socket.detach()  # was closed by its new owner
+
+
+@pytest.mark.parametrize(
+    ("words", "still"),
+    [
+        ("", True),
+        ("--num_gpus=2 --variable_update=replicated", True),
+        ("--data_name=synthetic_host", False),
+        ("--num_gpus=2 --cross_replica_sync=false", False),
+        ("--time_limit_seconds=60", False),
+        ("--local_cluster=ps:1,worker:2 --variable_update=distributed_replicated", False),
+        ("--device=gpu", False),
+    ],
+)
+def test_who_stands_still_between_steps(words: str, still: bool) -> None:
+    assert turns.is_still(config_of(*words.split())) == still
+
+
+def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
+    assert not turns.is_still(config_of(f"--data_dir={fake_imagenet}"))
+
+
+def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, other = turns.pair()
+    monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
+    peer = Turns(other.socket, begins=other.begins)
+    thread = threading.Thread(target=peer.begin, args=(10, 0.01))
+    thread.start()
+    with pytest.raises(ValueError, match="broken"), turns.taken(config_of()) as mine:
+        assert mine is not None
+        mine.begin(10, 0.01)
+        raise ValueError("broken")
+    thread.join(_JOIN_SECONDS)
+    assert not thread.is_alive(), "the other has been left"
+    peer.leave()
+    own.socket.detach()  # was closed by its new owner
+
+
+def test_a_run_whose_other_side_is_gone_measures_alone(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
+) -> None:
+    first, second = turns.pair()
+    variables = second.variables()
+    second.socket.detach()  # it belongs to the run
+    first.socket.close()
+    done = run_bench("--device=cpu", "--model=mlp", "--batch_size=4", "--num_batches=5", **variables)
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert "steps_per_turn" not in record["environment"]
+    assert len(record["measurement"]["step_seconds"]) == 5

@@ -1,0 +1,70 @@
+"""What TensorFlow decides once per process: its kernels, its threads, and what is imported with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.commands import ROOT, Finished
+
+
+def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
+    script = "from benchmarks import devices; devices.require_nchw_on_cpu()"
+    variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "", "CUDA_VISIBLE_DEVICES": "-1"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
+
+
+def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
+    script = (
+        "import sys; from benchmarks import process_environment as environment; "
+        "environment.prepare(device='cpu', visible_gpus=None); environment.import_tensorflow(); "
+        "assert not {'matplotlib', 'scipy'} & set(sys.modules); import matplotlib, scipy.stats"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+@pytest.mark.slow
+def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..., Finished]) -> None:
+    """oneDNN's convolutions take images by channel, and TensorFlow's own do not."""
+    flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
+    assert run_process(*flags, "--onednn=off").status == 2
+    done = run_process(*flags, "--onednn=on", TF_ENABLE_ONEDNN_OPTS="0")
+    assert done.status == 0, done.stderr
+
+
+COUNT_THREADS = """
+import os, sys
+from benchmarks import config, flags, process_environment
+chosen = config.resolve(flags.parse(sys.argv[1:], flags.RUN_FLAGS).values, lambda: 0)
+process_environment.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
+import tensorflow as tf
+from benchmarks import run_graph
+run_graph.plan_devices(chosen)
+tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
+with tf.Graph().as_default():
+    product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
+    with tf.compat.v1.Session(config=run_graph.session_config(chosen)) as session:
+        session.run(product)
+        print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_process_has_as_many_threads_as_requested(layout: str) -> None:
+    """TensorFlow makes its pools once, and under NCHW a check of the kernels comes before the session."""
+
+    def count(within: int, at_once: int) -> int:
+        threads = (f"--num_intra_threads={within}", f"--num_inter_threads={at_once}")
+        command = [sys.executable, "-c", COUNT_THREADS, "--device=cpu", "--onednn=on", f"--data_format={layout}"]
+        done = subprocess.run([*command, *threads], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    fewest = count(2, 3)
+    assert count(7, 3) - fewest == 5, "all share one pool within an operation"
+    assert count(2, 9) - fewest == 12, "the session and the eager runtime have a pool each for operations"

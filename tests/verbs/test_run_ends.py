@@ -1,0 +1,104 @@
+"""How a run ends that does not end after its last step: by a limit, for want of memory, or by a fault."""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from benchmarks import command_line, execution
+from tests.support.commands import Finished
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+SHORT = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
+
+
+def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records) -> None:
+    done = run_bench(*SHORT, "--num_batches=1000000", "--time_limit_seconds=1")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert record["status"] == "ok"
+    assert 1 <= len(record["measurement"]["step_seconds"]) < 1_000_000
+
+
+def test_a_record_that_cannot_be_stored_is_printed(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    execute = execution.execute
+
+    def replace_the_directory(*arguments: Any) -> None:
+        execute(*arguments)
+        shutil.rmtree(tmp_path / "out")
+        (tmp_path / "out").write_text("in the way")
+
+    monkeypatch.setattr(execution, "execute", replace_the_directory)
+    done = run_bench(*SHORT)
+    assert done.status == 4
+    assert "The record could not be stored" in done.stderr and "Traceback" not in done.stderr
+    assert "total images/sec" in done.stdout
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == "ok"
+
+
+@pytest.fixture
+def four_more_gib() -> Iterator[None]:
+    """Lets this process map 4 GiB more than now."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 4 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("four_more_gib")
+def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Records) -> None:
+    """TensorFlow's own allocator fails: 100,000 images of 227 x 227 pixels take 62 GB."""
+    done = run_bench(*SHORT, "--batch_size=100000")
+    assert done.status == 4
+    (record,) = records()
+    assert record["status"] == "oom" and record["measurement"]["step_seconds"] == []
+    reason = record["reason"]
+    assert reason.startswith("Out of memory: ") and "shape[100000,227,227,3]" in reason and "device:CPU:0" in reason
+    assert reason.endswith("Try a smaller --batch_size.")
+    assert f"run_bench: {reason}\n" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_python_that_is_out_of_memory_is_a_record(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "measure", lambda *_: bytearray(2**60))
+    done = run_bench(*SHORT)
+    assert done.status == 4
+    (record,) = records()
+    assert (record["status"], record["reason"]) == ("oom", "The host is out of memory.")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fault_of_the_suite_is_a_record_with_its_traceback_on_stderr(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> None:
+        raise ZeroDivisionError("no steps")
+
+    monkeypatch.setattr(execution, "measure", measure)
+    done = run_bench(*SHORT)
+    assert done.status == 4
+    (record,) = records()
+    assert (record["status"], record["reason"]) == ("crash", "ZeroDivisionError: no steps")
+    assert record["derived"]["images_per_sec"] is None
+    assert "Traceback (most recent call last)" in done.stderr and "in measure\n" in done.stderr
+    assert "run_bench: ZeroDivisionError: no steps\n" in done.stderr
+    assert "Traceback" not in done.stdout
+
+
+def test_a_fault_outside_a_run_is_no_regression(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "dispatch", lambda arguments: 1 / 0)
+    assert command_line.main(["--help"]) == 4
+    assert "ZeroDivisionError" in capsys.readouterr().err
