@@ -16,7 +16,7 @@ from results.cause_plots import against, reductions
 from results.plots import PLOTS
 from results.record import Record, Status
 from results.summary import summarize
-from tests.support.records import fake_reduction, fake_run
+from tests.support.records import fake_reduction, fake_run, golden_records
 
 NAMED = {plot.name: plot for plot in PLOTS}
 
@@ -148,6 +148,12 @@ def test_bytes_are_stacked_by_kind() -> None:
     assert (list(bars(axis)), read, gradient) == (["read", "gradient"], pytest.approx((0, 3)), pytest.approx((3, 5)))
 
 
+def test_bytes_of_a_cluster_are_between_processes() -> None:
+    (axis,) = panels(NAMED["sent"], golden_records(4)[2:])
+    ((label, of_kind),) = bars(axis).items()
+    assert (label, *of_kind.values()) == ("between processes", pytest.approx((0, 68.222032)))
+
+
 def test_real_over_synthetic_is_the_ratio_of_two_rates() -> None:
     (axis,) = panels(NAMED["real_over_synthetic"], [run(2, 400.0), run(2, 320.0, data_name="imagenet")])
     ((length,),) = (kind.values() for kind in bars(axis).values())
@@ -217,3 +223,22 @@ def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(t
     on_disk, on_page = (tmp_path / "plot.svg").read_text(), figures.as_svg(figure)
     assert "some text" in on_disk and figures.INK in on_disk and "currentColor" not in on_disk
     assert on_page.startswith("<svg") and "currentColor" in on_page and figures.INK not in on_page
+
+
+@pytest.mark.parametrize("name", ["efficiency", "sent", "time", "real_over_synthetic"])
+def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None:
+    """Where there is none, matplotlib warns, which fails the test."""
+    told = {f"option_{number}": "a value of some length" for number in range(6)}
+    options: list[dict[str, object]] = [{}, told]
+    records = [
+        fake_run(num_devices=devices, sent=10**6, variable_update=manager, data_name=data, **extra)
+        for devices in (1, 2)
+        for manager in ("independent", "replicated")
+        for data in ("synthetic", "imagenet")
+        for extra in options
+    ]
+    ((_, figure),) = figures.drawn([NAMED[name]], summarize(records))
+    figures.as_svg(figure)
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert any("option_5" in label for label in labels)
+    assert max(len(line) for label in labels for line in label.splitlines()) <= 50
