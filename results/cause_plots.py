@@ -27,7 +27,6 @@ from results.record import Record
 from results.siblings import DATA, Siblings, where_time_goes
 from results.summary import Row
 
-
 _SENT = ("read", "gradient", "weight", "activation")
 
 
