@@ -29,7 +29,9 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, there is nothing to promote, or the directory cannot be written.
         DataError: a file cannot be read.
     """
-    action = words[0] if words else ""
+    if not words:
+        raise UsageError(f"baseline: say what to do: baseline {', '.join(_ACTIONS)}.")
+    action = words[0]
     if action not in _ACTIONS:
         raise UsageError(
             f"baseline: there is no '{action}'.{did_you_mean(action, _ACTIONS)} Say baseline {', '.join(_ACTIONS)}."

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import child_process, grid, hardware
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
+from benchmarks.config import Config
 from benchmarks.display import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
@@ -23,6 +24,7 @@ from results import headline
 from results.record import Record, Status, key_of
 from results.store import Store
 from results.summary import summarize
+from variable_mgr.modifiers import Modifiers
 
 # What says nothing of what is run; which data set lay in the directory is only known afterwards.
 _NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
@@ -165,5 +167,15 @@ class _Sweep:
 
 
 def _what_is_run(config: Mapping[str, Any]) -> str:
-    """Returns what is equal for records of the same run: all but where the result goes and how it is shown."""
-    return key_of({name: value for name, value in config.items() if name not in _NOT_CHOSEN})
+    """Returns what is equal for records of the same run: all but where the result goes and how it is shown.
+
+    A field at its default is left out: a record of an older version may not have it.
+    """
+    chosen = {name: value for name, value in config.items() if name not in _NOT_CHOSEN}
+    modifiers = _not_at_default(Modifiers, chosen.get("modifiers") or {})
+    return key_of({**_not_at_default(Config, chosen), "modifiers": modifiers})
+
+
+def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in dataclasses.fields(described_by)}
+    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
@@ -19,12 +18,16 @@ from results.figures import (
     grouped,
     legend_above,
     look,
+    panel_of_bars,
     panels_of,
     valid_training,
+    wrapped,
 )
 from results.record import Record
 from results.siblings import DATA, Siblings, where_time_goes
 from results.summary import Row
+
+_SENT = ("read", "gradient", "weight", "activation")
 
 
 def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
@@ -34,11 +37,11 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
     for row in valid_training(rows):
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
         if row.config.get("data_name") != "synthetic" and synthetic is not None:
-            ratios[title(row)] = row.rate / synthetic.rate
+            ratios[wrapped(title(row))] = row.rate / synthetic.rate
     if not ratios:
         return None
     shown = dict(list(ratios.items())[:MOST_BARS])
-    figure, (axis,) = panels_of(1, 1.2 + 0.3 * len(shown))
+    figure, axis = panel_of_bars(list(shown))
     axis.barh(list(shown), list(shown.values()), color=COLOURS[2])
     axis.axvline(1.0, color=INK, linewidth=0.8)
     axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *shown.values())))
@@ -47,21 +50,23 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
 
 def sent(rows: Sequence[Row]) -> Figure | None:
     """Bars: bytes sent in a step, by kind."""
-    kinds = ("read_bytes", "gradient_bytes", "weight_bytes", "activation_bytes")
-    bars: dict[str, Mapping[str, Any]] = {}
+    bars: dict[str, dict[str, float]] = {}
     for row in valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
         if by_kind.get("total_bytes") and len(bars) < MOST_BARS:
-            bars[title(row)] = by_kind
+            sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
+            # In a cluster, bytes are counted by link and not by kind.
+            sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
+            bars[wrapped(title(row))] = sizes
     if not bars:
         return None
-    figure, (axis,) = panels_of(1, 1.2 + 0.3 * len(bars))
+    figure, axis = panel_of_bars(list(bars))
     left = [0.0] * len(bars)
-    for number, kind in enumerate(kinds):
-        sizes = [(bar.get(kind) or 0) / 1e6 for bar in bars.values()]
-        if any(sizes):
-            axis.barh(list(bars), sizes, left=left, color=COLOURS[number], label=kind.removesuffix("_bytes"))
-        left = [base + size for base, size in zip(left, sizes, strict=True)]
+    for number, kind in enumerate((*_SENT, "between processes")):
+        widths = [bar[kind] for bar in bars.values()]
+        if any(width > 1e-6 for width in widths):
+            axis.barh(list(bars), widths, left=left, color=COLOURS[number], label=kind)
+        left = [base + width for base, width in zip(left, widths, strict=True)]
     axis.set(xlabel="MB sent per step, all devices together")
     legend_above(axis)
     return figure
@@ -74,11 +79,11 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     for row in valid_training(rows):
         parts = where_time_goes(row, siblings)
         if parts and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
-            bars[title(row)] = parts
+            bars[wrapped(title(row))] = parts
     bars = dict(list(bars.items())[:MOST_BARS])
     if not bars:
         return None
-    figure, (axis,) = panels_of(1, 1.2 + 0.3 * len(bars))
+    figure, axis = panel_of_bars(list(bars))
     left = [0.0] * len(bars)
     for number, part in enumerate(("computing", "exchange", "input")):
         shares = [100 * parts[part] / sum(parts.values()) for parts in bars.values()]

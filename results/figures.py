@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ MARKERS = "osD^vPX*"
 # Drawn in this colour, text and axes take the page's own; see `as_svg`.
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
+_LABEL_LETTERS = 50
 _STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -120,6 +122,17 @@ def model_and_batch(row: Row) -> str:
 def lines_of(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterator[tuple[Any, list[Row]]]:
     """Returns the lines of a panel, at most as many as can be told apart."""
     yield from grouped(rows, key, MOST_LINES).items()
+
+
+def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Returns a figure with one panel that is high enough for horizontal bars with these labels."""
+    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    return figure, axis
+
+
+def wrapped(label: str) -> str:
+    """Returns a label in lines that leave room for the panel beside them."""
+    return textwrap.fill(label, _LABEL_LETTERS)
 
 
 def legend_above(axis: Axes) -> None:

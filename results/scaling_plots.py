@@ -22,6 +22,7 @@ from results.figures import (
     model_and_batch,
     panels_of,
     valid_training,
+    wrapped,
 )
 from results.record import Record
 from results.summary import Row, manager_of
@@ -51,7 +52,7 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         most = max(row.devices for row in group)
         if one:
             axis.plot([1, most], [one, one * most], linestyle=":", color="#7F7F7F", label="ideal")
-        axis.set(title=name, xlabel="devices", ylabel="images/s", ylim=(0, None))
+        axis.set(title=wrapped(name), xlabel="devices", ylabel="images/s", ylim=(0, None))
         axis.set_ylim(0, 1.15 * max(one * most, *(row.rate for row in group)))
         axis.set_xticks(sorted({row.devices for row in group}))
         axis.legend()
@@ -70,14 +71,18 @@ def efficiency(rows: Sequence[Row]) -> Figure | None:
         place = (manager_of(row.config), row.devices)
         if place in across and model_and_batch(row) in down:
             values[down.index(model_and_batch(row))][across.index(place)] = row.efficiency or float("nan")
-    figure = Figure(figsize=(3.5 + 0.55 * len(across), 1.9 + 0.4 * len(down)), layout="constrained")
+    labels = [wrapped(label) for label in down]
+    figure = Figure(
+        figsize=(3.5 + 0.55 * len(across), 1.9 + sum(0.4 + 0.15 * label.count("\n") for label in labels)),
+        layout="constrained",
+    )
     axis = figure.subplots()
     image = axis.imshow(values, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     for (y, line), x in itertools.product(enumerate(values), range(len(across))):
         if line[x] == line[x]:
             axis.text(x, y, f"{line[x]:.0%}", ha="center", va="center", color="white" if line[x] < 0.5 else "black")
     axis.set_xticks(range(len(across)), [f"{name}, {n}" for name, n in across], rotation=35, ha="right")
-    axis.set_yticks(range(len(down)), down)
+    axis.set_yticks(range(len(down)), labels)
     axis.grid(visible=False)
     figure.colorbar(image, label="efficiency")
     return figure
@@ -102,7 +107,7 @@ def managers(rows: Sequence[Row]) -> Figure | None:
             ecolor=INK,
             capsize=2,
         )
-        axis.set(title=f"{name}, {most[name]} devices", xlabel="images/s")
+        axis.set(title=wrapped(f"{name}, {most[name]} devices"), xlabel="images/s")
         axis.set_xlim(0, 1.2 * max(row.rate for row in group))
     return figure
 

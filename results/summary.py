@@ -169,8 +169,15 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
     for model, group in by_model.items():
         aside = set().union(*(row.records[0].config_aside for row in group))
         names = {name for row in group for name in _flat(row.config)} - aside - set(_IN_EVERY_LABEL)
+        of_input = {"data_set"}.union(*(row.config.get("input") or () for row in group))
         values = {
-            name: {repr(_flat(row.config).get(name)) for row in group if row.records[0].config_aside} for name in names
+            name: {
+                repr(_flat(row.config).get(name))
+                for row in group
+                # Between a run that reads images and one that reads none, the label's data makes the difference.
+                if row.records[0].config_aside and (name not in of_input or row.config.get("input"))
+            }
+            for name in names
         }
         varying[model] = {name for name, found in values.items() if len(found) > 1}
     return [_distinction(row, varying[row.config.get("model")], len(machines) > 1) for row in rows]

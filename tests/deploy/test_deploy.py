@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import subprocess
@@ -191,14 +192,17 @@ def container(template: dict[str, Any]) -> dict[str, Any]:
     return only
 
 
-def problems(manifest: dict[str, Any]) -> list[str]:
+@functools.cache
+def validator(kind: str) -> jsonschema.Draft202012Validator:
     registry = referencing.Registry().with_resources(
-        (name, referencing.Resource.from_contents(schema))
-        for name, schema in ((f"{stem}.json", schema) for stem, schema in SCHEMAS.items())
+        (f"{stem}.json", referencing.Resource.from_contents(schema)) for stem, schema in SCHEMAS.items()
     )
-    schema = SCHEMAS[manifest["kind"].lower()]
-    found = jsonschema.Draft202012Validator(schema, registry=registry).iter_errors(manifest)
-    return [f"{error.json_path}: {error.message}" for error in found]
+    return jsonschema.Draft202012Validator(SCHEMAS[kind], registry=registry)
+
+
+def problems(manifest: dict[str, Any]) -> list[str]:
+    errors = validator(manifest["kind"].lower()).iter_errors(manifest)
+    return [f"{error.json_path}: {error.message}" for error in errors]
 
 
 def test_the_schemas_are_schemas_and_strict() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import math
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from gate.comparison import UnlikeError, compare
 from gate.finding import Finding, Findings, Verdict
 from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
-from tests.support.records import fake_input, fake_reduction, fake_run
+from tests.support.records import fake_input, fake_reduction, fake_run, golden_records
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -299,19 +298,29 @@ def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
     assert not told(apart(), [*apart(), *failed])
 
 
-def test_records_of_all_formats_compare() -> None:
-    def as_format(record: Record, version: int) -> Record:
-        fields = json.loads(record.to_json()) | {"format_version": version}
-        if version == 1:
-            for name in ("kind", "config_aside"):
-                del fields[name]
-            del fields["identity"]["session_id"]
-        return Record.from_json(json.dumps(fields))
+def test_a_stored_record_whose_rate_was_no_number_has_failed() -> None:
+    stored = Record.from_json(with_rate(fake_run(), math.nan).to_json())
+    assert only(apart(), [*apart(), stored]).verdict is Verdict.FAILED
 
-    base = [as_format(record, 1 + n % 4) for n, record in enumerate(apart())]
-    assert only(base, apart(0.9)).verdict is Verdict.REGRESSED
-    broken = as_format(with_rate(fake_run(), math.nan), 4)
-    assert only(base, [*apart(), broken]).verdict is Verdict.FAILED
+
+def test_rounds_of_the_first_format_are_judged() -> None:
+    rounds = golden_records(1)[:3]
+    finding = only(rounds, [with_rate(record, record.derived.images_per_sec / 100) for record in rounds])
+    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.REGRESSED, 3, 3)
+    # The geometric mean of 306.11, 95.49 and 571.24.
+    assert finding.base_images_per_sec == pytest.approx(255.60, abs=0.01)
+    assert finding.change == pytest.approx(-0.99)
+
+
+def test_a_configuration_that_was_only_added_to_compares_across_formats() -> None:
+    finding = judged(golden_records(3), golden_records(4)).findings[0]
+    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.INCONCLUSIVE, 1, 1)
+    assert finding.change == pytest.approx(525.24 / 263.02 - 1, abs=1e-4)
+
+
+def test_a_format_that_knew_less_of_a_configuration_is_refused_by_what_it_lacks() -> None:
+    with pytest.raises(UnlikeError, match="num_workers is not recorded in main and 1 in branch"):
+        judged(golden_records(1), golden_records(4))
 
 
 def test_nothing_that_is_slow_to_import_is_imported() -> None:

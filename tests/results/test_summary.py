@@ -31,6 +31,19 @@ def test_what_tells_rows_of_a_model_apart_is_said() -> None:
     assert [row.also for row in summarize(runs)] == ["optimizer sgd", "optimizer adam", ""]
 
 
+def test_options_of_the_input_tell_rows_apart_only_from_others_that_read_images() -> None:
+    def reads(crop: str) -> Record:
+        return fake_run(data_name="imagenet", data_set="2 files", input={"crop": crop, "distortions": False})
+
+    synthetic = fake_run(data_set=None, input=None)
+    assert [row.also for row in summarize([synthetic, reads("central")])] == ["", ""]
+    assert [row.also for row in summarize([synthetic, reads("central"), reads("distorted")])] == [
+        "",
+        "crop central",
+        "crop distorted",
+    ]
+
+
 def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
     run = fake_run(num_devices=4, virtual_gpus=2)
     on_h100 = dataclasses.replace(run, environment={"gpus": ["NVIDIA H100 80GB HBM3 80 GiB"] * 2})

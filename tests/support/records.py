@@ -1,15 +1,18 @@
-"""Records that no run has made."""
+"""Records that no run has made, and some that older versions of the suite have."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
-from results import record
+from results import record, store
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
 MakeRun = Callable[..., Record]
+# See tests/results/test_older_formats.py.
+GOLDEN = Path(__file__).resolve().parent.parent / "results" / "golden"
 
 
 def make_record(**changes: object) -> Record:
@@ -151,3 +154,10 @@ def everything() -> list[Record]:
     ]
     records.append(fake_input())
     return records
+
+
+def golden_records(number: int) -> list[Record]:
+    """Returns the records of a format that a version which wrote it has left."""
+    loaded = store.load(GOLDEN / f"format-{number}.jsonl")
+    assert loaded.problems == []
+    return loaded.records

@@ -1,4 +1,4 @@
-"""The verbs `baseline`, `check` and `history` as a user and a CI job meet them: real processes, real files."""
+"""The verbs `baseline`, `check` and `history` as a user and a CI job meet them, with real files."""
 
 from __future__ import annotations
 
