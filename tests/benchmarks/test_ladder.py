@@ -305,14 +305,14 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     commands = [words.split() for words in re.findall(r"'run_bench.py ((?:recommend|allreduce) [^']+)'", advice)]
     assert {verb for verb, *_ in commands} == {"recommend", "allreduce"}
     for verb, *words in commands:
-        values = flags.parse(words, command_line._FLAGS[verb]).values
+        values = flags.parse(words, command_line.FLAGS_OF[verb]).values
         assert device_options.resolve(collections.defaultdict(str, values), lambda: 2)["virtual_gpus"] == split, words
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])
 def test_all_that_is_advised_exists(setting: Setting) -> None:
     advice = " ".join(say(setting) for say in ladder_words._ADVICE.values())
-    flags = {flag.name for groups in command_line._FLAGS.values() for group in groups.values() for flag in group}
+    flags = {flag.name for groups in command_line.FLAGS_OF.values() for group in groups.values() for flag in group}
     named = set(re.findall(r"--([a-z0-9_]+)", advice))
     assert len(named) > 8 and named <= flags
     verbs = set(re.findall(r"'run_bench.py ([a-z]+)[ ']", advice))

@@ -14,6 +14,7 @@ from benchmarks import command_line
 from benchmarks.errors import BenchError
 from benchmarks.run_log import RunLog
 from results.store import load
+from results.version import SUITE_VERSION
 from tests.support.commands import Finished
 from variable_mgr import catalog
 
@@ -190,6 +191,12 @@ def test_training_on_made_data(run_bench: RunBench, records: Records) -> None:
     assert epochs.status == 0, epochs.stderr
     assert [len(record["measurement"]["step_seconds"]) for record in records()] == [8, 6]
     assert records()[0]["config"]["data_name"] == "imagenet"
+
+
+def test_the_version_is_printed(run_bench: RunBench) -> None:
+    done = run_bench("--version")
+    assert (done.status, done.stdout) == (0, f"cnn-train-bench {SUITE_VERSION}\n")
+    assert "run_bench.py --version" in run_bench("--help").stdout
 
 
 def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
