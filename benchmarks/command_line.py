@@ -43,7 +43,7 @@ from benchmarks import (
     verify_job,
 )
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
-from variable_mgr import catalog
+from results.version import SUITE_VERSION
 
 _VERBS = {
     "run": "train (or, with --forward_only, infer) and say images/sec; the default",
@@ -67,7 +67,7 @@ _VERBS = {
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
     "data": "make, check and convert data sets",
 }
-_FLAGS = {
+FLAGS_OF: Mapping[str, flags.Groups] = {
     "run": flags.RUN_FLAGS,
     "sweep": grid.help_groups(flags.SWEEP_FLAGS),
     "recommend": recommend_flags.RECOMMEND_FLAGS,
@@ -90,6 +90,7 @@ _FLAGS = {
 }
 _ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
+_VERSION_WORD = "--version"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,6 +125,9 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: what was asked for cannot be done; the message says why.
     """
+    if list(arguments) == [_VERSION_WORD]:
+        print(f"cnn-train-bench {SUITE_VERSION}")
+        return ExitStatus.OK
     verb, rest = "run", list(arguments)
     if rest and not rest[0].startswith("-"):
         verb = rest.pop(0)
@@ -132,7 +136,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
                 f"There is no verb '{verb}'.{did_you_mean(verb, _VERBS)} Verbs: {', '.join(_VERBS)}; "
                 "everything else is spelled --flag=value."
             )
-    groups = _FLAGS[verb]
+    groups = FLAGS_OF[verb]
     if any(word in _HELP_WORDS for word in rest):
         print(_help(verb, groups))
         return ExitStatus.OK
@@ -143,7 +147,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         return _WITH_WORDS[verb](parsed.words, parsed.values)
     values = flags.unset(parsed.values)
     if verb == "explain":
-        chosen = config.resolve(_manager_to_explain(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
+        chosen = config.resolve(explain_job.with_manager(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
         return _print_config(chosen) if values["print_config"] else explain_job.run(chosen)
     _refuse_words(rest, parsed.words)
     if verb == "allreduce":
@@ -255,26 +259,6 @@ def _print_config(resolved: config.Config) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _manager_to_explain(words: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
-    """Returns the flag values with the manager that was named as a word."""
-    managers = [*catalog.MANAGERS, *catalog.SHORTHANDS]
-    for word in words:
-        if word not in managers or len(words) > 1:
-            raise UsageError(
-                f"explain: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
-                f"Managers: {', '.join(managers)}."
-            )
-    if words and values["variable_update"] not in (None, words[0]):
-        raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
-    if values["forward_only"]:
-        raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
-    values = {**values, "onednn": None}  # about kernels of CPUs, and here may be any devices
-    chosen = {**values, "variable_update": words[0]} if words else values
-    smallest = catalog.NEED_A_CLUSTER.get(chosen["variable_update"])
-    hosts = ("local_cluster", "worker_hosts", "cluster_spec")
-    return {**chosen, "local_cluster": smallest} if smallest and not any(chosen[name] for name in hosts) else chosen
-
-
 def _count_gpus() -> int:
     return len(hardware.gpu_inventory().gpus)
 
@@ -293,7 +277,8 @@ def _help(verb: str, groups: flags.Groups) -> str:
     presets = "|".join(flags.presets())
     return (
         "How fast does a CNN train on these devices and this TensorFlow build, and why?\n\n"
-        f"usage: run_bench.py [verb] --flag=value ...\n\nVerbs:\n{verbs}\n\nFlags of '{verb}' "
+        f"usage: run_bench.py [verb] --flag=value ...\n       run_bench.py {_VERSION_WORD}\n\n"
+        f"Verbs:\n{verbs}\n\nFlags of '{verb}' "
         f"(also --flagfile=FILE, --preset={presets}; run_bench.py VERB --help for other verbs'):\n"
         f"{flags.describe(groups)}"
     )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import explain_cluster, process_environment
 from benchmarks.config import Config
 from benchmarks.display import say
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
-from variable_mgr.catalog import BASELINES, MANAGERS
+from variable_mgr.catalog import BASELINES, MANAGERS, NEED_A_CLUSTER, SHORTHANDS
 from variable_mgr.modifiers import why_not
 from variable_mgr.traffic import FLOAT32_BYTES, Traffic
 
@@ -50,6 +50,30 @@ _STALENESS = {
     "relaxed": "computed in step t-1 (zeros in the first step)",
     "plain": "computed in step t itself",
 }
+
+
+def with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flag values with the manager that was named as a word.
+
+    Raises:
+        UsageError: there is no such manager, two are named, or there is nothing to explain.
+    """
+    managers = [*MANAGERS, *SHORTHANDS]
+    for word in words:
+        if word not in managers or len(words) > 1:
+            raise UsageError(
+                f"explain: there is no variable manager '{' '.join(words)}'.{did_you_mean(word, managers)} "
+                f"Managers: {', '.join(managers)}."
+            )
+    if words and values["variable_update"] not in (None, words[0]):
+        raise UsageError(f"explain: '{words[0]}' and --variable_update={values['variable_update']} name two managers.")
+    if values["forward_only"]:
+        raise UsageError("explain is about gradients and updates, and --forward_only has none: leave it out.")
+    values = {**values, "onednn": None}  # about kernels of CPUs, and here may be any devices
+    chosen = {**values, "variable_update": words[0]} if words else values
+    smallest = NEED_A_CLUSTER.get(chosen["variable_update"])
+    hosts = ("local_cluster", "worker_hosts", "cluster_spec")
+    return {**chosen, "local_cluster": smallest} if smallest and not any(chosen[name] for name in hosts) else chosen
 
 
 def run(config: Config) -> ExitStatus:

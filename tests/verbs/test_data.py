@@ -1,15 +1,20 @@
-"""Data sets as a user meets them: made, checked, converted, trained on. Real processes, real files."""
+"""Data sets as a user meets them: made, checked, converted, trained on."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from benchmarks.datasets import reading
 from tests.support.commands import Finished
+from tests.support.images import measure_by_count, to_folder
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -42,8 +47,6 @@ def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> No
 
 
 def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet: Path, tmp_path: Path) -> None:
-    from tests.support.images import to_folder
-
     to_folder(fake_imagenet, tmp_path / "photos")
     next((tmp_path / "photos").rglob("*.JPEG")).write_bytes(b"no photo")
     done = run_bench("data", "convert", "photos", "records", "--images_per_shard=20", "--resize=200")
@@ -79,46 +82,69 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
 
 
-def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
-    arguments = ("--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--seconds=0.5", "--num_gpus=2")
-    done = run_bench("input", *arguments)
+def test_the_stages_of_the_input_are_measured(
+    run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_by_count(monkeypatch)
+    done = run_bench("input", "--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_gpus=2")
     assert done.status == 0, done.stderr
-    for stage in ("read", "parse", "decode", "augment", "batch", "copy", "bare decode"):
-        assert re.search(rf"^{stage} +\d+ +\d+", done.stdout, re.MULTILINE), stage
+    # Every batch seems to take a second, of as many cores as there are; and of two towers each takes one.
+    for stage in ("read", "parse", "decode", "augment", "batch", "bare decode"):
+        assert re.search(rf"^{stage} +4 +\d+", done.stdout, re.MULTILINE), stage
+    assert re.search(r"^copy +8 +\d+", done.stdout, re.MULTILINE)
+    assert "Batches are made at 1.00 of the rate of bare decode" in done.stdout
     assert "of the pipeline's time goes into" in done.stdout
-    as_json = run_bench("input", *arguments, "--output_format=json", "--distortions", "--resize_method=bicubic")
-    assert as_json.status == 0, as_json.stderr
-    record = json.loads(as_json.stdout)
-    assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0
-    assert list(record["measurement"]["input_stages"]) == ["read", "parse", "decode", "augment", "batch", "copy"]
-    assert [stored["kind"] for stored in records()] == ["input", "input"]
+    (record,) = records()
+    assert record["kind"] == "input"
     assert run_bench("report", "out").status == 0, "a report of nothing but these is possible"
 
 
-def test_the_stages_of_small_images_are_measured(run_bench: RunBench) -> None:
+def test_the_stages_of_small_images_are_measured(run_bench: RunBench, records: Records) -> None:
     run_bench("data", "make-mnist", "digits")
-    done = run_bench("input", "--device=cpu", "--model=mlp", "--data_dir=digits", "--seconds=0.5")
+    arguments = ("--device=cpu", "--model=mlp", "--data_dir=digits", "--seconds=0.05", "--output_format=json")
+    done = run_bench("input", *arguments)
     assert done.status == 0, done.stderr
-    assert re.search(r"^batch +\d+", done.stdout, re.MULTILINE) and "bare decode" not in done.stdout
+    record = json.loads(done.stdout)
+    assert record["kind"] == "input" and record["derived"]["images_per_sec"] > 0
+    assert list(record["measurement"]["input_stages"]) == ["read", "augment", "batch", "copy"]
+    assert record["measurement"]["bare_decode_images_per_sec"] is None
+    assert [stored["identity"] for stored in records()] == [record["identity"]]
+
+
+def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Lets every batch that is read take so long, far longer than a step of the model that is trained on it."""
+
+    def wait() -> bool:
+        time.sleep(seconds)
+        return True
+
+    def batches(*arguments: Any) -> tf.data.Dataset:
+        def after_waiting(*batch: tf.Tensor) -> Any:
+            with tf.control_dependencies([tf.numpy_function(wait, [], tf.bool)]):
+                return tuple(tf.identity(part) for part in batch)
+
+        return usual(*arguments).map(after_waiting)
+
+    usual = reading.batches
+    monkeypatch.setattr(reading, "batches", batches)
 
 
 def test_a_run_compares_itself_with_its_synthetic_sibling(
-    run_bench: RunBench, records: Records, fake_imagenet: Path
+    run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = (*TRIVIAL, "--batch_size=16")
-    synthetic = run_bench(*more)
-    host = run_bench(*more, "--data_name=synthetic_host")
-    # One thread prepares whole photos, one at a time, and nothing is read ahead: this model needs far more.
-    one = ("--datasets_parallel_calls=1", "--datasets_num_private_threads=1", "--nodatasets_use_prefetch")
-    slow = (*one, "--nopipelined_input", "--nofuse_decode_and_crop", "--distortions")
-    real = run_bench(*more, f"--data_dir={fake_imagenet}", *slow)
+    measure_by_count(monkeypatch)
+    _make_slow(monkeypatch, 0.2)
+    synthetic = run_bench(*TRIVIAL)
+    host = run_bench(*TRIVIAL, "--data_name=synthetic_host")
+    real = run_bench(*TRIVIAL, f"--data_dir={fake_imagenet}", "--distortions", "--resize_method=bicubic")
     assert (synthetic.status, host.status, real.status) == (0, 0, 0)
     first, *others = records()
     assert first["derived"]["synthetic_ratio"] is None
     for other in others:
         ratio = other["derived"]["images_per_sec"] / first["derived"]["images_per_sec"]
         assert other["derived"]["synthetic_ratio"] == pytest.approx(ratio)
-        assert other["derived"]["input_wait_share"] >= 0
+        waited, seconds = (sum(other["measurement"][name]) for name in ("input_wait_seconds", "step_seconds"))
+        assert other["derived"]["input_wait_share"] == pytest.approx(waited / seconds)
     assert "real/synthetic: " in real.stdout and "waiting for images" in real.stdout
     assert "input-bound" in real.stderr
     assert set(others[1]["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch"}

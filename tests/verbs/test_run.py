@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, real files."""
+"""The command line as a user meets it, in this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 from benchmarks.run_log import RunLog
 from results.store import load
+from results.version import SUITE_VERSION
 from tests.support.commands import Finished
+from tests.support.images import measure_by_count
 from variable_mgr import catalog
 
 RunBench = Callable[..., Finished]
@@ -70,7 +72,10 @@ EVERY_WAY = [
 
 
 @pytest.mark.parametrize("given", EVERY_WAY, ids=" ".join)
-def test_real_data_go_with_everything(train_here: TrainHere, fake_imagenet: Path, given: list[str]) -> None:
+def test_real_data_go_with_everything(
+    train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    measure_by_count(monkeypatch)
     log = train_here(*SHORT, "--num_gpus=2", f"--data_dir={fake_imagenet}", *given)
     assert np.isfinite(log.measured.losses).all() and log.measured.losses
     staged = log.placement["staged_bytes_per_device"]
@@ -96,7 +101,10 @@ def test_all_weights_may_be_divided(train_here: TrainHere, manager: str) -> None
     assert np.isfinite(log.measured.losses).all() and log.measured.losses
 
 
-def test_input_is_pipelined_unless_told_otherwise(train_here: TrainHere, fake_imagenet: Path) -> None:
+def test_input_is_pipelined_unless_told_otherwise(
+    train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure_by_count(monkeypatch)
     real = (*SHORT, "--num_gpus=2", f"--data_dir={fake_imagenet}")
     staged, direct = train_here(*real), train_here(*real, "--nopipelined_input")
     assert set(staged.placement["staged_bytes_per_device"]) == {"/device:CPU:0", "/device:CPU:1"}
@@ -170,7 +178,7 @@ def test_no_headline_if_the_loss_leaves_the_finite_while_measuring(run_bench: Ru
 
 
 def _make(run_bench: RunBench) -> None:
-    made = run_bench("data", "make-imagenet", "data/fake", "--train_images=24", "--images_per_shard=8")
+    made = run_bench("data", "make-imagenet", "data/fake", "--train_images=12", "--images_per_shard=4")
     assert made.status == 0, made.stderr
 
 
@@ -179,15 +187,21 @@ REAL = (*SHORT, "--data_dir=data/fake", "--num_gpus=2")
 
 def test_training_on_made_data(run_bench: RunBench, records: Records) -> None:
     _make(run_bench)
-    again = run_bench("data", "make-imagenet", "data/fake", "--train_images=24")
+    again = run_bench("data", "make-imagenet", "data/fake", "--train_images=12")
     assert again.status == 2 and "--overwrite" in again.stderr
     done = run_bench(*REAL, "--num_batches=8")
     assert done.status == 0, done.stderr
     assert "3 train shards" in done.stdout
     epochs = run_bench("--device=cpu", "--model=trivial", "--batch_size=2", "--data_dir=data/fake", "--num_epochs=0.5")
     assert epochs.status == 0, epochs.stderr
-    assert [len(record["measurement"]["step_seconds"]) for record in records()] == [8, 6]
+    assert [len(record["measurement"]["step_seconds"]) for record in records()] == [8, 3]
     assert records()[0]["config"]["data_name"] == "imagenet"
+
+
+def test_the_version_is_printed(run_bench: RunBench) -> None:
+    done = run_bench("--version")
+    assert (done.status, done.stdout) == (0, f"cnn-train-bench {SUITE_VERSION}\n")
+    assert "run_bench.py --version" in run_bench("--help").stdout
 
 
 def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:

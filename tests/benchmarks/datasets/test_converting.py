@@ -75,7 +75,8 @@ def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Calla
     for name, (synset, label, encoded) in found.items():
         assert encoded == (folder / synset / name).read_bytes()
         assert label == 1 + classes.index(synset)
-    assert len(take_batches(tmp_path / "out", 10)) == 10
+    seen = sorted(int(label) for _, labels in take_batches(tmp_path / "out", 10) for label in labels)
+    assert seen == labels_of(tmp_path / "out")
 
 
 def test_shards_hold_classes_mixed(folder: Path, tmp_path: Path) -> None:

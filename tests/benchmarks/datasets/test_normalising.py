@@ -1,0 +1,54 @@
+"""What a model gets of a data set: float32 of about mean 0 and deviation 1, by constants that others publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import config, devices, flags, run_input
+from benchmarks.datasets import fake_pixels
+
+# Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
+# models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
+PUBLISHED = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "mnist": ((0.1307,), (0.3081,)),
+}
+MODELS = {"imagenet": "trivial", "cifar10": "resnet20", "mnist": "mlp"}
+
+
+@pytest.fixture
+def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Returns where a data set lies."""
+
+    def find(name: str) -> Path:
+        if name == "imagenet":
+            return fake_imagenet
+        making = {"python": False} if name == "cifar10" else {"compressed": False}
+        getattr(fake_pixels, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
+        return tmp_path
+
+    return find
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[str], Path], name: str) -> None:
+    words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
+    chosen = config.resolve(flags.parse([*words, "--nopipelined_input"], flags.RUN_FLAGS).values, lambda: 0)
+    with tf.Graph().as_default():
+        built = run_input.build(chosen, ["/cpu:0"], run_input.find(chosen))
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+            for initializer in built.initializers:
+                session.run(initializer)
+            images = session.run(built.towers[0].images)
+    assert images.dtype == np.float32
+    mean, deviation = (255 * np.array(values) for values in PUBLISHED[name])
+    # What was whole numbers on disk is so again; with other constants it would not be.
+    pixels = images * deviation + mean
+    assert np.abs(pixels - pixels.round()).max() < 0.05
+    assert 0 <= pixels.round().min() < 30 and 200 < pixels.round().max() <= 255

@@ -1,0 +1,126 @@
+"""The wheel: it holds all that the packages need, and what it installs runs outside the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import run_bench
+from results.version import SUITE_VERSION
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+
+RunInstalled = Callable[..., Finished]
+# What a build reads, besides the packages.
+SOURCES = ("run_bench.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+# What runs leave in a checkout: caches, and baselines that are kept beside the package of results.
+LEFT_BY_RUNS = ("__pycache__", "baselines", ".*")
+
+
+def _pip(*arguments: str | Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the wheel is built from, without what an earlier build may have left."""
+    directory = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        shutil.copy(ROOT / name, directory)
+    for name in run_bench.PACKAGES:
+        shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns(*LEFT_BY_RUNS))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built without network by the setuptools of this environment."""
+    directory = tmp_path_factory.mktemp("wheel")
+    _pip("wheel", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", directory, source)
+    (built,) = directory.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command `run-bench` in an environment that holds the wheel, and sees what this one has installed."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, with_pip=False)
+    _pip("--python", directory / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    (packages,) = directory.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return directory / "bin" / "run-bench"
+
+
+@pytest.fixture
+def run_installed(installed: Path, tmp_path: Path) -> RunInstalled:
+    """Runs the installed command in an empty directory. Keyword arguments are environment variables."""
+
+    def run(*arguments: str, **variables: str) -> Finished:
+        environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [installed, *arguments],
+            cwd=tmp_path,
+            env={**environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def test_the_wheel_holds_every_file_of_the_packages(source: Path, wheel: Path) -> None:
+    expected = {
+        file.relative_to(source).as_posix()
+        for name in run_bench.PACKAGES
+        for file in (source / name).rglob("*")
+        if file.is_file()
+    }
+    assert {Path(name).suffix for name in expected} >= {".py", ".flags", ".json", ".csv", ".html"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == {*expected, "run_bench.py"}
+
+
+def test_the_installed_command_prints_its_version_without_tensorflow(run_installed: RunInstalled) -> None:
+    done = run_installed("--version", PYTHONPROFILEIMPORTTIME="1")
+    assert (done.status, done.stdout) == (0, f"cnn-train-bench {SUITE_VERSION}\n")
+    assert "benchmarks.command_line" in done.stderr and "tensorflow" not in done.stderr
+
+
+def test_another_package_of_the_same_name_is_refused(run_installed: RunInstalled, tmp_path: Path) -> None:
+    (tmp_path / "other" / "models").mkdir(parents=True)
+    (tmp_path / "other" / "models" / "__init__.py").touch()
+    done = run_installed("--version", PYTHONPATH=str(tmp_path / "other"))
+    assert done.status == 2 and done.stdout == ""
+    assert "'import models' takes " in done.stderr and os.sep + "site-packages" + os.sep in done.stderr
+
+
+def test_presets_are_installed(run_installed: RunInstalled) -> None:
+    done = run_installed("sweep", "--preset=quick", "--device=cpu", "--dry_run")
+    assert done.status == 0, done.stderr
+    assert "--model=trivial" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_installed_command_trains_and_reports(run_installed: RunInstalled, tmp_path: Path) -> None:
+    trained = run_installed("sweep", "--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=12")
+    assert trained.status == 0, trained.stderr
+    (line,) = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert json.loads(line)["status"] == "ok"
+    reported = run_installed("report", "out", "--output=report", "--against=guide2017")
+    assert reported.status == 0, reported.stderr
+    assert "trivial" in (tmp_path / "report" / "report.html").read_text()

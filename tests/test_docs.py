@@ -1,0 +1,325 @@
+"""The pages of documentation against the program: every command, flag, make target, file and link in them exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import (
+    ab_job,
+    allreduce_job,
+    batch_trials,
+    calibrate_job,
+    command_line,
+    config,
+    doctor_job,
+    explain_job,
+    flag_parsing,
+    flag_ranges,
+    flags,
+    grid,
+    hardware,
+    input_job,
+    launch,
+    main_job,
+    recommend_job,
+    server_job,
+    sweep_job,
+    verify_job,
+)
+from benchmarks.errors import BenchError, ExitStatus
+from deploy.kubernetes import render
+from tests.support import docs
+from tests.support.commands import ROOT, Finished
+from variable_mgr import catalog
+
+PAGES = docs.pages(ROOT)
+PROGRAMS = ("run_bench.py", "run-bench")
+PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
+# Verbs whose words are files: their flags are parsed, and nothing else.
+READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history")
+# What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
+OF_OTHERS = {
+    "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
+    "the way flags are written": ("name", "noname", "flagfile", "preset", "help"),
+}
+OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
+OF_RENDER = ("command", "deadline_seconds", "results_claim", "port", "nccl")
+# Variables of the Makefile, and the verb whose flags they hold.
+OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
+SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|gate|models|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands end where they are resolved, on a machine that seems to have 16 GPUs."""
+    jobs = (main_job, launch, sweep_job, ab_job, calibrate_job, recommend_job, verify_job, doctor_job, server_job)
+    for job in (*jobs, allreduce_job, input_job, explain_job):
+        monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
+    monkeypatch.setattr(batch_trials, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
+    gpus = (hardware.Gpu("GPU", 2**36),) * 16
+    monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
+    for name in ("TF_CONFIG", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+class WrongPageError(Exception):
+    """A page names what does not exist."""
+
+
+def _check_run_bench(words: Sequence[str]) -> None:
+    """Resolves a command of run_bench, given without the program.
+
+    Raises:
+        WrongPageError: there is no such verb or flag, or the flags cannot go together.
+    """
+    verb = words[0] if words and not words[0].startswith("-") else "run"
+    words = [word for word in words if word != "--help"]
+    try:
+        if verb in READING:
+            flags.parse(words[1:], command_line.FLAGS_OF[verb])
+            if verb == "baseline":
+                _check_baseline(words[1])
+        elif verb == "data":
+            _check_data(words[1:])
+        else:
+            command_line.dispatch([PLACEHOLDERS.get(word, word) for word in words])
+    except BenchError as error:
+        raise WrongPageError(str(error)) from error
+
+
+def _check_data(words: Sequence[str]) -> None:
+    """Checks the flags of a command of `data`; it ends where it misses the directory, which is left out."""
+    try:
+        command_line.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
+    except BenchError as error:
+        if not re.match(rf"data {words[0]}( SRC DIR)?: name ", str(error)):
+            raise
+
+
+def _check_baseline(command: str) -> None:
+    try:
+        command_line.dispatch(["baseline", command])
+    except BenchError as error:
+        if "there is no" in str(error):  # else it misses files
+            raise
+
+
+def _check_make(words: Sequence[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for word in words:
+        name, given, value = word.partition("=")
+        if not re.search(rf"^{re.escape(name)} \?=" if given else rf"^{re.escape(name)}:", makefile, re.MULTILINE):
+            raise WrongPageError(f"the Makefile has no {'variable' if given else 'target'} '{name}'")
+        if name in OF_MAKE:
+            # The Makefile's own command names what `ab` compares with.
+            base = ["--base=HEAD"] if OF_MAKE[name] == "ab" else []
+            _check_run_bench([OF_MAKE[name], *shlex.split(value), *base])
+
+
+def _check_sbatch(words: Sequence[str]) -> None:
+    cut = next(number for number, word in enumerate(words) if not word.startswith("--"))
+    for word in words[:cut]:
+        if _name_of(word) not in OF_SBATCH:
+            raise WrongPageError(f"{word} is not in the list of sbatch's options")
+    if not (ROOT / words[cut]).is_file():
+        raise WrongPageError(f"there is no {words[cut]}")
+    _check_run_bench(["run", "--local_cluster=worker:2", "--variable_update=collective_all_reduce", *words[cut + 1 :]])
+
+
+def _check_render(words: Sequence[str]) -> None:
+    try:
+        _, bench_flags = render.parse(words)
+    except SystemExit as error:
+        raise WrongPageError("render.py refuses it") from error
+    _check_run_bench(["run", *bench_flags])
+
+
+def _check_command(text: str) -> bool:
+    """Checks a command line and returns whether it is one of a program that is known here."""
+    words = docs.words_of(text)
+    while words and re.match(r"[A-Z_]+=", words[0]):
+        words.pop(0)
+    for number, word in enumerate(words[:3]):
+        name = word.rsplit("/", 1)[-1]
+        if name in PROGRAMS and (number == 0 or words[number - 1].rsplit("/", 1)[-1].startswith("python")):
+            _check_run_bench(words[number + 1 :])
+            return True
+    checks: dict[str, Callable[[Sequence[str]], None]] = {"make": _check_make, "sbatch": _check_sbatch}
+    if words and words[0] in checks:
+        checks[words[0]](words[1:])
+        return True
+    if words[:2] == ["python", "deploy/kubernetes/render.py"]:
+        _check_render(words[2:])
+        return True
+    return False
+
+
+def _name_of(word: str) -> str:
+    return word.removeprefix("--").partition("=")[0]
+
+
+def _check_inline(text: str) -> None:
+    """Checks inline code: a command with or without its program, a manager with flags, or flags alone."""
+    first = text.split(maxsplit=1)[0]
+    if _check_command(text):
+        return
+    if first in command_line.FLAGS_OF and " " in text:
+        _check_run_bench(docs.words_of(text))
+    elif first in (*catalog.MANAGERS, *catalog.BASELINES) and " --" in text:
+        _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
+    elif text.removeprefix("'").startswith("--"):
+        _check_flags(docs.words_of(text))
+    elif text.startswith("-- "):
+        _check_flags(docs.words_of(text.removeprefix("-- ")))
+
+
+def _check_flags(words: Sequence[str]) -> None:
+    """Checks that some verb takes these flags, with values that it accepts; a preset, that it is one of a sweep."""
+    for word in words:
+        if word.startswith("--preset="):
+            _check_run_bench(["sweep", word])
+    known = {name for names in OF_OTHERS.values() for name in names} | {*OF_RENDER}
+    named = [word for word in words if _name_of(word) not in known]
+    problems = []
+    for groups in command_line.FLAGS_OF.values():
+        try:
+            flag_ranges.check(flags.unset(flags.parse(list(_with_values(named, groups)), groups).values))
+        except BenchError as error:
+            problems.append(str(error))
+        else:
+            return
+    raise WrongPageError(min(problems, key=lambda problem: "There is no flag" in problem))
+
+
+def _with_values(words: Sequence[str], groups: flag_parsing.Groups) -> Iterator[str]:
+    """Yields flags; one that is only named, and takes a value, with a value."""
+    kinds = {flag.name: flag for group in groups.values() for flag in group}
+    for word in words:
+        flag = kinds.get(_name_of(word))
+        if "=" in word or flag is None or flag.kind is bool or flag.boolean:
+            yield word
+        else:
+            yield f"{word}={flag.choices[0] if flag.choices else 1}"
+
+
+def _problems(page: Path) -> list[str]:
+    """Returns what is wrong with a page, each with its place."""
+    found = []
+    for code in docs.code_of(page):
+        for text in docs.spellings(code.text):
+            try:
+                if code.inline:
+                    _check_inline(text)
+                else:
+                    _check_command(text)
+            except WrongPageError as error:
+                found.append(f"{code.place}: {text}: {error}")
+        if code.inline and SOURCE_FILE.fullmatch(code.text) and not (ROOT / code.text).is_file():
+            found.append(f"{code.place}: there is no {code.text}")
+    for line, suite in docs.blocks_of(page, "[[grid]]"):
+        Path("suite.toml").write_text(suite)
+        try:
+            cells = grid.cells(grid.of_suite(Path("suite.toml")), lambda: 16)
+            found += [f"{page}:{line}: {cell.arguments}: {cell.why_not}" for cell in cells if not cell.config]
+        except BenchError as error:
+            found.append(f"{page}:{line}: {error}")
+    return found + [f"{page}:{line}: {problem}" for line, problem in _wrong_links(page)]
+
+
+def _wrong_links(page: Path) -> Iterator[tuple[int, str]]:
+    for line, target in docs.links_of(page):
+        path, _, anchor = target.partition("#")
+        if "://" in path:
+            continue
+        linked = page.parent / path if path else page
+        if not linked.exists():
+            yield line, f"the link to {target} leads nowhere"
+        elif anchor and anchor not in docs.anchors_of(linked):
+            yield line, f"{linked.name} has no heading for #{anchor}"
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_page_names_exists(page: Path) -> None:
+    assert not (problems := _problems(page)), "\n".join(problems)
+
+
+def test_the_commands_of_all_pages_are_found() -> None:
+    """A page whose code is no longer recognised would be checked for nothing."""
+    lines = [code for page in PAGES for code in docs.code_of(page)]
+    blocks = [code for code in lines if not code.inline and any(program in code.text for program in PROGRAMS)]
+    assert len(blocks) >= 30
+    assert len([code for code in lines if code.inline and "--" in code.text]) >= 300
+    continued = next(code for code in blocks if code.page.name == "clusters.md" and "--ps_hosts" in code.text)
+    assert continued.text.startswith("run_bench.py --local_parameter_device=gpu") and "\\" not in continued.text
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("`--num_gpu=2`", "There is no flag --num_gpu"),
+        ("`--noladders`", "There is no flag --noladders"),
+        ("`--resize_method=lanczos`", "there is no 'lanczos'"),
+        ("`--batch_size=0`", "too small"),
+        ("`--preset=quickly`", "Presets: "),
+        ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
+        ("`run_bench.py reprot out`", "There is no verb 'reprot'"),
+        ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
+        ("`report out --against=guide2016`", "there is no 'guide2016'"),
+        ("`replicated --all_reduce_spec=ring`", "ring"),
+        ("`baseline promot FILE`", "there is no 'promot'"),
+        ("`data make-imagenet DIR --gzip`", "data make-imagenet takes no --gzip"),
+        ("`make tests`", "no target 'tests'"),
+        ('`make bench ARGS="--modle=vgg16"`', "There is no flag --modle"),
+        ("`make bench ARG=--model=vgg16`", "no variable 'ARG'"),
+        ("```\nrun_bench.py verify \\\n    --local_cluster=ps:2,wroker:2\n```", "wroker"),
+        ("```\n$ python run_bench.py sweep --nmu_gpus=1,2; echo $?\n```", "There is no flag --nmu_gpus"),
+        ("```\nsbatch --node=4 deploy/slurm/run_bench.sbatch\n```", "--node=4 is not in the list"),
+        ("```\npython deploy/kubernetes/render.py jobset --nam=x --image=y\n```", "render.py refuses it"),
+        ('```\n[[grid]]\nmodel = "vgg61"\n```', "vgg61"),
+        ("`benchmarks/flagz.py`", "there is no benchmarks/flagz.py"),
+        ("[a page](docs/nowhere.md)", "leads nowhere"),
+        ("[a part](#nothing)", "no heading for #nothing"),
+    ],
+)
+def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, words: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\nThese are right: `--num_gpus=2`, [here](#a-page).\n{text}\n")
+    (problem,) = _problems(page)
+    assert words in problem
+    assert int(problem.removeprefix(f"{page}:").partition(":")[0]) in (4, 5)
+
+
+# Commands of README.md that take seconds, in an order in which each finds what it needs, with what makes them shorter.
+EXECUTED = (
+    ("run_bench.py data make-mnist data/mnist", ()),
+    ("--model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
+    ("run_bench.py report out --output=report", ()),
+    ("run_bench.py report out --output=report --against=guide2017", ()),
+    ("run_bench.py baseline promote out", ()),
+    ("check out", ()),
+    ("history --plot=history.png", ()),
+    ("run_bench.py explain replicated --num_gpus=8 --model=vgg16", ()),
+    ("run_bench.py doctor --noladder", ()),
+    ("run_bench.py data make-imagenet data/fake --train_images=512", ()),
+    ("run_bench.py input --data_dir=data/fake", ("--device=cpu", "--seconds=0.2")),
+)
+
+
+@pytest.mark.slow
+def test_the_short_commands_of_the_readme_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    known = {code.text for code in docs.code_of(ROOT / "README.md")}
+    for text, shorter in EXECUTED:
+        assert text in known, f"README.md no longer has {text}"
+        done = run_bench(*docs.words_of(text.removeprefix("run_bench.py ")), *shorter)
+        # One session decides nothing, and nor does a machine on which other work runs.
+        fine = (ExitStatus.OK, ExitStatus.UNDECIDED) if "check" in text or "doctor" in text else (ExitStatus.OK,)
+        assert done.status in fine, f"{text}: {done.stderr}"
+    assert (tmp_path / "report" / "report.html").is_file() and (tmp_path / "history.png").is_file()
