@@ -18,7 +18,8 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check coverage test-slow test-seldom test-all lint typecheck install install-test browser clean gate nightly
+.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate lint typecheck \
+    install install-test browser clean gate nightly
 .DELETE_ON_ERROR:
 
 bench: install
@@ -75,6 +76,11 @@ coverage: install-test browser
 
 test-all: test test-slow test-seldom
 
+# Do tests notice a small change of these modules? MODULE=gate/decision.py for one of them.
+MODULE ?=
+mutate: $(VENV)/.installed-mutate
+	$(BIN)/python tests/mutation.py $(MODULE)
+
 lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -105,6 +111,10 @@ $(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))]"
+	@touch $@
+
+$(VENV)/.installed-mutate: $(VENV)/.installed-test
+	$(PIP_INSTALL) -e ".[mutate]"
 	@touch $@
 
 comma := ,

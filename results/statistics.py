@@ -47,15 +47,15 @@ def rate_interval(
     Returns:
         The lower and upper bound; (None, None) for fewer than MIN_STEPS_FOR_INTERVAL steps.
     """
-    seconds = np.asarray(step_seconds, dtype=float)
+    seconds = np.asarray(step_seconds)
     steps = len(seconds)
     if steps < MIN_STEPS_FOR_INTERVAL:
         return None, None
-    length = max(1, round(steps ** (1 / 3)))
+    length = round(steps ** (1 / 3))
     # The sum over the block that starts at i, running on from the last step to the first.
     block_sums = np.convolve(np.concatenate([seconds, seconds[: length - 1]]), np.ones(length), mode="valid")
     generator = np.random.default_rng(0)
-    starts = generator.integers(0, steps, size=(_BOOTSTRAP_SAMPLES, -(-steps // length)))
+    starts = generator.integers(steps, size=(_BOOTSTRAP_SAMPLES, -(-steps // length)))
     mean_step_seconds = block_sums[starts].sum(axis=1) / (starts.shape[1] * length)
     tail = 50 * (1 - confidence)
     low, high = np.percentile(images_per_step / mean_step_seconds, (tail, 100 - tail))

@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import math
 import random
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from gate.decision import Decision, judge, judge_apart
+from gate.decision import Decision, in_words, judge, judge_apart
 from gate.finding import Verdict
 
 L = -math.log(0.95)
@@ -233,3 +235,123 @@ def test_the_smallest_drop_apart_is_found_too() -> None:
     drop = math.log1p(-smallest)
     decisions = [judge_apart(row, [log + drop for log in other], threshold=0.05) for row, other in both]
     assert 0.93 <= np.mean([decision.verdict is Verdict.REGRESSED for decision in decisions]) <= 0.985
+
+
+# By hand, or by scipy.stats, which the product does not use.
+
+
+def numbers(reason: str) -> list[str]:
+    return re.findall(r"[\d.]+ %(?: slower| faster)?", reason)
+
+
+UNEVEN = [-0.1, -0.1, -0.07, -0.045, -0.045]  # means of the halves -0.09 and -0.045
+
+
+@pytest.mark.parametrize(("base", "candidate"), [([0.0, 0.03], [0.01, 0.06, 0.05]), ([0.0] * 5, UNEVEN)])
+def test_bounds_apart_are_those_of_welchs_test(base: list[float], candidate: list[float]) -> None:
+    decision = judge_apart(base, candidate, threshold=0.05)
+    welch = stats.ttest_ind(candidate, base, equal_var=False)
+    low, high = welch.confidence_interval(0.95)
+    assert (decision.change_low, decision.change_high) == pytest.approx((math.expm1(low), math.expm1(high)))
+    assert decision.change == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
+    assert decision.rounds == len(base)
+
+
+def test_rounds_of_each_side_are_counted_in_either_order() -> None:
+    assert judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).rounds == 2
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_equal_rounds_apart_have_an_interval_of_no_width(rounds: int) -> None:
+    decision = judge_apart([0.125] * rounds, [0.0] * rounds, threshold=0.05)
+    assert decision.verdict is Verdict.REGRESSED
+    assert decision.change_low == decision.change == decision.change_high == math.expm1(-0.125)
+    assert decision.smallest_drop == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("fresh", [0, 1, 4])
+def test_the_smallest_drop_of_quiet_rounds_must_repeat(fresh: int) -> None:
+    # Standard deviation 0.0084515, of a mean over half of the 8 rounds 0.0042258; t(7) 1.8946 in 95 % of the cases.
+    decision = judge(around(0.0), threshold=0.05, fresh=fresh)
+    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 1.894579 * 0.0042257713)))
+
+
+def test_an_odd_round_does_not_repeat_anything() -> None:
+    # Standard deviation 0.001, and each half has one round; t(2) 2.9200.
+    decision = judge([0.0, 0.001, 0.002], threshold=0.05, fresh=1)
+    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 2.919986 * 0.001)))
+
+
+def test_the_smallest_drop_apart_must_repeat_in_both_halves() -> None:
+    # Half of the 5 % for each of the two halves, of 1 of the 3 rounds and of 2 of the 4.
+    base, candidate = [0.0, 0.001, 0.002], [0.0, 0.002, 0.004, 0.006]
+    again_error = math.sqrt(np.var(base, ddof=1) / 1 + np.var(candidate, ddof=1) / 2)
+    quantile = stats.t.ppf(0.975, stats.ttest_ind(candidate, base, equal_var=False).df)
+    smallest = judge_apart(base, candidate, threshold=0.05).smallest_drop
+    assert smallest == pytest.approx(-math.expm1(-(L + quantile * again_error)))
+
+
+def test_the_smallest_drop_of_noisy_rounds_must_exceed_its_bound() -> None:
+    smallest = paired(around(0.0, spread=0.2)).smallest_drop
+    errors = -math.log1p(-smallest) / (0.2 * 0.84515425 / math.sqrt(8))
+    assert stats.nct.sf(stats.t.ppf(0.99, 7), 7, errors) == pytest.approx(0.95, abs=1e-6)
+
+
+def test_a_bound_excludes_99_of_100_cases() -> None:
+    # Standard error 0.01 and t(1) 31.8205: the bound is 0.318205 from the mean.
+    for center, verdict in ((-0.3183, Verdict.REGRESSED), (-0.3181, Verdict.INCONCLUSIVE)):
+        assert judge([center - 0.01, center + 0.01], threshold=0.05, fresh=1).verdict is verdict
+    # Of a tenth of the error 0.0318205, which leaves 0.0194728 to the threshold.
+    for center, verdict in ((-0.0194, Verdict.UNCHANGED), (-0.0195, Verdict.INCONCLUSIVE)):
+        assert judge([center - 0.001, center + 0.001], threshold=0.05, fresh=1).verdict is verdict
+
+
+@pytest.mark.parametrize("least", [-0.0512932, -0.0512934])
+def test_a_repetition_must_reach_the_threshold(least: float) -> None:
+    verdict = judge([-0.06, -0.061, -0.06, least], threshold=0.05, fresh=1).verdict
+    assert (verdict is Verdict.REGRESSED) is (least < -L)
+
+
+def test_a_repetition_of_exactly_the_threshold_counts() -> None:
+    assert judge([-0.06, -0.061, -0.06, -L + 1e-12], threshold=0.05, fresh=1).verdict is Verdict.REGRESSED
+
+
+def test_the_last_rounds_are_the_fresh_ones() -> None:
+    reason = judge([-0.2, -0.2, -0.11, -0.15], threshold=0.05, fresh=2).reason
+    assert "and the last 2 rounds alone showed" in reason
+    assert numbers(reason)[-2:] == ["12.2 % slower", "5 %"]
+
+
+def test_a_reason_gives_change_interval_repetition_and_threshold() -> None:
+    regressed = judge([-0.1] * 4, threshold=0.05, fresh=1).reason
+    assert numbers(regressed) == ["9.5 % slower", "95 %", "9.5 % slower", "9.5 % slower", "9.5 % slower", "5 %"]
+    assert "over 4 rounds" in regressed and "and the last round alone showed" in regressed
+    noisy = [-0.01, 0.01, 0.03]
+    unchanged = judge(noisy, threshold=0.2, fresh=0).reason
+    assert numbers(unchanged) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "99 %", "20 %"]
+    decision = judge(noisy, threshold=0.05, fresh=0)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    smallest = f"{100 * decision.smallest_drop:.1f} %"
+    assert numbers(decision.reason) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "5 %", smallest]
+
+
+def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
+    decision = judge_apart([0.0] * 5, UNEVEN, threshold=0.05)
+    assert decision.is_suspect
+    assert "but the earlier and the later half of them did not" in decision.reason
+    assert decision.reason.endswith("5 % again: 8.6 % slower and 4.4 % slower.")
+
+
+def test_one_round_of_each_side_has_a_change() -> None:
+    decision = judge_apart([0.1], [-0.1], threshold=0.05)
+    assert (decision.rounds, decision.change) == (1, pytest.approx(math.expm1(-0.2)))
+    assert numbers(decision.reason) == ["18.1 % slower"]
+    assert judge_apart([], [0.1], threshold=0.05).reason == "There are no rounds of both sides to compare."
+
+
+def test_no_change_is_not_slower() -> None:
+    assert [in_words(change) for change in (0.0, -0.071, 0.5)] == ["0.0 % faster", "7.1 % slower", "50.0 % faster"]
+
+
+def test_the_end_of_an_interval_that_no_float_can_hold_is_cut_off() -> None:
+    assert judge([-1000.0, 1000.0], threshold=0.05, fresh=1).change_high == math.expm1(700)

@@ -67,3 +67,32 @@ def test_interval_covers_the_truth_for_independent_noise() -> None:
 def test_interval_still_mostly_covers_the_truth_for_correlated_noise() -> None:
     # Drawing single steps instead of blocks would cover 75 % here.
     assert _coverage(0.5) >= 0.85
+
+
+def test_jitter_is_proportional_to_the_spread() -> None:
+    # Rates 6, 10 and 12: the median is 10, and the median of the distances 4, 0 and 2 is 2.
+    assert statistics.rate_jitter([1 / 6, 1 / 10, 1 / 12], 1) == pytest.approx(1.4826 * 2)
+
+
+def test_five_steps_have_an_interval() -> None:
+    assert statistics.rate_interval([0.1] * 5, 4) == pytest.approx((40, 40))
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_a_block_may_begin_at_any_step_and_runs_on_from_the_last_to_the_first(first: int) -> None:
+    # Blocks of two: the slowest resample has only the two steps of 3 s, the fastest only steps of 1 s.
+    seconds = np.roll([3.0, 3.0, 1.0, 1.0, 1.0], first)
+    assert statistics.rate_interval(seconds, 12, confidence=1.0) == pytest.approx((4.0, 12.0))
+
+
+@pytest.mark.parametrize("length", [3, 4, 5])
+def test_a_block_is_as_long_as_the_cube_root_of_the_steps(length: int) -> None:
+    # Steps repeat with the period of a block, so all blocks take equally long. Of another length, they would not.
+    low, high = statistics.rate_interval([*[1.0] * (length - 1), 2.0] * length**2, length + 1)
+    assert (low, high) == pytest.approx((length, length))
+
+
+def test_an_interval_is_centred_on_the_median() -> None:
+    seconds = np.random.default_rng(0).gamma(100, 0.001, 40)
+    low, high = statistics.rate_interval(seconds, 4, confidence=0.0)
+    assert low == high
