@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import keras
@@ -122,7 +123,7 @@ def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
         pytest.skip(str(error))
     nhwc, nchw = _logits(spec, "NHWC"), _logits(spec, "NCHW")
     assert nhwc.shape == (2, spec.classes + 1)
-    np.testing.assert_allclose(nchw, nhwc, rtol=1e-5, atol=2e-4)
+    np.testing.assert_allclose(nchw, nhwc, rtol=0, atol=1e-5 * np.abs(nhwc).max())
 
 
 def test_equal_seeds_start_equal_and_others_do_not() -> None:
@@ -144,6 +145,13 @@ def test_v15_strides_in_the_3x3_and_v1_in_the_first_1x1() -> None:
     assert strides("resnet50", "stage2_block1_conv2") == (1, 1)
     assert strides("resnet50_v1.5", "stage2_block1_conv1") == (1, 1)
     assert strides("resnet50_v1.5", "stage2_block1_conv2") == (2, 2)
+
+
+@pytest.mark.parametrize(("name", "wide"), [("alexnet", ["fc6", "fc7"]), ("vgg16", ["fc1", "fc2"])])
+def test_half_of_each_wide_dense_layer_is_dropped(name: str, wide: list[str]) -> None:
+    pairs = list(itertools.pairwise(models.build(name).keras_model.layers))
+    found = [(before.name, layer.rate) for before, layer in pairs if isinstance(layer, keras.layers.Dropout)]
+    assert found == [(dense, 0.5) for dense in wide]
 
 
 def test_a_keras_model_built_outside_is_refused() -> None:
