@@ -6,6 +6,7 @@ of three processes do. `slow` tests run all comparisons, in real processes.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -19,6 +20,7 @@ from benchmarks.guard import Guard
 from benchmarks.liveness import GrpcProbe, Watcher
 from benchmarks.meeting import Meeting
 from benchmarks.verify import Case, Verdict
+from models import building
 from tests.support.clusters import free_addresses
 
 TOWERS = 2
@@ -68,6 +70,12 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
     servers = [start_server(cluster, server_config) for cluster in clusters]
     found: dict[Case, Verdict] = {}
     errors = []
+    build, lock = building.stateless_building, threading.Lock()
+
+    @contextlib.contextmanager
+    def one_builds_at_a_time(seed: int) -> Iterator[None]:
+        with lock, build(seed):  # processes draw from generators of their own, threads from the same one
+            yield
 
     def work(cluster: Cluster, target: str) -> None:
         team = _team(cluster, server_config, target)
@@ -85,6 +93,7 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_verify, "cases", lambda: iter(CASES))
+        patch.setattr(building, "stateless_building", one_builds_at_a_time)
         for thread in threads:
             thread.start()
         for thread in threads:
