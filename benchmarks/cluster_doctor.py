@@ -109,9 +109,9 @@ def measure(
             return Link(
                 str(first),
                 str(second),
-                round_trip(*(session.make_callable(fetch) for fetch in (few, many)), clock),
-                bandwidth(*(session.make_callable(operation) for operation in there), clock),
-                bandwidth(*(session.make_callable(operation) for operation in back), clock),
+                round_trip(*(session.make_callable(fetch) for fetch in (few, many)), clock=clock),
+                bandwidth(*(session.make_callable(operation) for operation in there), clock=clock),
+                bandwidth(*(session.make_callable(operation) for operation in back), clock=clock),
             )
 
 
