@@ -106,13 +106,12 @@ def measure(
         config = session_config({client, first, second})
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:
             session.run([variable.initializer for variable in variables.values()])
-            return Link(
-                str(first),
-                str(second),
-                round_trip(*(session.make_callable(fetch) for fetch in (few, many)), clock),
-                bandwidth(*(session.make_callable(operation) for operation in there), clock),
-                bandwidth(*(session.make_callable(operation) for operation in back), clock),
-            )
+            few_hops, many_hops = session.make_callable(few), session.make_callable(many)
+            rates = []
+            for operations in (there, back):
+                small, large = (session.make_callable(operation) for operation in operations)
+                rates.append(bandwidth(small, large, clock))
+            return Link(str(first), str(second), round_trip(few_hops, many_hops, clock), *rates)
 
 
 def round_trip(

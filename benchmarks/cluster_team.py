@@ -172,7 +172,7 @@ def joined(
     server_config = with_collectives(server_config)
     server = start_server(cluster, server_config)
     probe = GrpcProbe()
-    with _Waiting() as waiting:
+    with WaitingLines() as waiting:
         replies = liveness.wait_for_all(
             cluster.peers, deadline_seconds=start_timeout_seconds, probe=probe, on_wait=waiting.tell
         )
@@ -194,7 +194,7 @@ def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> t
     Raises:
         ClusterError: the port is taken.
     """
-    _require_port(cluster)
+    require_port(cluster)
     return tf.distribute.Server(
         tf.train.ClusterSpec(cluster.spec()),
         job_name=cluster.own.job,
@@ -243,7 +243,7 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     return None
 
 
-def _require_port(cluster: Cluster) -> None:
+def require_port(cluster: Cluster) -> None:
     """Checks that this task's port is free, and says who has it otherwise."""
     port = int(cluster.address.rpartition(":")[2])
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
@@ -267,14 +267,14 @@ def _holder(port: int) -> str:
     return ""
 
 
-class _Waiting:
+class WaitingLines:
     """Says for whom we wait: a countdown on a terminal, elsewhere a line now and then."""
 
     def __init__(self) -> None:
         self._progress = TerminalProgress() if sys.stderr.isatty() else None
         self._said: float | None = None
 
-    def __enter__(self) -> _Waiting:
+    def __enter__(self) -> WaitingLines:
         return self
 
     def __exit__(self, *ended: object) -> None:

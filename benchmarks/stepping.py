@@ -64,13 +64,13 @@ def _take(session: tf.compat.v1.Session, loop: training.Loop, options: tf.compat
 
 def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
     """Takes the first step, the warm-up and the measured steps; the window of these opens for all workers at once."""
-    with _prepared_telemetry(config) as log.telemetry:
+    with prepared_telemetry(config) as log.telemetry:
         log.startup_seconds = log.started("variables")
         _take_phases(config, steps, stepper, log, display, team)
     team.expect_nothing()
 
 
-def _prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry | None]:
+def prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[telemetry.Telemetry | None]:
     """Returns what looks at the physical GPUs that this process uses, however they are split.
 
     In turn with another run, the time and the energy of both would be told.

@@ -147,7 +147,13 @@ def test_a_lost_task_is_told_once(answers: list[Answer], how: How) -> None:
 def test_the_first_loss_is_the_only_one() -> None:
     told: list[Lost] = []
     peers = {Task("worker", index): f"h{index}:1" for index in range(64)}
-    with Watcher(peers, told.append, probe=lambda *_: REFUSED, replies={}, limits=QUICK) as watcher:
+    together = threading.Barrier(len(peers))
+
+    def probe(address: str, timeout_seconds: float) -> Answer:
+        together.wait(SECONDS)
+        return REFUSED
+
+    with Watcher(peers, told.append, probe=probe, replies={}, limits=QUICK) as watcher:
         assert watcher.wait_for_verdict(SECONDS) is not None
         for thread in threading.enumerate():
             if thread.name.startswith("watch worker"):

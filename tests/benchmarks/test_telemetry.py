@@ -435,4 +435,4 @@ def test_physical_gpus_are_looked_at_where_they_are(
 
     monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
     chosen = {"cluster": None, "variable_update": "replicated", "num_devices": 3, "virtual_gpus": 1} | config
-    assert stepping._prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at
+    assert stepping.prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at

@@ -145,8 +145,7 @@ def test_a_signal_is_handed_to_all_and_they_may_end_in_order(
     before = signal.signal(signal.SIGTERM, raise_terminated)
     code = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
-        "print('ready', flush=True)\n"
-        "try: time.sleep(60)\n"
+        "try: print('ready', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt: time.sleep(0.3); print('in order', flush=True)"
     )
 

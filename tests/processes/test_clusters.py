@@ -112,10 +112,8 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBen
     steps = [len(seconds) for seconds in measurement["tower_step_seconds"]]
     assert sum(steps) == sum(measurement["staleness_counts"]) == 2 * len(measurement["step_seconds"])
     assert "staleness:" in done.stdout and "per worker" in done.stdout
-    images_per_sec = (
-        measurement["images_per_step"] * len(measurement["step_seconds"]) / sum(measurement["step_seconds"])
-    )
-    assert record["derived"]["images_per_sec"] == pytest.approx(images_per_sec)
+    images = measurement["images_per_step"] * len(measurement["step_seconds"])
+    assert record["derived"]["images_per_sec"] == pytest.approx(images / sum(measurement["step_seconds"]))
     for counted, own in zip(measurement["tower_step_seconds"], measurement["worker_step_seconds"], strict=True):
         slices = [own[begin : begin + len(counted)] for begin in range(len(own) - len(counted) + 1)]
         assert counted in slices, "the window contains whole steps only"
