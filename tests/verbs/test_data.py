@@ -136,7 +136,10 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
     _make_slow(monkeypatch, 0.2)
     synthetic = run_bench(*TRIVIAL)
     host = run_bench(*TRIVIAL, "--data_name=synthetic_host")
-    real = run_bench(*TRIVIAL, f"--data_dir={fake_imagenet}", "--distortions", "--resize_method=bicubic")
+    # One thread prepares whole photos, one at a time, and nothing is read ahead.
+    one = ("--datasets_parallel_calls=1", "--datasets_num_private_threads=1", "--nodatasets_use_prefetch")
+    slow = (*one, "--nopipelined_input", "--nofuse_decode_and_crop", "--distortions", "--resize_method=bicubic")
+    real = run_bench(*TRIVIAL, f"--data_dir={fake_imagenet}", *slow)
     assert (synthetic.status, host.status, real.status) == (0, 0, 0)
     first, *others = records()
     assert first["derived"]["synthetic_ratio"] is None
