@@ -21,6 +21,12 @@ Records = Callable[[], list[dict]]
 TRIVIAL = ("--device=cpu", "--model=trivial", "--batch_size=2", "--num_batches=6")
 
 
+@pytest.fixture(autouse=True)
+def stages_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that waits for its input measures its stages over one batch, instead of some seconds."""
+    measure_by_count(monkeypatch)
+
+
 def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> None:
     assert run_bench("data", "make-mnist", "digits", "--gzip", "--validation_images=200").status == 0
     assert run_bench("data", "check", "digits", "--data_name=mnist").stdout.endswith("\n2000 records, all sound\n")
@@ -83,10 +89,7 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
 
 
-def test_the_stages_of_the_input_are_measured(
-    run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measure_by_count(monkeypatch)
+def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
     done = run_bench("input", "--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_gpus=2")
     assert done.status == 0, done.stderr
     # Every batch seems to take a second, of as many cores as there are; and of two towers each takes one.
@@ -136,7 +139,6 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def test_a_run_compares_itself_with_its_synthetic_sibling(
     run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measure_by_count(monkeypatch)
     _make_slow(monkeypatch, 0.2)
     synthetic = run_bench(*TRIVIAL)
     host = run_bench(*TRIVIAL, "--data_name=synthetic_host")
