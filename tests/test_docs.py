@@ -47,6 +47,7 @@ OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help"),
 }
+OTHER_PROGRAMS = ("gh", "git", "iptables", "kubectl", "nft", "python3.11", "RUN")
 OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
@@ -160,6 +161,13 @@ def _check_command(text: str) -> bool:
     return False
 
 
+def _check_output(text: str) -> None:
+    """Checks the flags that a line of a block names, unless it is a command of another program."""
+    if text.split(maxsplit=1)[:1] and text.split(maxsplit=1)[0] not in OTHER_PROGRAMS:
+        for flag in re.findall(r"(?<![\w-])--[a-z]\w+", text):
+            _check_flags([flag])
+
+
 def _name_of(word: str) -> str:
     return word.removeprefix("--").partition("=")[0]
 
@@ -169,7 +177,9 @@ def _check_inline(text: str) -> None:
     first = text.split(maxsplit=1)[0]
     if _check_command(text):
         return
-    if first in command_line.FLAGS_OF and " " in text:
+    if first.partition("=")[0] in OF_MAKE:
+        _check_make(docs.words_of(text))
+    elif first in command_line.FLAGS_OF and " " in text:
         _check_run_bench(docs.words_of(text))
     elif first in (*catalog.MANAGERS, *catalog.BASELINES) and " --" in text:
         _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
@@ -216,8 +226,8 @@ def _problems(page: Path) -> list[str]:
             try:
                 if code.inline:
                     _check_inline(text)
-                else:
-                    _check_command(text)
+                elif not _check_command(text):
+                    _check_output(text)
             except WrongPageError as error:
                 found.append(f"{code.place}: {text}: {error}")
         if code.inline and SOURCE_FILE.fullmatch(code.text) and not (ROOT / code.text).is_file():
@@ -276,6 +286,8 @@ def test_the_commands_of_all_pages_are_found() -> None:
         ("`replicated --all_reduce_spec=ring`", "ring"),
         ("`baseline promot FILE`", "there is no 'promot'"),
         ("`data make-imagenet DIR --gzip`", "data make-imagenet takes no --gzip"),
+        ("```\nTry --num_batch, or wait.\n```", "There is no flag --num_batch"),
+        ('`ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make tests`", "no target 'tests'"),
         ('`make bench ARGS="--modle=vgg16"`', "There is no flag --modle"),
         ("`make bench ARG=--model=vgg16`", "no variable 'ARG'"),

@@ -106,6 +106,7 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: fl
     computed: list[float] = []
 
     def compute(images: np.ndarray) -> np.ndarray:
+        time.sleep(0.1)  # what does not wait for it is done by then
         computed.append(time.time())
         return images
 

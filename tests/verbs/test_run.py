@@ -185,7 +185,8 @@ def _make(run_bench: RunBench) -> None:
 REAL = (*SHORT, "--data_dir=data/fake", "--num_gpus=2")
 
 
-def test_training_on_made_data(run_bench: RunBench, records: Records) -> None:
+def test_training_on_made_data(run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_by_count(monkeypatch)
     _make(run_bench)
     again = run_bench("data", "make-imagenet", "data/fake", "--train_images=12")
     assert again.status == 2 and "--overwrite" in again.stderr
