@@ -228,8 +228,8 @@ def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(t
 @pytest.mark.parametrize("name", ["efficiency", "sent", "time", "real_over_synthetic"])
 def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None:
     """Where there is none, matplotlib warns, which fails the test."""
-    told = {f"option_{number}": "a value of some length" for number in range(6)}
-    options: list[dict[str, object]] = [{}, told]
+    long = {f"option_{number}": "a value of some length" for number in range(6)}
+    options: list[dict[str, object]] = [{}, long]
     records = [
         fake_run(num_devices=devices, sent=10**6, variable_update=manager, data_name=data, **extra)
         for devices in (1, 2)
