@@ -151,7 +151,7 @@ def test_an_unknown_format_is_refused_by_number(unknown: object) -> None:
 @FORMATS
 @pytest.mark.parametrize("part", ["identity", "measurement", "derived"])
 def test_a_field_of_another_name_is_no_record(number: int, part: str) -> None:
-    """Else what was stored under it would be lost without a word."""
+    """Otherwise what is stored under it would be lost silently."""
     fields = stored(number)[0]
     for name in fields[part]:
         renamed = {(f"{key}s" if key == name else key): value for key, value in fields[part].items()}

@@ -80,6 +80,7 @@ def _append_many(directory: Path, count: int) -> None:
         store.append(make_record())
 
 
+@pytest.mark.process
 def test_two_writers_keep_both_records_whole(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=_append_many, args=(tmp_path, 20)) for _ in range(2)]
@@ -95,6 +96,7 @@ def test_two_writers_keep_both_records_whole(tmp_path: Path) -> None:
         assert len(list(csv.DictReader(file))) == 40
 
 
+@pytest.mark.process
 def test_finished_records_survive_a_kill(tmp_path: Path) -> None:
     writer = multiprocessing.get_context("spawn").Process(target=_append_many, args=(tmp_path, 10_000))
     writer.start()

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import config, flags, hardware
 from benchmarks.cell_run import CellRunner
+from benchmarks.grid import Cell
 from gate import noise
 from results import report
 from results.record import Record, key_of
@@ -52,7 +53,7 @@ def test_two_formats_are_compared(run_bench: RunBench) -> None:
     assert (round(same["base_images_per_sec"], 2), round(same["candidate_images_per_sec"], 2)) == (263.02, 525.24)
 
 
-def test_what_two_formats_know_of_a_run_can_be_told_apart(run_bench: RunBench) -> None:
+def test_diff_shows_what_only_the_later_format_knows(run_bench: RunBench) -> None:
     done = run_bench("diff", "726f5b8b5871", "45536630412a", FILES[0], FILES[3])
     assert done.status == 0, done.stderr
     assert {"config.num_workers: nothing -> 1", "derived.images_per_sec: 306.1 -> 525.2"} <= {*done.stdout.splitlines()}
@@ -100,7 +101,7 @@ def keep(path: Path, records: Sequence[Record]) -> None:
     path.write_text("".join(record.to_json() + "\n" for record in records))
 
 
-def test_a_run_is_checked_against_old_baselines_as_it_was_then(run_bench: RunBench) -> None:
+def test_a_check_against_old_baselines_prints_what_it_printed_then(run_bench: RunBench) -> None:
     done = run_bench("check", FILES[3], BASELINES)
     assert done.status == 3, done.stderr
     cells = "442.60         525.24              +18.7     -96.9 to +4374.9  7 and 1  inconclusive"
@@ -131,7 +132,7 @@ def test_old_baselines_are_listed_shown_and_added_to(run_bench: RunBench, tmp_pa
     assert [path.name for path in (tmp_path / "kept").rglob("*.jsonl")] == ["dc49108cff8c.jsonl"], "in the same file"
 
 
-def test_the_history_of_old_baselines_is_as_it_was(run_bench: RunBench) -> None:
+def test_the_history_of_old_baselines_is_what_was_printed_then(run_bench: RunBench) -> None:
     done = run_bench("history", BASELINES)
     assert done.status == 0, done.stderr
     rates = "769.78, 180.98 -76.5, 442.60 +144.6, 819.30 +85.1, 104.82 -87.2, 151.63 +44.7, 512.45 +238.0"
@@ -139,7 +140,7 @@ def test_the_history_of_old_baselines_is_as_it_was(run_bench: RunBench) -> None:
     assert done.stdout.splitlines()[3].startswith("2026-11-22 22:10  f21a68f  2.21.0")
 
 
-def test_the_noise_that_calibrate_kept_then_still_counts() -> None:
+def test_the_noise_that_calibrate_kept_is_read() -> None:
     """It printed a noise of 60.9 % (31.7 % to 382.9 %, 3 pairs) and a threshold of 90 %."""
     (found,) = noise.load(noise.path_of(GOLDEN / "baselines", "a2accd730ca9")).items()
     key, kept = found
@@ -148,12 +149,12 @@ def test_the_noise_that_calibrate_kept_then_still_counts() -> None:
     assert kept.threshold == 0.9
 
 
-# What is to be run is recognised in what was run.
+# Resuming.
 
 
 @pytest.mark.parametrize("number", [3, 4])
 def test_a_configuration_has_the_key_that_it_had(number: int) -> None:
-    """Else nothing would be compared with baselines any more."""
+    """With another key, stored baselines would no longer apply to it."""
     chosen = config.resolve(flags.parse(list(FLAGS), flags.RUN_FLAGS).values, lambda: 0)
     assert key_of(chosen.key_fields()) == golden_records(number)[0].identity.config_key
 
@@ -162,15 +163,19 @@ def test_a_configuration_has_the_key_that_it_had(number: int) -> None:
 def test_a_sweep_resumes_what_an_older_version_began(
     run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, runs: int
 ) -> None:
-    """Format 2 does not know of accuracies, without which nothing shows that the run was the same."""
-    shutil.copytree(GOLDEN, tmp_path / "golden")
-    (record, *_) = golden_records(number)
+    """A record of format 2 does not say whether accuracies were computed, so its run is repeated."""
+    record = golden_records(number)[0]
     Store(tmp_path / "out").append(record)
     names = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
     machine = {name: record.environment[name] for name in names}
     monkeypatch.setattr(hardware, "describe_hardware", lambda _: machine)
     begun = []
-    monkeypatch.setattr(CellRunner, "run", lambda _, cell, number: begun.append(cell) or record)
+
+    def run(runner: CellRunner, cell: Cell, number: int) -> Record:
+        begun.append(cell)
+        return record
+
+    monkeypatch.setattr(CellRunner, "run", run)
     done = run_bench("sweep", "--resume", *FLAGS)
     assert done.status == 0, done.stderr
     assert len(begun) == runs
