@@ -59,6 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, _SkipTensorFlow())
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what starts processes: these tests run one after the other, on one worker, since several need all cores."""
     for item in items:
@@ -79,7 +80,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     # What the test would take alone: other processes, and other guests of the host, may have used the cores.
     seconds -= min(seconds, max(0.0, _cpu_seconds_of_others() - others) / (os.cpu_count() or 1))
     is_default = not any(item.get_closest_marker(name) for name in ("slow", "seldom", "gpu"))
-    listed = item.nodeid.split("[")[0] in limits.LONG_TESTS
+    listed = re.split(r"[\[@]", item.nodeid)[0] in limits.LONG_TESTS  # without parameters and pytest-xdist's group
     if "CI" in os.environ and is_default and seconds > limits.MOST_SECONDS and not listed:
         pytest.fail(
             f"It took {seconds:.1f} s; a default test may take {limits.MOST_SECONDS:g} s. Make it shorter, mark it "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ limits.LONG_TESTS["test_it.py::test_listed"] = "because"
 def test_default(): pass
 def test_listed(): pass
 @pytest.mark.slow
+@pytest.mark.process
 def test_slow(): pass
 def test_skipped_for_want_of_a_gpu(): pytest.skip("there is no NVIDIA GPU")
 def test_skipped_for_no_reason(): pytest.skip("not today")
@@ -35,33 +37,31 @@ def outcomes(directory: Path, source: str, *flags: str, **variables: str) -> dic
     """Returns the outcome that pytest reports for each test of a module."""
     (directory / "test_it.py").write_text(source)
     environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "CI"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        ROOT / "setup.cfg",
+        f"--rootdir={directory}",
+        "-p",
+        "tests.conftest",
+    ]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-c",
-            ROOT / "setup.cfg",
-            f"--rootdir={directory}",
-            "-p",
-            "tests.conftest",
-            "-v",
-        ]
-        + [*flags, directory / "test_it.py"],
+        [*pytest_here, "-p", "tests.conftest", "-v", "--numprocesses=1", *flags, directory / "test_it.py"],
         env={**environment, "PYTHONPATH": str(ROOT), **variables},
         cwd=directory,
         capture_output=True,
         text=True,
     )
-    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("test_it.py::")]
-    return {words[0].partition("::test_")[2]: words[1] for words in lines}
+    return {name: outcome for outcome, name in re.findall(r"% *\] ([A-Z]+) test_it.py::test_(\S+)", done.stdout)}
 
 
 def test_in_ci_long_default_tests_and_unusual_skips_fail(tmp_path: Path) -> None:
     assert outcomes(tmp_path, RULES, CI="true") == {
         "default": "FAILED",
         "listed": "PASSED",
-        "slow": "PASSED",
+        "slow@processes": "PASSED",
         "skipped_for_want_of_a_gpu": "SKIPPED",
         "skipped_for_no_reason": "FAILED",
     }

@@ -21,6 +21,8 @@ from results.record import Record, Status
 from results.summary import summarize
 from tests.support.records import fake_run
 
+pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for all
+
 
 @pytest.fixture(scope="session")
 def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:

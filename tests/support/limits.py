@@ -4,7 +4,11 @@
 MOST_SECONDS = 10.0
 
 # Node identifiers, without parameters, of default tests that may take longer, each with the reason.
-LONG_TESTS: dict[str, str] = {}
+LONG_TESTS = {
+    "tests/processes/test_clusters.py::test_ctrl_c_leaves_a_record_and_nobody": "four tasks start TensorFlow",
+    "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
+    "tests/verbs/test_run_ends.py::test_a_batch_that_does_not_fit_is_a_record": "TensorFlow waits 10 s for memory",
+}
 
 # Regular expressions of reasons for which CI may skip a test. All others count as failures there.
 ALLOWED_SKIPS = (
