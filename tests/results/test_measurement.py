@@ -94,6 +94,8 @@ def test_gpus_are_named_by_worker_and_once() -> None:
     first, second = {"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}
     alone = Measurement(images_per_step=1, telemetry=[{"gpus": [first, second]}])
     assert named_gpus(alone) == {"GPU 0": first, "GPU 1": second}
+    both = Measurement(images_per_step=1, telemetry=[{"gpus": [first]}, {"gpus": [second]}])
+    assert named_gpus(both) == {"GPU 0 of worker 0": first, "GPU 1 of worker 1": second}
     seen_again = {"index": 5, "uuid": "GPU-a"}
     telemetry = [{"gpus": [first]}, {"failure": "OSError: gone"}, {"gpus": [seen_again, second]}]
     shared = Measurement(images_per_step=1, telemetry=telemetry)
