@@ -133,7 +133,7 @@ def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, 
     variances = [(_variance(logs), len(logs)) for logs in (base_logs, candidate_logs)]
     shares = [variance / count for variance, count in variances]
     # Welch and Satterthwaite; without any spread, any number of degrees gives bounds of no width.
-    scale = sum(share**2 / (count - 1) for share, (_, count) in zip(shares, variances, strict=True))
+    scale = sum((variance / count) ** 2 / (count - 1) for variance, count in variances)
     sample = _Sample(
         mean=_mean(candidate_logs) - _mean(base_logs),
         error=math.sqrt(sum(shares)),

@@ -4,9 +4,9 @@ mutmut makes one small change (a mutant) in a function of a module and runs the 
 them pass, the mutant survives: no test holds what that line says. The modules, their tests and the mutants that change
 no result are listed in mutation.toml. The exit status is 1 if another mutant survives or a listed one does not.
 
-Everything runs in a copy of the work tree. The examples of hypothesis are the same in every run. Each process that
-tests a mutant imports TensorFlow itself, since a process that has imported it must not fork. mutmut changes neither
-what is outside of functions, such as a module's constants, nor functions with a decorator.
+Everything runs in a copy of the work tree. Each process that tests a mutant imports TensorFlow itself, since a process
+that has imported it must not fork. mutmut changes neither what is outside of functions, such as a module's constants,
+nor functions with a decorator.
 """
 
 from __future__ import annotations
@@ -44,11 +44,23 @@ timeout_constant = 60
 timeout_multiplier = 3
 pytest_add_cli_args =
     -pno:cacheprovider
-    --timeout=60
-    --timeout-method=thread
-    --hypothesis-profile=ci
+    -ofaulthandler_timeout=60
+    -ofaulthandler_exit_on_timeout=true
+    --hypothesis-profile=mutation
 pytest_add_cli_args_test_selection =
     {tests}
+"""
+# The same examples in every run. One that fails need not be shrunk.
+PROFILE = """
+import hypothesis
+
+hypothesis.settings.register_profile(
+    "mutation",
+    hypothesis.settings.get_profile("suite"),
+    derandomize=True,
+    database=None,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+)
 """
 
 
@@ -73,8 +85,8 @@ def report(module: str, tests: list[str], equivalent: set[tuple[str, str, str]])
         tree = Path(directory)
         copy_tree(tree)
         (tree / "preloaded.txt").write_text("\n".join(PRELOADED))
-        with (tree / "setup.cfg").open("a") as file:
-            file.write(SETTINGS.format(module=module, tests="\n    ".join(tests)))
+        append(tree / "setup.cfg", SETTINGS.format(module=module, tests="\n    ".join(tests)))
+        append(tree / "tests" / "conftest.py", PROFILE)
         mutmut(tree, "run", "--max-children=1")
         states = [line.strip().rsplit(": ", 1) for line in mutmut(tree, "results", "--all=true").splitlines()]
         survivors = {name: mutmut(tree, "show", name) for name, state in states if state != "killed"}
@@ -97,6 +109,12 @@ def copy_tree(target: Path) -> None:
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
+
+
+def append(path: Path, text: str) -> None:
+    """Adds text at the end of a file of the copy."""
+    with path.open("a") as file:
+        file.write(text)
 
 
 def mutmut(tree: Path, *arguments: str) -> str:

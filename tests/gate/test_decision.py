@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gate.decision import Decision, in_words, judge, judge_apart
+from gate.decision import Decision, in_words, judge, judge_apart, log_threshold
 from gate.finding import Verdict
 
 L = -math.log(0.95)
@@ -312,8 +312,11 @@ def test_a_repetition_must_reach_the_threshold(least: float) -> None:
     assert (verdict is Verdict.REGRESSED) is (least < -L)
 
 
-def test_a_repetition_of_exactly_the_threshold_counts() -> None:
-    assert judge([-0.06, -0.061, -0.06, -L + 1e-12], threshold=0.05, fresh=1).verdict is Verdict.REGRESSED
+@pytest.mark.parametrize(("missing", "is_allowed"), [(1e-9, True), (1.1e-9, False)])
+def test_a_billionth_of_rounding_is_allowed(missing: float, is_allowed: bool) -> None:
+    least = log_threshold(0.05) - missing
+    for logs in ([-least] * 4, [-0.06, -0.061, -0.06, -least]):
+        assert (judge(logs, threshold=0.05, fresh=1).verdict is Verdict.REGRESSED) is is_allowed
 
 
 def test_the_last_rounds_are_the_fresh_ones() -> None:
@@ -339,7 +342,7 @@ def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
     decision = judge_apart([0.0] * 5, UNEVEN, threshold=0.05)
     assert decision.is_suspect
     assert "but the earlier and the later half of them did not" in decision.reason
-    assert decision.reason.endswith("5 % again: 8.6 % slower and 4.4 % slower.")
+    assert decision.reason.endswith("threshold of 5 % again: 8.6 % slower and 4.4 % slower.")
 
 
 def test_one_round_of_each_side_has_a_change() -> None:

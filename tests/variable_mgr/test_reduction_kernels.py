@@ -211,6 +211,14 @@ def test_two_levels_take_the_mean_of_workers_and_of_one_head_of_each(
     assert turn == Turn(7, of_heads)
 
 
+def test_one_worker_has_two_levels_too(graph: tf.Graph) -> None:
+    place = Place(towers(2), HOST, hosts=(HOST, HOST))
+    across = Recorded(reducing.copy_in_turn)
+    results = reducing.in_two_levels(placeholders(place), place, Turn(0, 1), reducing.ring, across)
+    assert [result.device for result in results] == list(place.towers)
+    assert across.calls[0][1] == Place(place.towers[1:], HOST, group=4)
+
+
 def test_two_levels_give_every_tower_the_mean_of_all_after_its_own(graph: tf.Graph) -> None:
     inside = Recorded(reducing.ring)
     results = reducing.in_two_levels(placeholders(WORKERS), WORKERS, Turn(0, 0), inside, reducing.copy_in_turn)
