@@ -37,16 +37,7 @@ def outcomes(directory: Path, source: str, *flags: str, **variables: str) -> dic
     """Returns the outcome that pytest reports for each test of a module."""
     (directory / "test_it.py").write_text(source)
     environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "CI"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        ROOT / "setup.cfg",
-        f"--rootdir={directory}",
-        "-p",
-        "tests.conftest",
-    ]
+    pytest_here = [sys.executable, "-m", "pytest", "-c", ROOT / "setup.cfg", f"--rootdir={directory}"]
     done = subprocess.run(
         [*pytest_here, "-p", "tests.conftest", "-v", "--numprocesses=1", *flags, directory / "test_it.py"],
         env={**environment, "PYTHONPATH": str(ROOT), **variables},
