@@ -36,9 +36,6 @@ settings.load_profile("suite")
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and their child processes inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No test uses a GPU unless it is marked so, and this has to be set before TensorFlow is imported.
-process_environment.prepare(device="cpu", visible_gpus=None)
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -55,6 +52,12 @@ class _SkipTensorFlow(importlib.abc.MetaPathFinder):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Prepares for TensorFlow, which uses no GPU here, before it is imported.
+
+    The process that only starts pytest-xdist's workers does not: they would take its environment for the user's.
+    """
+    if not config.getoption("numprocesses", default=None):
+        process_environment.prepare(device="cpu", visible_gpus=None)
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
 

@@ -24,7 +24,7 @@ from models import building
 from tests.support.clusters import free_addresses
 
 TOWERS = 2
-STEP_SECONDS, ALL_SECONDS = 30, 80
+STEP_SECONDS, ALL_SECONDS = 30, 110
 OTHERS = {
     ("parameter_server", "whole batch"),
     ("distributed_replicated", "whole batch"),
