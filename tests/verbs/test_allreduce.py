@@ -19,7 +19,6 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
 from benchmarks.provenance import of_this_run
 from models import specs
-from results.measurement import Measurement, derive
 from results.store import Store, StoreError
 from tests.support.commands import Finished
 from variable_mgr import all_reduce_spec, factory
@@ -208,13 +207,6 @@ def test_rows_and_records(
         rows = [row for row in csv.DictReader(file) if row["status"] == "ok"]
     assert {row["message"] for row in rows} == {"1K", "2K", "trivial"}
     assert all(float(row["busbw_gb_per_sec"]) > 0 and row["images_per_sec"] == "" for row in rows)
-
-
-def test_bandwidths_by_hand() -> None:
-    """A message of 8 GB in 2 s on 4 devices: 4 GB/s, of which each link carries 2 * 3/4."""
-    derived = derive(Measurement(images_per_step=None, message_bytes=8 * 10**9, step_seconds=[1.0, 3.0]), 4)
-    assert derived.algorithm_bandwidth_gb_per_sec == 4.0
-    assert derived.bus_bandwidth_gb_per_sec == 6.0
 
 
 def _report(directory: Path, *arguments: str) -> Report:
