@@ -57,6 +57,14 @@ def unusable(tmp_path: Path) -> dict[str, str]:
     return variables
 
 
+def test_an_import_that_fails_shows_what_was_written(run_process: RunBench, unusable: dict[str, str]) -> None:
+    path = Path(unusable["PYTHONPATH"]) / "tensorflow.py"
+    path.write_text("import os; os.write(2, b'written by' + b' the library'); raise RuntimeError('no such kernel')")
+    done = run_process(*SHORT, **unusable)
+    assert done.status == 4
+    assert "written by the library" in done.stderr and "RuntimeError: no such kernel" in done.stderr
+
+
 @pytest.mark.parametrize("command", [[], ["input"]])
 def test_a_missing_data_directory_is_reported_before_tensorflow_is_imported(
     run_process: RunBench, unusable: dict[str, str], command: list[str]
