@@ -43,7 +43,8 @@ nightly: install
 
 # One worker per core. PYTEST_FLAGS are yours: make test PYTEST_FLAGS="-k sweep --durations=20"
 PYTEST_FLAGS ?=
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=8 $(PYTEST_FLAGS)
+PYTEST_ARGUMENTS = pytest --numprocesses=auto --maxprocesses=8 $(PYTEST_FLAGS)
+PYTEST = $(BIN)/python -m $(PYTEST_ARGUMENTS)
 DEFAULT := not slow and not seldom
 
 # For the edit loop: nothing that imports TensorFlow or starts processes.
@@ -68,7 +69,7 @@ test-seldom: install-test
 # Line and branch coverage of what .ci/run tests, child processes included, by package; htmlcov/ shows the lines.
 coverage: install-test browser
 	rm -rf .coverage .coverage.* htmlcov
-	$(BIN)/coverage run -m pytest $(PYTEST_FLAGS) -m "not seldom"
+	$(BIN)/coverage run -m $(PYTEST_ARGUMENTS) -m "not seldom"
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet
 	@for package in benchmarks gate models results variable_mgr; do \
 	    echo "$$package $$($(BIN)/coverage report --include="$$package/*" | tail -1)"; done
