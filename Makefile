@@ -63,8 +63,9 @@ pytest-check: install-test
 test-slow: install-test
 	$(PYTEST) -m "slow and not seldom"
 
+# One after the other: several of these measure.
 test-seldom: install-test
-	$(PYTEST) -m seldom
+	$(PYTEST) -m seldom --numprocesses=0
 
 # Line and branch coverage of what .ci/run tests, child processes included, by package; htmlcov/ shows the lines.
 coverage: install-test browser

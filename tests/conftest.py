@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.abc
+import json
 import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import process_environment  # noqa: E402 - after the path to it
 from tests.support import limits  # noqa: E402
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished  # noqa: E402
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.run_log import RunLog
@@ -128,15 +128,7 @@ def run_process(tmp_path: Path) -> Callable[..., Finished]:
     """
 
     def run(*arguments: str, **variables: str) -> Finished:
-        done = subprocess.run(
-            [*RUN_BENCH, *arguments],
-            cwd=tmp_path,
-            env={**USER_ENVIRONMENT, **variables},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return finished([*RUN_BENCH, *arguments], tmp_path, {**USER_ENVIRONMENT, **variables})
 
     return run
 
@@ -201,10 +193,8 @@ def train_here() -> Callable[..., RunLog]:
 
 
 @pytest.fixture
-def records(tmp_path: Path) -> Callable[[], Sequence[dict[str, Any]]]:
+def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
     """Reads the records that `run_bench` or `run_process` has left in its default output directory."""
-    import json
-
     return lambda: [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster
-from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import MANAGERS
 
 RunBench = Callable[..., Finished]
@@ -185,8 +185,7 @@ def test_a_server_for_any_client(tmp_path: Path) -> None:
     spec = f"ps|127.0.0.1:{port}"
     process = subprocess.Popen(
         [
-            sys.executable,
-            str(ROOT / "run_bench.py"),
+            *RUN_BENCH,
             "server",
             f"--cluster_spec={spec},worker|127.0.0.1:1",
             "--job_name=ps",
@@ -245,7 +244,7 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--local_cluster=ps:1,worker:2")
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "run_bench.py"), *flags],
+        [*RUN_BENCH, *flags],
         cwd=tmp_path,
         env=USER_ENVIRONMENT,
         stdin=subprocess.DEVNULL,

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clusters import SMALL
-from tests.support.commands import ROOT, USER_ENVIRONMENT
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
 # Takes the place of ssh: `ssh -o BatchMode=yes HOST COMMAND`.
@@ -74,7 +73,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 def _start(tmp_path: Path, hosts: Hosts, *flags: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "run_bench.py"), *flags, f"--hosts={','.join(ADDRESSES)}", "--ssh"],
+        [*RUN_BENCH, *flags, f"--hosts={','.join(ADDRESSES)}", "--ssh"],
         cwd=tmp_path,
         env=hosts.environment,
         stdin=subprocess.DEVNULL,

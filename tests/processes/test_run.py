@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Finished
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -83,7 +83,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: R
 
 
 def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
-    command = [sys.executable, str(ROOT / "run_bench.py"), "--device=cpu", "--model=trivial", *arguments]
+    command = [*RUN_BENCH, "--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
         command, cwd=tmp_path, env=USER_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -17,7 +17,7 @@ import pytest
 
 import run_bench
 from results.version import SUITE_VERSION
-from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
 
 RunInstalled = Callable[..., Finished]
 # What a build reads, besides the packages.
@@ -69,15 +69,7 @@ def run_installed(installed: Path, tmp_path: Path) -> RunInstalled:
 
     def run(*arguments: str, **variables: str) -> Finished:
         environment = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
-        done = subprocess.run(
-            [installed, *arguments],
-            cwd=tmp_path,
-            env={**environment, **variables},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        return Finished(done.returncode, done.stdout, done.stderr)
+        return finished([installed, *arguments], tmp_path, {**environment, **variables})
 
     return run
 

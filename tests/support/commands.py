@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,3 +24,9 @@ class Finished:
     status: int
     stdout: str
     stderr: str
+
+
+def finished(command: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> Finished:
+    """Runs a command as a process in a directory, for ten minutes at most."""
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=600)
+    return Finished(done.returncode, done.stdout, done.stderr)
