@@ -18,7 +18,7 @@ from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.compare_job import threshold_of
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.ab_side import Side
 from benchmarks.cell_run import CellRunner, run_in_turn
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.grid import Cell
 from benchmarks.keeping import open_store

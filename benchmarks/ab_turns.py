@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import turns
 from benchmarks.ab_rounds import Rounds
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.grid import Cell
 from benchmarks.sweep_display import what_is_run
 from gate.rounds import rate, why_failed

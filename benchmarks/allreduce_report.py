@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import hardware, tolerances
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.fastest_spec import fastest_spec
 from benchmarks.keeping import keep

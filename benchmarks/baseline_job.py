@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import gate_outputs, record_files
 from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.compare_job import threshold_of
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from gate import baseline_check, history_view, rounds
 from gate.baselines import Baselines

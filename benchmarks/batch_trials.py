@@ -17,7 +17,7 @@ from benchmarks import answers, child_process, config, flags, host_memory, run_l
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
 from benchmarks.grid import Cell
 from benchmarks.keeping import open_store

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from results import store
 
 _FORMAT_VERSION = 1

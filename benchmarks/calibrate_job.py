@@ -16,7 +16,7 @@ from benchmarks.ab_rounds import Pair, Rounds
 from benchmarks.ab_side import Side
 from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
 from benchmarks.provenance import of_this_run

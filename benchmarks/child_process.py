@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.stopping import signals_held_back
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.

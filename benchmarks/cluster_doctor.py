@@ -17,7 +17,7 @@ from benchmarks import devices
 from benchmarks.cluster import Cluster, Task
 from benchmarks.cluster_team import ClusterTeam, hello, joined, with_collectives
 from benchmarks.config import Config
-from benchmarks.display import say
+from benchmarks.console import say
 from benchmarks.doctor_report import Link, Member
 from benchmarks.guard import Guard
 from benchmarks.places import HOST

@@ -11,7 +11,8 @@ from benchmarks import devices, execution, places, run_graph
 from benchmarks.cluster import Cluster
 from benchmarks.cluster_team import ClusterTeam, hello, joined
 from benchmarks.config import Config
-from benchmarks.display import Display, say
+from benchmarks.console import say
+from benchmarks.display import Display
 from benchmarks.errors import BenchError
 from benchmarks.guard import Guard
 from benchmarks.hardware import usable_cores

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks import liveness
 from benchmarks.cluster import Cluster, Task
-from benchmarks.display import TerminalProgress, warn
+from benchmarks.console import TerminalProgress, warn
 from benchmarks.environment import suite_commit
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.guard import Guard

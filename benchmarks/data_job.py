@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import process_environment
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 
 _SHOWN = 100

@@ -23,7 +23,7 @@ from benchmarks import (
 )
 from benchmarks.cluster import Cluster
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.doctor_flags import DEFAULT_OUTPUT_DIR, OF_THE_LADDER
 from benchmarks.doctor_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from benchmarks import foreign_run, input_stages, run_facts, run_graph, run_input
 from benchmarks.config import Config
-from benchmarks.display import Display, warn
+from benchmarks.console import warn
+from benchmarks.display import Display
 from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measuring import TRY_SMALLER_STEPS
 from benchmarks.run_graph import RunGraph

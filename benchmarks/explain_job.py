@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import explain_cluster, process_environment
 from benchmarks.config import Config
-from benchmarks.display import say
+from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place

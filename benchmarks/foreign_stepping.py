@@ -17,7 +17,7 @@ import keras
 import tensorflow as tf
 
 from benchmarks import objectives, slow_down
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.inputs import TowerInput
 from benchmarks.measuring import Observed, Taken, timed
 from benchmarks.stepping import Stepper

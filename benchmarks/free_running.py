@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.measuring import Clock, Observed, Taken, TowerStep
 
 _JOIN_SECONDS = 60.0

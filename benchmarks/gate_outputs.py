@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.flag_parsing import Flag
 from gate import benchmark_view, json_view, junit_view, markdown_view, text_view

@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks import config, hardware, process_environment
 from benchmarks.config import Config
+from benchmarks.console import say
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.datasets.directory import existing_directory
-from benchmarks.display import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.keeping import keep, open_store
 from benchmarks.provenance import Provenance, of_this_run

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from benchmarks import hardware, run_input
 from benchmarks.config import Config
+from benchmarks.console import warn
 from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.devices import HOST, session_config
-from benchmarks.display import warn
 from benchmarks.errors import BenchError, headline
 from benchmarks.measuring import Clock
 

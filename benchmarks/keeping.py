@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import UsageError
 from results.record import Record
 from results.store import Store, StoreError

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import child_process, grid, ladder, ladder_roofline, ladder_words, outcomes
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
-from benchmarks.display import say
+from benchmarks.console import say
 from benchmarks.duration import in_words
 from benchmarks.errors import ExitStatus
 from benchmarks.keeping import open_store
@@ -45,7 +45,7 @@ def run(
     command: Sequence[str],
     disturbing: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
-    measure_roofline: MeasureRoofline = ladder_roofline.measure,
+    measure_roofline: MeasureRoofline = ladder_roofline.measure_apart,
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Climbs, and as text prints each rung as it comes, and what they say together.
 

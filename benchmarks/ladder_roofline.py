@@ -16,7 +16,7 @@ from benchmarks.roofline import Roofline
 _SECONDS = 300.0
 
 
-def measure(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
+def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
     """Sets what one device reaches beside what it could. It takes some seconds, and no GPU is held afterwards.
 
     Args:

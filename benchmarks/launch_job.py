@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import child_process, local_cluster
 from benchmarks.cluster import Cluster, Task
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
 from benchmarks.stopping import signals_held_back
 

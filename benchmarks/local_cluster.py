@@ -15,7 +15,7 @@ _MOST_TASKS = 64
 _NO_ADDRESS = "127.0.0.1:0"
 
 
-def planned(text: str) -> Cluster:
+def on_this_host(text: str) -> Cluster:
     """Returns the cluster that a text such as `ps:1,worker:2` asks for; its addresses are chosen when it is started.
 
     Raises:

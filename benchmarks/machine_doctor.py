@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import quietness
-from benchmarks.display import say
+from benchmarks.console import say
 from benchmarks.errors import ExitStatus
 from benchmarks.observation import UNSEEN, Observation
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from benchmarks import hardware, places, process_environment, roofline_job, slow_down, turns
 from benchmarks.config import Config
+from benchmarks.console import warn
 from benchmarks.datasets.directory import existing_directory
-from benchmarks.display import Display, JsonDisplay, TextDisplay, warn
+from benchmarks.display import Display, JsonDisplay, TextDisplay
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
 from benchmarks.guard import Guard
 from benchmarks.keeping import keep, open_store

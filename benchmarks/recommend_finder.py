@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks import child_process, flags, recommend_stages
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.grid import Cell
 from benchmarks.halving import Budget, Search, Standing

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import answers, config, flags, recommend_report, recommend_stages
 from benchmarks.cell_run import CellRunner
-from benchmarks.display import say
+from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.keeping import open_store
 from benchmarks.provenance import of_this_run

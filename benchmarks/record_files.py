@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.errors import DataError, UsageError, did_you_mean
 from results import store
 from results.columns import COLUMNS, row

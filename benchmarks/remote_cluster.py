@@ -17,7 +17,7 @@ _WATCHED = (
 )
 
 
-def planned(hosts: str, manager: str | None, port: int) -> Cluster:
+def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
     """Returns the cluster of one worker per host, and under a manager that wants them, one parameter server.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import record_files
 from benchmarks.child_process import RUN_BENCH
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from results import headline
 from results.anomalies import anomalies, warnings_of

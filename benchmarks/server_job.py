@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import cluster_options, config, process_environment, started_cluster
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError, raise_terminated
 
 

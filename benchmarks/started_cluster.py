@@ -29,7 +29,7 @@ def planned(given: Mapping[str, Any], default_port: int) -> Cluster:
     if given["local_cluster"] and given["hosts"]:
         raise UsageError("--local_cluster starts all tasks here, --hosts starts them elsewhere: give one of them.")
     if given["local_cluster"]:
-        return local_cluster.planned(given["local_cluster"])
+        return local_cluster.on_this_host(given["local_cluster"])
     if not given["ssh"]:
         raise UsageError("--hosts starts tasks on other hosts, and ssh is the way there: say --ssh as well.")
-    return remote_cluster.planned(given["hosts"], given["variable_update"], given["server_port"] or default_port)
+    return remote_cluster.on_hosts(given["hosts"], given["variable_update"], given["server_port"] or default_port)

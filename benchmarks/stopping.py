@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated, raise_terminated
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from benchmarks.display import warn
+from benchmarks.console import warn
 from benchmarks.duration import in_words
 from benchmarks.grid import Cell
 from results.record import Record

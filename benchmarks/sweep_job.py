@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import child_process, grid, hardware
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
 from benchmarks.grid import Cell

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks import process_environment
 from benchmarks.cluster import Cluster
 from benchmarks.config import Config
-from benchmarks.display import say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.guard import Guard
 

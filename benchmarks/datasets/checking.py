@@ -10,11 +10,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from benchmarks import hardware
+from benchmarks.console import warn
 from benchmarks.datasets import jpeg_header, photos, tfrecord
 from benchmarks.datasets.defects import Defect
 from benchmarks.datasets.photos import PhotoFolder, PhotoRecords, Photos
 from benchmarks.devices import HOST
-from benchmarks.display import warn
 from benchmarks.errors import DataError, headline
 
 # How long to look for a damaged record: some 100,000 images on one core.

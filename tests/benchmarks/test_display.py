@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from benchmarks.display import JsonDisplay, TerminalProgress, TextDisplay, step_line, total_line
+from benchmarks.console import TerminalProgress
+from benchmarks.display import JsonDisplay, TextDisplay, step_line, total_line
 from benchmarks.measuring import Phase
 from tests.support.records import make_record
 

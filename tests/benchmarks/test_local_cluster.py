@@ -25,7 +25,7 @@ from benchmarks.errors import UsageError
     ],
 )
 def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
-    cluster = local_cluster.planned(text)
+    cluster = local_cluster.on_this_host(text)
     assert (cluster.num_ps, cluster.num_workers) == (ps, workers)
     assert (cluster.own, cluster.leader, cluster.num_hosts) == (Task("worker", 0), Task("worker", 0), 1)
     assert local_cluster.is_planned(cluster)
@@ -51,14 +51,14 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
 )
 def test_a_text_that_plans_none_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError) as raised:
-        local_cluster.planned(text)
+        local_cluster.on_this_host(text)
     sentence = str(raised.value)
     assert sentence.startswith(f"--local_cluster={text}") and words in sentence
     assert sentence.endswith("say how many tasks of each job, such as --local_cluster=ps:1,worker:2.")
 
 
 def test_ports_are_free_and_all_different() -> None:
-    cluster = local_cluster.with_free_ports(local_cluster.planned("ps:20,worker:40"))
+    cluster = local_cluster.with_free_ports(local_cluster.on_this_host("ps:20,worker:40"))
     assert (cluster.num_ps, cluster.num_workers, cluster.own, cluster.local) == (20, 40, Task("worker", 0), True)
     assert len(set(cluster.tasks.values())) == 60
     assert not local_cluster.is_planned(cluster)
@@ -74,7 +74,7 @@ def test_a_cluster_of_given_addresses_is_not_planned() -> None:
 
 # What is started.
 
-TWO_WORKERS = local_cluster.planned("ps:1,worker:2")
+TWO_WORKERS = local_cluster.on_this_host("ps:1,worker:2")
 
 
 def test_each_worker_has_gpus_of_its_own() -> None:

@@ -238,7 +238,10 @@ def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
 def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_roofline, "_measure", os.abort)  # which takes no arguments, and so raises
     chosen = planned(tmp_path, "--device=cpu").chosen
-    assert ladder_roofline.measure(chosen, 1.0) == (None, "the process that measures it ended before it could say")
+    assert ladder_roofline.measure_apart(chosen, 1.0) == (
+        None,
+        "the process that measures it ended before it could say",
+    )
 
 
 def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
