@@ -1,4 +1,4 @@
-"""What every verb writes to a terminal: sentences on stderr, results on stdout, a progress line. Imports no TensorFlow."""
+"""What every verb writes on a terminal: warnings on stderr, results on stdout, a progress line. No TensorFlow."""
 
 from __future__ import annotations
 
