@@ -22,9 +22,9 @@ from benchmarks.console import warn
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
-from benchmarks.provenance import of_this_run
-from benchmarks.stopping import until_stopped
+from benchmarks.process.signals import until_stopped
 from benchmarks.sweep_display import what_is_run
+from benchmarks.system.provenance import of_this_run
 from gate import finding, noise
 from gate.likeness import hardware_in_words, software_differences, software_in_words
 from gate.rounds import rate

@@ -14,9 +14,9 @@ from benchmarks.cell_run import CellRunner, run_in_turn
 from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.grid import Cell
-from benchmarks.keeping import open_store
-from benchmarks.provenance import Provenance
+from benchmarks.record_files import open_store
 from benchmarks.sweep_display import what_is_run
+from benchmarks.system.provenance import Provenance
 from gate.likeness import hardware
 from gate.rounds import rate, why_failed
 from results.record import Record, Status

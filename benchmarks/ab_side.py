@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.child_process import RUN_BENCH
-from benchmarks.environment import suite_commit
 from benchmarks.errors import UsageError
+from benchmarks.process.subprocesses import RUN_BENCH
+from benchmarks.system.provenance import suite_commit
 
 _GIT_SECONDS = 600.0
 # A hook of git sets these for its own repository, and they would win over the one that is named.

@@ -7,13 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config, process_environment
+from benchmarks import config
 from benchmarks.allreduce_report import Report
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.keeping import open_store
 from benchmarks.messages import Patience, of_size
-from benchmarks.provenance import of_this_run
+from benchmarks.process import tensorflow_setup
+from benchmarks.record_files import open_store
+from benchmarks.system.provenance import of_this_run
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import UNITS
@@ -111,9 +112,10 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     chosen = plan.chosen
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
-    process_environment.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
-    process_environment.import_tensorflow()
-    from benchmarks import allreduce, devices
+    tensorflow_setup.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
+    tensorflow_setup.import_tensorflow()
+    from benchmarks import allreduce
+    from benchmarks.topology import devices
     from variable_mgr import factory
 
     if chosen.device == "gpu":

@@ -6,14 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import hardware, tolerances
+from benchmarks import tolerances
 from benchmarks.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.fastest_spec import fastest_spec
-from benchmarks.keeping import keep
 from benchmarks.messages import Message, Timing
-from benchmarks.provenance import Provenance
+from benchmarks.record_files import keep
+from benchmarks.system import inventory
+from benchmarks.system.provenance import Provenance
 from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
@@ -130,7 +131,7 @@ class Report:
         conditions = Conditions(
             load_per_core=self._provenance.load_per_core,
             cpu_devices=self._config.num_devices if self._config.device == "cpu" else 0,
-            cores=hardware.usable_cores(),
+            cores=inventory.usable_cores(),
             training=False,
         )
         return doubts(Measurement(images_per_step=None), Derived(), conditions)

@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import answers, child_process, config, flags, host_memory, run_log
+from benchmarks import config, flags
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
 from benchmarks.grid import Cell
-from benchmarks.keeping import open_store
-from benchmarks.provenance import Provenance, of_this_run
+from benchmarks.measure import run_log
+from benchmarks.process import subprocesses
+from benchmarks.record_files import open_store
+from benchmarks.system import cache, linux
+from benchmarks.system.provenance import Provenance, of_this_run
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -36,7 +39,7 @@ _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 # What a trial is not told: how long the run is to be, and where it leaves what.
 _NOT_TOLD = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every")
-PROGRAM = (sys.executable, str(child_process.RUN_BENCH))
+PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 def resolve(
@@ -62,7 +65,7 @@ def resolve(
     if usual.cluster:
         raise UsageError("--batch_size=auto tries batches in one process: with several, give a number.")
     provenance = of_this_run(command, on_gpus=usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
-    wanted = answers.key(provenance.identity({}), _question(usual))
+    wanted = cache.key(provenance.identity({}), _question(usual))
     known = _remembered(wanted, usual)
     if known is None and values["print_config"]:
         raise UsageError("--batch_size=auto is found by running, and --print_config runs nothing: give a number.")
@@ -70,7 +73,7 @@ def resolve(
         begun = time.monotonic()
         found = _search(values, usual, _runner(usual, program, provenance), count_gpus)
         run_log.leave_out(time.monotonic() - begun)
-        answers.keep(wanted, dataclasses.asdict(found))
+        cache.keep(wanted, dataclasses.asdict(found))
     images, limit = (found.largest, found.limit) if known is None else known
     resolved = config.resolve({**values, "batch_size": images}, count_gpus)
     notice = f"--batch_size=auto: {images} images per device. {limit} Another batch trains differently."
@@ -97,22 +100,22 @@ def _question(usual: Config) -> dict[str, Any]:
 
 def _remembered(wanted: str, usual: Config) -> tuple[int, str] | None:
     """Returns the images and a sentence; None if nothing is remembered, or if it would take more than is free now."""
-    found = answers.find(wanted)
+    found = cache.find(wanted)
     if found is None:
         return None
     time_utc, answer = found
     images = answer.get("largest")
     if not isinstance(images, int) or images < 1:
-        answers.FILE.ignore(ValueError(f"a batch of {images!r}"))
+        cache.FILE.ignore(ValueError(f"a batch of {images!r}"))
         return None
-    peak, free = answer.get("peak_bytes"), host_memory.available_bytes()
+    peak, free = answer.get("peak_bytes"), linux.available_bytes()
     if usual.device == "cpu" and isinstance(peak, int) and peak > free:
         warn(
             f"--batch_size=auto: {images} fitted on {time_utc[:10]} and took {peak / 2**30:.1f} GiB of host memory, "
             f"and {free / 2**30:.1f} GiB are free now: looking anew."
         )
         return None
-    return images, f"Found on {time_utc[:10]} ({answers.FILE.path()}; remove the file to search anew)."
+    return images, f"Found on {time_utc[:10]} ({cache.FILE.path()}; remove the file to search anew)."
 
 
 def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_gpus: Callable[[], int]) -> Found:
@@ -134,7 +137,7 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
 
     signal.signal(signal.SIGTERM, raise_terminated)
     on_host = usual.device == "cpu"
-    room = _SHARE_OF_MEMORY * host_memory.available_bytes() if on_host else None
+    room = _SHARE_OF_MEMORY * linux.available_bytes() if on_host else None
     headroom = 0.0 if on_host else _HEADROOM_ON_GPUS
     found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room, headroom=headroom)
     if not found.largest:

@@ -19,9 +19,9 @@ from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.grid import Cell
-from benchmarks.provenance import of_this_run
-from benchmarks.stopping import until_stopped
+from benchmarks.process.signals import until_stopped
 from benchmarks.sweep_display import what_is_run
+from benchmarks.system.provenance import of_this_run
 from gate import noise
 from gate.noise import Noise
 from results.record import Record

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import child_process, hardware, turns
+from benchmarks import turns
 from benchmarks.grid import Cell
-from benchmarks.keeping import keep
-from benchmarks.provenance import Provenance
+from benchmarks.process import subprocesses
+from benchmarks.record_files import keep
+from benchmarks.system import inventory
+from benchmarks.system.provenance import Provenance
 from models import specs
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
@@ -28,7 +30,7 @@ class Started:
     """What was started for a cell; `size_bytes` is what the store held before."""
 
     cell: Cell
-    command: child_process.Command
+    command: subprocesses.Command
     size_bytes: int
 
 
@@ -57,7 +59,7 @@ class CellRunner:
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
         with self.ready(cell, number) as started:
-            (ended,) = child_process.run(started.command, timeout_seconds=self.timeout_seconds)
+            (ended,) = subprocesses.run(started.command, timeout_seconds=self.timeout_seconds)
             return self.record_of(started, ended, self.timeout_seconds)
 
     @contextlib.contextmanager
@@ -69,7 +71,7 @@ class CellRunner:
             tempfile.TemporaryFile() as stdout,
             _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
         ):
-            command = child_process.Command(
+            command = subprocesses.Command(
                 words=[*self.program, *cell.arguments, *own],
                 stdout=stdout,
                 stderr=log,
@@ -79,7 +81,7 @@ class CellRunner:
             )
             yield Started(cell, command, self.store.size_bytes())
 
-    def record_of(self, started: Started, ended: child_process.Ended, limit_seconds: float) -> Record:
+    def record_of(self, started: Started, ended: subprocesses.Ended, limit_seconds: float) -> Record:
         """Returns the record of what has ended, or was killed after so long, which has been kept."""
         cell, session = started.cell, self.provenance.session_id
         said, logged = (_whole(file) for file in (started.command.stdout, started.command.stderr))
@@ -106,7 +108,7 @@ class CellRunner:
         in_key = cell.config.key_fields() if cell.config else config
         provenance = self.provenance
         if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
-            provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
+            provenance = dataclasses.replace(provenance, inventory=inventory.Inventory())
         return Record(
             identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
             config=config,
@@ -138,7 +140,7 @@ def run_in_turn(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[
             stack.enter_context(runner.ready(cell, number + index, end))
             for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
         ]
-        ended = child_process.run(*(each.command for each in started), timeout_seconds=limit)
+        ended = subprocesses.run(*(each.command for each in started), timeout_seconds=limit)
         return [r.record_of(s, e, limit) for r, s, e in zip(runners, started, ended, strict=True)]
 
 
@@ -174,7 +176,7 @@ def _printed(stdout: str, session: str) -> Record | None:
     return None
 
 
-def _what_happened(ended: child_process.Ended, output: str, limit: str) -> tuple[Status, str]:
+def _what_happened(ended: subprocesses.Ended, output: str, limit: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, in words."""
     lines = [line for line in output.splitlines() if line.strip()]
     said = f" It said: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from benchmarks import devices
-from benchmarks.cluster import Cluster, Task
-from benchmarks.cluster_team import ClusterTeam, hello, joined, with_collectives
+from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
 from benchmarks.config import Config
 from benchmarks.console import say
 from benchmarks.doctor_report import Link, Member
-from benchmarks.guard import Guard
-from benchmarks.places import HOST
+from benchmarks.process.watchdog import Guard
+from benchmarks.topology import devices
+from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.placement import HOST
 
 # A manager under which only the leader works, and the others serve.
 _MANAGER = "distributed_all_reduce"

@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks import devices, execution, places, run_graph
-from benchmarks.cluster import Cluster
-from benchmarks.cluster_team import ClusterTeam, hello, joined
+from benchmarks import execution, run_graph
+from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.config import Config
 from benchmarks.console import say
 from benchmarks.display import Display
 from benchmarks.errors import BenchError
-from benchmarks.guard import Guard
-from benchmarks.hardware import usable_cores
-from benchmarks.run_log import RunLog
+from benchmarks.measure.run_log import RunLog
+from benchmarks.process.watchdog import Guard
+from benchmarks.system.inventory import usable_cores
+from benchmarks.topology import devices, placement
+from benchmarks.topology.cluster import Cluster
 
 # Where processes may differ from each other.
 _OWN_AFFAIRS = ("visible_gpus",)
@@ -33,7 +34,7 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, guard
         log.started("cluster")
         execution.execute(config, log, display, team)
 
-    serves = not places.trains(cluster, cluster.own, config.variable_update)
+    serves = not placement.trains(cluster, cluster.own, config.variable_update)
     take_part(config, cluster, guard, None if serves else work)
 
 

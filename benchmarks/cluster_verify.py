@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import devices as device_planning
 from benchmarks import expectations, oracle, verify
-from benchmarks.cluster import Cluster
-from benchmarks.cluster_team import ClusterTeam
+from benchmarks.cluster.member import ClusterTeam
 from benchmarks.config import Config
-from benchmarks.places import trains
+from benchmarks.topology import devices as device_planning
+from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.placement import trains
 from benchmarks.verify import Case, Verdict
 from variable_mgr.modifiers import Modifiers, why_not
 

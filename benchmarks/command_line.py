@@ -17,7 +17,6 @@ from benchmarks import (
     baseline_job,
     batch_trials,
     calibrate_job,
-    cluster_options,
     compare_job,
     config,
     data_flags,
@@ -29,7 +28,6 @@ from benchmarks import (
     flags,
     gate_flags,
     grid,
-    hardware,
     input_job,
     launch,
     main_job,
@@ -38,11 +36,12 @@ from benchmarks import (
     record_flags,
     report_job,
     server_job,
-    started_cluster,
     sweep_job,
     verify_job,
 )
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
+from benchmarks.system import inventory
+from benchmarks.topology import discovery, launch_plan
 from results.version import SUITE_VERSION
 
 _VERBS = {
@@ -169,15 +168,15 @@ def _run(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
     resolved = batch_trials.resolve(values, command, _count_gpus) if find_batch else config.resolve(values, _count_gpus)
     if values["print_config"]:
         return _print_config(resolved)
-    if started_cluster.is_asked_for(values):
+    if launch_plan.is_asked_for(values):
         return launch.run(resolved, values, command, _count_gpus, keeps_record=True)
     return main_job.run(resolved, launch.command_of_user(command, values))
 
 
 def _verify(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
-    cluster, _ = cluster_options.resolve(values, os.environ)
+    cluster, _ = discovery.resolve(values, os.environ)
     if cluster:
-        values["variable_update"] = cluster_options.manager_for(cluster)
+        values["variable_update"] = discovery.manager_for(cluster)
     else:
         values = device_options.default_to_all(values, _count_gpus())
     return _start_or(verify_job.run, config.resolve(values, _count_gpus), values, command)
@@ -203,7 +202,7 @@ def _start_or(
     command: Sequence[str],
 ) -> ExitStatus:
     """Starts the cluster that the flags ask for, each task of which then works."""
-    if started_cluster.is_asked_for(values):
+    if launch_plan.is_asked_for(values):
         return launch.run(resolved, values, command, _count_gpus, keeps_record=False)
     return work(resolved)
 
@@ -260,7 +259,7 @@ def _print_config(resolved: config.Config) -> ExitStatus:
 
 
 def _count_gpus() -> int:
-    return len(hardware.gpu_inventory().gpus)
+    return len(inventory.gpu_inventory().gpus)
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:

@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks import cluster_options, device_options, flag_ranges, input_options, precision_options, variable_options
-from benchmarks.cluster import Cluster
+from benchmarks import device_options, flag_ranges, input_options, precision_options, variable_options
 from benchmarks.datasets.options import InputOptions
 from benchmarks.errors import UsageError
 from benchmarks.precision_options import Computing, LossScaling
+from benchmarks.topology import discovery
+from benchmarks.topology.cluster import Cluster
 from models import specs
 from variable_mgr.modifiers import Modifiers
 
@@ -195,7 +196,7 @@ def resolve(
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
     precision_options.refuse_without_convolutions(given, spec)
-    cluster, cluster_notices = cluster_options.resolve(given, os.environ if environ is None else environ)
+    cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
     devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: 10**6)
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import process_environment
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
+from benchmarks.process import tensorflow_setup
 
 _SHOWN = 100
 _AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
@@ -65,8 +65,8 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
 
 
 def _import_tensorflow() -> None:
-    process_environment.prepare(device="cpu", visible_gpus=None)
-    process_environment.import_tensorflow()
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+    tensorflow_setup.import_tensorflow()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from benchmarks.console import TerminalProgress, say
-from benchmarks.measuring import Phase
+from benchmarks.measure.timing import Phase
 from benchmarks.resource_lines import resource_lines, startup_line
 from benchmarks.roofline import mfu_lines
 from benchmarks.step_lines import step_lines

@@ -12,22 +12,16 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import (
-    cluster_options,
-    config,
-    doctor_report,
-    ladder_job,
-    ladder_plan,
-    machine_doctor,
-    process_environment,
-)
-from benchmarks.cluster import Cluster
+from benchmarks import config, doctor_report, ladder_job, ladder_plan, machine_doctor
 from benchmarks.config import Config
 from benchmarks.console import say, warn
 from benchmarks.doctor_flags import DEFAULT_OUTPUT_DIR, OF_THE_LADDER
 from benchmarks.doctor_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.guard import Guard
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.watchdog import Guard
+from benchmarks.topology import discovery
+from benchmarks.topology.cluster import Cluster
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,13 +38,13 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     Raises:
         UsageError: the flags name a cluster or devices that cannot be, or ask for a ladder where there is none.
     """
-    cluster, _ = cluster_options.resolve(values, os.environ)
+    cluster, _ = discovery.resolve(values, os.environ)
     climbs = cluster is None and values["ladder"] is not False
     if climbs:
         plan = ladder_plan.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
         return Plan(plan.chosen, plan)
     _refuse_what_has_no_effect(values, "with a cluster" if cluster else "with --noladder")
-    manager = {"variable_update": cluster_options.manager_for(cluster)} if cluster else {}
+    manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
     return Plan(config.resolve({**values, **manager}, count_gpus), None)
 
 
@@ -79,7 +73,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for notice in chosen.notices:
         warn(notice)
     cluster = chosen.cluster
-    process_environment.prepare(
+    tensorflow_setup.prepare(
         device=chosen.own_device,
         visible_gpus=chosen.visible_gpus,
         onednn=chosen.onednn,
@@ -88,7 +82,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     if cluster is None:
         climb = functools.partial(ladder_job.run, ladder, command) if ladder else None
         return machine_doctor.run(chosen.output_format, climb=climb)
-    process_environment.import_tensorflow()
+    tensorflow_setup.import_tensorflow()
     from benchmarks import cluster_doctor
 
     guard = Guard(lambda error: warn(str(error)))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.config import Config
-from benchmarks.hardware import usable_cores
+from benchmarks.system.inventory import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
 

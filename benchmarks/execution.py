@@ -12,9 +12,9 @@ from benchmarks.config import Config
 from benchmarks.console import warn
 from benchmarks.display import Display
 from benchmarks.errors import InvalidRunError, headline
-from benchmarks.measuring import TRY_SMALLER_STEPS
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes
+from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.run_graph import RunGraph
-from benchmarks.run_log import RunLog, largest_resident_bytes
 from benchmarks.stepping import FIRST_STEPS, measure, stepping
 from benchmarks.team import Team
 from models import specs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks import places
-from benchmarks.cluster import Cluster
 from benchmarks.config import Config
+from benchmarks.topology import placement
+from benchmarks.topology.cluster import Cluster
 from variable_mgr import network_traffic
 from variable_mgr.placement import balance_by_bytes
 
@@ -54,7 +54,7 @@ def facts(config: Config, cluster: Cluster, sizes: Sequence[tuple[str, int]]) ->
         cluster: its tasks.
         sizes: kind and bytes of each of the model's variables, in order.
     """
-    place = places.place(config.device, config.num_devices, cluster=cluster, manager=config.variable_update)
+    place = placement.place(config.device, config.num_devices, cluster=cluster, manager=config.variable_update)
     sent = network_traffic.links(
         config.variable_update, config.modifiers, place, list(_placed(config, sizes, place.ps, place.towers))
     )

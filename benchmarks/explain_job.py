@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import explain_cluster, process_environment
+from benchmarks import explain_cluster
 from benchmarks.config import Config
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.process import tensorflow_setup
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS, Place
 from variable_mgr.all_reduce_spec import parse
@@ -87,8 +88,8 @@ def run(config: Config) -> ExitStatus:
             f"explain knows variable managers, and {config.variable_update} is the training loop of others: "
             f"name one of {', '.join(MANAGERS)}."
         )
-    process_environment.prepare(device="cpu", visible_gpus=None)
-    process_environment.import_tensorflow()
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+    tensorflow_setup.import_tensorflow()
     from benchmarks.model_traffic import dense_share, model_traffic
     from models import building, splitting
 

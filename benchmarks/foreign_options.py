@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.cluster import Cluster
 from benchmarks.errors import UsageError
+from benchmarks.topology.cluster import Cluster
 from models import specs
 from variable_mgr.catalog import BASELINES
 

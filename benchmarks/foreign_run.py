@@ -11,15 +11,15 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks import devices as device_planning
 from benchmarks import foreign_stepping, run_facts, run_input
 from benchmarks.config import Config
-from benchmarks.devices import Devices
 from benchmarks.display import Display
 from benchmarks.foreign_stepping import Trained
-from benchmarks.run_log import RunLog
+from benchmarks.measure.run_log import RunLog
 from benchmarks.stepping import FIRST_STEPS, measure
 from benchmarks.team import Team
+from benchmarks.topology import devices as device_planning
+from benchmarks.topology.devices import Devices
 from models import building, specs
 
 _LOOPS = {"keras_fit": foreign_stepping.keras_fit, "mirrored_strategy": foreign_stepping.mirrored_strategy}

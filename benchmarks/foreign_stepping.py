@@ -16,10 +16,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks import objectives, slow_down
+from benchmarks import objectives
 from benchmarks.console import warn
 from benchmarks.inputs import TowerInput
-from benchmarks.measuring import Observed, Taken, timed
+from benchmarks.measure import injected_delay
+from benchmarks.measure.timing import Observed, Taken, timed
 from benchmarks.stepping import Stepper
 
 _ENDLESS_STEPS = 2**31 - 1
@@ -72,7 +73,7 @@ def mirrored_strategy(trained: Trained) -> Iterator[Stepper]:
     def step() -> tuple[float, Observed]:
         return float(all_replicas(images, labels)), {}
 
-    yield Stepper(timed(slow_down.slowed(step)))
+    yield Stepper(timed(injected_delay.slowed(step)))
 
 
 @contextlib.contextmanager
@@ -151,8 +152,8 @@ class _Turns(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Hands out the step that has ended, and waits for its turn."""
-        if slow_down.share():
-            slow_down.busy(slow_down.share() * (self._clock() - self._begun))
+        if injected_delay.share():
+            injected_delay.busy(injected_delay.share() * (self._clock() - self._begun))
         end = self._clock()
         loss = (logs or {})["loss"]
         self.model.reset_metrics()  # or the loss would be the mean since the beginning

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks import nvml
-from benchmarks.nvml import DriverGpu
 from benchmarks.observation import UNSEEN, Observation, judged
+from benchmarks.system import nvml
+from benchmarks.system.nvml import DriverGpu
 
 _BUSY_SHARE = 0.05
 _CLOCK_SHARE = 0.95

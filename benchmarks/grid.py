@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import config, flags, started_cluster
+from benchmarks import config, flags
 from benchmarks.config import Config
 from benchmarks.errors import UsageError
+from benchmarks.topology import launch_plan
 
 # Their values have commas of their own; of some, several are told apart by semicolons.
 _NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec")
@@ -144,7 +145,7 @@ def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cel
     grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
     found = cells(grids, count_gpus)
     for cell in found:
-        if cell.config and cell.config.cluster and not started_cluster.is_asked_for_in(cell.arguments):
+        if cell.config and cell.config.cluster and not launch_plan.is_asked_for_in(cell.arguments):
             raise UsageError(
                 "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: let each "
                 "start its cluster with --local_cluster or --hosts, or unset TF_CONFIG."

@@ -7,14 +7,16 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config, hardware, process_environment
+from benchmarks import config
 from benchmarks.config import Config
 from benchmarks.console import say
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.datasets.directory import existing_directory
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.keeping import keep, open_store
-from benchmarks.provenance import Provenance, of_this_run
+from benchmarks.process import tensorflow_setup
+from benchmarks.record_files import keep, open_store
+from benchmarks.system import inventory
+from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
 from results.input_verdict import advice, costs
 from results.measurement import Measurement, derive
@@ -57,13 +59,14 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    process_environment.prepare(
+    tensorflow_setup.prepare(
         device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
     )
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
-    process_environment.import_tensorflow()
-    from benchmarks import devices, input_stages, run_input
+    tensorflow_setup.import_tensorflow()
+    from benchmarks import input_stages, run_input
+    from benchmarks.topology import devices
 
     if chosen.device == "gpu":
         devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
@@ -72,7 +75,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     assert source is not None, "there is a directory"
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
-        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
+        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {inventory.usable_cores()} cores\n")
     with input_stages.probes(chosen, source, place.towers) as probes:
         rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
@@ -111,7 +114,7 @@ def _record(chosen: Config, read: Mapping[str, Any], measurement: Measurement, p
 
 def _show(measurement: Measurement, to_bare_decode: Sequence[float]) -> None:
     """Prints the table, batches over bare decode by rounds, and what limits."""
-    for line in table(measurement, hardware.usable_cores()):
+    for line in table(measurement, inventory.usable_cores()):
         say(line)
     if to_bare_decode:
         say(

@@ -10,14 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks import hardware, run_input
+from benchmarks import run_input
 from benchmarks.config import Config
 from benchmarks.console import warn
 from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
 from benchmarks.datasets.pixels import Pixels
-from benchmarks.devices import HOST, session_config
 from benchmarks.errors import BenchError, headline
-from benchmarks.measuring import Clock
+from benchmarks.measure.timing import Clock
+from benchmarks.system import inventory
+from benchmarks.topology.devices import HOST, session_config
 
 BARE_DECODE, COPY = "bare decode", "copy"
 
@@ -109,7 +110,7 @@ def _bare_decode(source: photo_pipeline.Photos, batch: int, source_may_be_bad: b
     records = photo_pipeline.encoded_photos(records, source)
     shapes = records.map(
         lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
-        num_parallel_calls=hardware.usable_cores(),
+        num_parallel_calls=inventory.usable_cores(),
         deterministic=False,
     )
     if source_may_be_bad:

@@ -10,19 +10,20 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import child_process, grid, ladder, ladder_roofline, ladder_words, outcomes
+from benchmarks import grid, ladder, ladder_roofline, ladder_words, outcomes
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
 from benchmarks.console import say
 from benchmarks.duration import in_words
 from benchmarks.errors import ExitStatus
-from benchmarks.keeping import open_store
 from benchmarks.ladder import Ladder, Part, Rung, Span
 from benchmarks.ladder_plan import Plan, Step, step_with_data, steps
 from benchmarks.outcomes import Outcome
-from benchmarks.provenance import of_this_run
+from benchmarks.process import subprocesses
+from benchmarks.process.signals import until_stopped
+from benchmarks.record_files import open_store
 from benchmarks.roofline import Roofline
-from benchmarks.stopping import until_stopped
+from benchmarks.system.provenance import of_this_run
 from gate.rounds import rate, why_failed
 from models import specs
 from results.measurement import Measurement
@@ -242,8 +243,8 @@ def _data(plan: Plan) -> Iterator[tuple[str, str]]:
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
         number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
         words = [*plan.program, "data", f"make-{name}", directory, *number]
-        make = child_process.Command(words=words, stdout=output, stderr=output)
-        (ended,) = child_process.run(make, timeout_seconds=_STUCK_SECONDS)
+        make = subprocesses.Command(words=words, stdout=output, stderr=output)
+        (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
         output.seek(0)
         said = output.read().decode(errors="replace").strip().splitlines() or ["nothing was said"]
         yield directory, "" if ended.returncode == 0 else f"images could not be made: {said[-1]}"

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import child_process, config, device_options, flags, precision_options
+from benchmarks import config, device_options, flags, precision_options
 from benchmarks.config import Config
 from benchmarks.ladder import Part
 from benchmarks.ladder_words import Setting
+from benchmarks.process import subprocesses
 from models import specs
 
 DEFAULT_TIME_LIMIT_SECONDS = 180.0
@@ -41,7 +42,7 @@ class Plan:
     common: Mapping[str, str]
     at_once: int
     time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
-    program: Sequence[str] = (sys.executable, str(child_process.RUN_BENCH))
+    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 
     @property
     def setting(self) -> Setting:

@@ -8,9 +8,10 @@ import signal
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks import process_environment, roofline_job
+from benchmarks import roofline_job
 from benchmarks.config import Config
 from benchmarks.errors import BenchError
+from benchmarks.process import tensorflow_setup
 from benchmarks.roofline import Roofline
 
 _SECONDS = 300.0
@@ -44,7 +45,7 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
 
 def _measure(config: Config, images_per_sec: float, answer: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this process ends it
-    process_environment.prepare(device=config.device, visible_gpus=None)  # what is visible has been inherited
+    tensorflow_setup.prepare(device=config.device, visible_gpus=None)  # what is visible has been inherited
     try:
         answer.send(roofline_job.measure(config, images_per_sec))
     except BenchError as error:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import launch_job, remote_cluster
-from benchmarks.cluster import Cluster, Task
+from benchmarks.cluster import launcher
 from benchmarks.config import Config
 from benchmarks.errors import ExitStatus
-from benchmarks.keeping import keep, open_store
-from benchmarks.provenance import of_this_run
+from benchmarks.record_files import keep, open_store
+from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import launch_plan
+from benchmarks.topology.cluster import Cluster, Task
 from models import specs
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
@@ -40,26 +41,26 @@ def run(
     cluster = config.cluster
     assert cluster is not None, "there is a planned cluster"
     if cluster.local and values["private_network"] is not False:
-        launch_job.enter_private_network(command)
+        launcher.enter_private_network(command)
     store = open_store(config.output_dir)
     before = store.size_bytes()
     gpus = {}
     if cluster.local and config.device == "gpu" and config.virtual_gpus == 1:
         usable = config.visible_gpus or tuple(range(count_gpus()))
-        gpus = launch_job.divide_gpus(cluster, config.num_devices, usable)
+        gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
     words = [word for word in command if word != "--noprivate_network"]
-    status = launch_job.run(cluster, _how_to_start(words, cluster, gpus), Path(config.output_dir) / "logs")
+    status = launcher.run(cluster, _how_to_start(words, cluster, gpus), Path(config.output_dir) / "logs")
     failed = status not in (ExitStatus.OK, ExitStatus.USAGE)
     if keeps_record and failed and not store.load(before).records:
         keep(store, _without_run(config, command))
     return status
 
 
-def _how_to_start(words: Sequence[str], cluster: Cluster, gpus: Mapping[Task, str]) -> launch_job.Command:
-    here = launch_job.local_command(words, gpus)
+def _how_to_start(words: Sequence[str], cluster: Cluster, gpus: Mapping[Task, str]) -> launcher.Command:
+    here = launcher.local_command(words, gpus)
     if cluster.local:
         return here
-    return lambda task, its_cluster: remote_cluster.over_ssh(task, its_cluster, here(task, its_cluster))
+    return lambda task, its_cluster: launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
 
 
 def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:

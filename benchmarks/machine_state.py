@@ -16,8 +16,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks import gpu_quietness, kernel_files
+from benchmarks import gpu_quietness
 from benchmarks.gpu_quietness import GpuState
+from benchmarks.system import linux
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _CPUS = "sys/devices/system/cpu"
@@ -128,9 +129,9 @@ class Sources:
         """Returns the machine as it is now."""
         proc, cpus = self.root / "proc", self.root / _CPUS
         each = [cpus / f"cpu{index}" for index in sorted(self.cpus)]
-        governors = filter(None, (kernel_files.text(cpu / "cpufreq/scaling_governor") for cpu in each))
-        hot = [kernel_files.number(cpu / "thermal_throttle/core_throttle_count") for cpu in each]
-        smt = kernel_files.number(cpus / "smt/active")
+        governors = filter(None, (linux.text(cpu / "cpufreq/scaling_governor") for cpu in each))
+        hot = [linux.number(cpu / "thermal_throttle/core_throttle_count") for cpu in each]
+        smt = linux.number(cpus / "smt/active")
         pages = _table(proc / "vmstat")
         swapped = pages["pswpin"] + pages["pswpout"] if {"pswpin", "pswpout"} <= pages.keys() else None
         return MachineState(
@@ -138,8 +139,8 @@ class Sources:
             # These three belong together: what this process does between them would be taken for somebody else's.
             clock_seconds=self.clock(),
             own_cpu_seconds=self.own_cpu_seconds(),
-            cores=_cores(kernel_files.text(proc / "stat"), self.cpus),
-            load_1min=_load(kernel_files.text(proc / "loadavg")),
+            cores=_cores(linux.text(proc / "stat"), self.cpus),
+            load_1min=_load(linux.text(proc / "loadavg")),
             container=_container(self.root),
             stalled_seconds=dict(_stalled(proc / "pressure")),
             swapped_bytes=None if swapped is None else swapped * resource.getpagesize(),
@@ -154,7 +155,7 @@ class Sources:
 
 def _table(path: Path) -> dict[str, int]:
     """Returns the lines that are a name and a whole number."""
-    lines = (line.replace(":", " ").split() for line in (kernel_files.text(path) or "").splitlines())
+    lines = (line.replace(":", " ").split() for line in (linux.text(path) or "").splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
@@ -179,7 +180,7 @@ def _container(root: Path) -> Container | None:
     """Returns the tightest limit of control groups (version 2)."""
     limits = []
     for group in _groups(root):
-        quota, *period = (kernel_files.text(group / "cpu.max") or "max").split()
+        quota, *period = (linux.text(group / "cpu.max") or "max").split()
         if quota.isdigit() and period:
             limits.append((int(quota) / int(period[0]), group))
     if not limits:
@@ -196,7 +197,7 @@ def _container(root: Path) -> Container | None:
 def _groups(root: Path) -> Iterator[Path]:
     """Yields our control group and those around it."""
     top = root / "sys/fs/cgroup"
-    lines = (kernel_files.text(root / "proc/self/cgroup") or "").splitlines()
+    lines = (linux.text(root / "proc/self/cgroup") or "").splitlines()
     named = [line[3:].lstrip("/") for line in lines if line.startswith("0::") and ".." not in line]
     own = top / named[0] if named else top
     yield from (group for group in (own, *own.parents) if group == top or top in group.parents)
@@ -204,14 +205,14 @@ def _groups(root: Path) -> Iterator[Path]:
 
 def _stalled(pressure: Path) -> Iterator[tuple[str, float]]:
     for what in ("cpu", "memory"):
-        match = re.search(r"^some .*total=(\d+)", kernel_files.text(pressure / what) or "", re.MULTILINE)
+        match = re.search(r"^some .*total=(\d+)", linux.text(pressure / what) or "", re.MULTILINE)
         if match:
             yield what, int(match[1]) / 1e6
 
 
 def _turbo(cpus: Path) -> bool | None:
-    forbidden = kernel_files.number(cpus / "intel_pstate/no_turbo")
-    allowed = kernel_files.number(cpus / "cpufreq/boost")
+    forbidden = linux.number(cpus / "intel_pstate/no_turbo")
+    allowed = linux.number(cpus / "cpufreq/boost")
     if forbidden is not None:
         return forbidden == 0
     return None if allowed is None else allowed > 0

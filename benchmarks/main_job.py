@@ -8,17 +8,21 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import hardware, places, process_environment, roofline_job, slow_down, turns
+from benchmarks import roofline_job, turns
 from benchmarks.config import Config
 from benchmarks.console import warn
 from benchmarks.datasets.directory import existing_directory
 from benchmarks.display import Display, JsonDisplay, TextDisplay
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
-from benchmarks.guard import Guard
-from benchmarks.keeping import keep, open_store
-from benchmarks.provenance import Provenance, of_this_run
-from benchmarks.run_log import RunLog
+from benchmarks.measure import injected_delay
+from benchmarks.measure.run_log import RunLog
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.watchdog import Guard
+from benchmarks.record_files import keep, open_store
+from benchmarks.system import inventory
+from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.team import Alone
+from benchmarks.topology import placement
 from models import specs
 from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
@@ -52,7 +56,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
-    process_environment.prepare(
+    tensorflow_setup.prepare(
         device=config.own_device,
         visible_gpus=_visible_gpus(config),
         gpu_threads=config.gpu_threads,
@@ -123,7 +127,7 @@ def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Out
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
             existing_directory(config.data_name, config.data_dir)
         log.started("Python")
-        process_environment.import_tensorflow()
+        tensorflow_setup.import_tensorflow()
         from benchmarks import cluster_job, execution
 
         log.started("TensorFlow")
@@ -164,7 +168,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
-        environment={**provenance.environment, **slow_down.environment(), **turns.environment(log.steps_per_turn)},
+        environment={**provenance.environment, **injected_delay.environment(), **turns.environment(log.steps_per_turn)},
         model=specs.find(config.model).facts(),
         placement=log.placement,
         measurement=measurement,
@@ -173,7 +177,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         reason=outcome.reason,
         warnings=[
             *config.notices,
-            *slow_down.warnings(),
+            *injected_delay.warnings(),
             *_doubts(config, measurement, derived, provenance.load_per_core),
         ],
     )
@@ -197,7 +201,7 @@ def _is_of_all(config: Config, log: RunLog) -> bool:
 
 
 def _drives_all(config: Config) -> bool:
-    return config.cluster is None or config.variable_update in places.IN_GRAPH
+    return config.cluster is None or config.variable_update in placement.IN_GRAPH
 
 
 def _goes_alone(config: Config) -> bool:
@@ -209,7 +213,7 @@ def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per
     conditions = Conditions(
         load_per_core=load_per_core,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
-        cores=hardware.usable_cores(),
+        cores=inventory.usable_cores(),
         training=not config.forward_only,
     )
     return doubts(measurement, derived, conditions)

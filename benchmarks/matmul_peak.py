@@ -12,11 +12,11 @@ from contextlib import AbstractContextManager
 
 import tensorflow as tf
 
-from benchmarks import devices
-from benchmarks.devices import HOST
 from benchmarks.errors import UsageError
-from benchmarks.measuring import Clock
+from benchmarks.measure.timing import Clock
 from benchmarks.roofline import Peak
+from benchmarks.topology import devices
+from benchmarks.topology.devices import HOST
 from models.seeds import seed_at_run_time
 
 _TYPES = {"fp32": tf.float32, "tf32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}

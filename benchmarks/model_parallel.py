@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from benchmarks.devices import Devices
 from benchmarks.inputs import TowerInput
 from benchmarks.objectives import Objective, Score
+from benchmarks.topology.devices import Devices
 from models.splitting import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 

@@ -15,10 +15,10 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import objectives, optimizers, training
-from benchmarks.devices import HOST, Devices
 from benchmarks.expectations import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
 from benchmarks.inputs import TowerInput
 from benchmarks.team import Alone, Team
+from benchmarks.topology.devices import HOST, Devices
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.manager import VariableManager

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.cache_file import CacheFile
 from benchmarks.roofline import Peak
+from benchmarks.system.cache import CacheFile
 from results.record import key_of
 
 FILE = CacheFile("peaks.json", "measured peaks")
@@ -19,7 +19,7 @@ def key(hardware: Mapping[str, Any], tensorflow_version: str | None, precision: 
     """Returns what a peak is kept under.
 
     Args:
-        hardware: as of `benchmarks.hardware.describe_hardware`, or more. Of its GPUs the first counts, for that is
+        hardware: as of `benchmarks.system.inventory.describe_hardware`, or more. Of its GPUs the first counts, for that is
             whose peak is measured, however many there are.
         tensorflow_version: of the package.
         precision: of the arithmetic.

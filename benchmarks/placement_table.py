@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.devices import Devices
+from benchmarks.topology.devices import Devices
 from variable_mgr.manager import VariableManager
 
 

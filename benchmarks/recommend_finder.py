@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks import child_process, flags, recommend_stages
+from benchmarks import flags, recommend_stages
 from benchmarks.cell_run import CellRunner
 from benchmarks.config import Config
 from benchmarks.console import warn
@@ -19,6 +19,7 @@ from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.grid import Cell
 from benchmarks.halving import Budget, Search, Standing
 from benchmarks.outcomes import Durations, Outcome
+from benchmarks.process import subprocesses
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer, Row, Table
 from benchmarks.recommend_stages import Stage, Texts
@@ -61,7 +62,7 @@ class Plan:
     fresh: bool = False
     output_dir: str = DEFAULT_OUTPUT_DIR
     output_format: str = "text"
-    program: Sequence[str] = (sys.executable, str(child_process.RUN_BENCH))
+    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 class Finder:

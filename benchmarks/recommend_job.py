@@ -8,16 +8,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import answers, config, flags, recommend_report, recommend_stages
+from benchmarks import config, flags, recommend_report, recommend_stages
 from benchmarks.cell_run import CellRunner
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.keeping import open_store
-from benchmarks.provenance import of_this_run
+from benchmarks.process.signals import until_stopped
 from benchmarks.recommend_finder import Finder, Plan
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer
-from benchmarks.stopping import until_stopped
+from benchmarks.record_files import open_store
+from benchmarks.system import cache
+from benchmarks.system.provenance import of_this_run
 
 # What `auto` asks to be varied; of other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
@@ -68,7 +69,7 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
         "usual": plan.usual.to_dict(),
     }
     question["stages"] = [dataclasses.asdict(stage) for stage in plan.stages]
-    wanted = answers.key(provenance.identity({}), question)
+    wanted = cache.key(provenance.identity({}), question)
     if not plan.fresh and _print_remembered(plan, wanted):
         return ExitStatus.OK
     runner = CellRunner(
@@ -83,18 +84,18 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
     if answer.best is None:
         return ExitStatus.RUN_FAILED
     if not answer.untested_on:
-        answers.keep(wanted, answer.to_dict())
+        cache.keep(wanted, answer.to_dict())
     return ExitStatus.OK
 
 
 def _print_remembered(plan: Plan, wanted: str) -> bool:
-    known = answers.find(wanted)
+    known = cache.find(wanted)
     if known is None:
         return False
     try:
         answer = Answer.from_dict(known[1])
     except (KeyError, TypeError, AttributeError) as error:
-        answers.FILE.ignore(error)
+        cache.FILE.ignore(error)
         return False
     _print(plan, answer, known[0])
     return True
@@ -108,4 +109,4 @@ def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
     for line in recommend_report.lines(answer):
         say(line)
     if remembered_utc:
-        say(f"Remembered from {remembered_utc} ({answers.FILE.path()}); --fresh searches again.")
+        say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")

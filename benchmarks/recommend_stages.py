@@ -11,10 +11,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from benchmarks import grid, hardware, precision_options
+from benchmarks import grid, precision_options
 from benchmarks.config import Config
 from benchmarks.grid import Cell
 from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
+from benchmarks.system import inventory
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS
 
@@ -140,7 +141,7 @@ def _threads(usual: Config) -> list[Texts]:
 
     TensorFlow gives both all cores. Fewer may be faster where devices compute side by side, or threads share a core.
     """
-    cores, count = hardware.usable_cores(), usual.num_devices
+    cores, count = inventory.usable_cores(), usual.num_devices
     within = sorted({max(1, cores // count), max(1, cores // 2), 1} - {cores}, reverse=True)
     at_once = {count} - {cores}
     return [

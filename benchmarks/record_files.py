@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.console import warn
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, UsageError, did_you_mean
 from results import store
 from results.columns import COLUMNS, row
 from results.record import Record
+from results.store import Store, StoreError
 
 _DEFAULT_FILE = Path("out") / store.JSONL_NAME
 
@@ -59,3 +60,29 @@ def matches(record: Record, wanted: Mapping[str, str]) -> bool:
     """Returns whether a record meets the conditions; the case of values does not matter."""
     cells = row(record)
     return all(str(cells[name]).lower() == value.lower() for name, value in wanted.items())
+
+
+def open_store(output_dir: str) -> Store:
+    """Opens the results directory.
+
+    Raises:
+        UsageError: it cannot be written; so a run is refused before it starts.
+    """
+    try:
+        return Store(Path(output_dir))
+    except StoreError as error:
+        raise UsageError(str(error)) from error
+
+
+def keep(store: Store, *records: Record) -> bool:
+    """Stores records; if that fails, stdout is the last place where they can be kept. Returns whether it worked."""
+    try:
+        problems = store.append(*records)
+    except StoreError as error:
+        warn(f"{error} The record follows on stdout.")
+        for record in records:
+            say(record.to_json())
+        return False
+    for problem in problems:
+        warn(problem)
+    return True

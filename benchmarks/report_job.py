@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.child_process import RUN_BENCH
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process.subprocesses import RUN_BENCH
 from results import headline
 from results.anomalies import anomalies, warnings_of
 from results.record import Record

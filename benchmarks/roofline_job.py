@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import environment, hardware, peak_cache, process_environment
+from benchmarks import peak_cache
 from benchmarks.config import Config
+from benchmarks.process import tensorflow_setup
 from benchmarks.roofline import Peak, Roofline, devices_with_a_peak
+from benchmarks.system import inventory as hardware
+from benchmarks.system import provenance
 from models import specs
 from results.measurement import Derived
 
@@ -28,10 +31,11 @@ def peak(device: str, precision: str) -> Peak:
         UsageError: there is no such device, or it has no such precision.
     """
     inventory = hardware.gpu_inventory() if device == "gpu" else hardware.Inventory()
-    version = environment.describe_software()["tensorflow_version"]
+    version = provenance.describe_software()["tensorflow_version"]
     key = peak_cache.key(hardware.describe_hardware(inventory), version, precision)
-    process_environment.import_tensorflow()
-    from benchmarks import devices, matmul_peak
+    tensorflow_setup.import_tensorflow()
+    from benchmarks import matmul_peak
+    from benchmarks.topology import devices
 
     if device == "gpu":
         devices.require_gpus(1, virtual_gpus=1)

@@ -9,13 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks import devices as device_planning
 from benchmarks import flop_count, objectives, optimizers, run_input, training
 from benchmarks.config import Config
-from benchmarks.devices import Devices
 from benchmarks.errors import UsageError
 from benchmarks.model_traffic import sent_per_step
 from benchmarks.placement_table import placement_table
+from benchmarks.topology import devices as device_planning
+from benchmarks.topology.devices import Devices
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory

@@ -14,7 +14,7 @@ from benchmarks.datasets.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.datasets.skipping import Skipping
 from benchmarks.errors import OutOfMemoryError, headline
-from benchmarks.places import IN_GRAPH
+from benchmarks.topology.placement import IN_GRAPH
 from models import specs
 
 

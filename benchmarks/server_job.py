@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks import cluster_options, config, process_environment, started_cluster
+from benchmarks import config
 from benchmarks.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError, raise_terminated
+from benchmarks.process import tensorflow_setup
+from benchmarks.topology import discovery, launch_plan
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
@@ -20,13 +22,13 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     Raises:
         UsageError: it is not said which task of which cluster this is.
     """
-    cluster, _ = cluster_options.resolve(values, os.environ)
-    if cluster is None or started_cluster.is_asked_for(values):
+    cluster, _ = discovery.resolve(values, os.environ)
+    if cluster is None or launch_plan.is_asked_for(values):
         raise UsageError(
             "server starts one task of a cluster: say which, such as server --cluster_spec='ps|h0:50000,worker|"
             "h0:50001;h1:50001' --job_name=worker --task_index=0."
         )
-    return config.resolve({**values, "variable_update": cluster_options.manager_for(cluster)}, count_gpus)
+    return config.resolve({**values, "variable_update": discovery.manager_for(cluster)}, count_gpus)
 
 
 def run(config: Config) -> ExitStatus:
@@ -37,20 +39,21 @@ def run(config: Config) -> ExitStatus:
     """
     assert config.cluster is not None, "there is a cluster, or it was refused"
     cluster = config.cluster
-    process_environment.prepare(
+    tensorflow_setup.prepare(
         device=config.own_device,
         visible_gpus=config.visible_gpus,
         gpu_threads=config.gpu_threads,
         onednn=config.onednn,
         peers=list(cluster.tasks.values()),
     )
-    process_environment.import_tensorflow()
-    from benchmarks import cluster_team, devices
+    tensorflow_setup.import_tensorflow()
+    from benchmarks.cluster import member
+    from benchmarks.topology import devices
 
     kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
     options = devices.session_config(kind, count, **config.session_options())
     signal.signal(signal.SIGTERM, raise_terminated)
-    server = cluster_team.start_server(cluster, options)
+    server = member.start_server(cluster, options)
     for line in cluster.table():
         say(line)
     say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")

@@ -11,14 +11,25 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks import slow_down, telemetry, training, turns
+from benchmarks import training, turns
 from benchmarks.config import Config
 from benchmarks.display import Display
-from benchmarks.free_running import FreeRunningTowers, TakeTowerStep
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, Phase, StoppingRule, Taken, run_phase, timed
-from benchmarks.places import IN_GRAPH
-from benchmarks.run_log import RunLog
+from benchmarks.measure import injected_delay, telemetry
+from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.timing import (
+    AnyOf,
+    Deadline,
+    FixedSteps,
+    Observed,
+    Phase,
+    StoppingRule,
+    Taken,
+    run_phase,
+    timed,
+)
 from benchmarks.team import Team
+from benchmarks.topology.placement import IN_GRAPH
 
 # The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
 FIRST_STEPS = 3
@@ -35,7 +46,7 @@ class Stepper:
 @contextlib.contextmanager
 def stepping(session: tf.compat.v1.Session, step: training.Step, options: tf.compat.v1.RunOptions) -> Iterator[Stepper]:
     """Yields what takes a global step, as long as it is needed."""
-    takes = [slow_down.slowed(_take(session, loop, options)) for loop in step.loops]
+    takes = [injected_delay.slowed(_take(session, loop, options)) for loop in step.loops]
     if step.loops[0].staleness is None:
         (take,) = takes
 

@@ -10,16 +10,18 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import child_process, grid, hardware
+from benchmarks import grid
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.config import Config
 from benchmarks.console import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
 from benchmarks.grid import Cell
-from benchmarks.keeping import open_store
-from benchmarks.provenance import Provenance, of_this_run
+from benchmarks.process import subprocesses
+from benchmarks.record_files import open_store
 from benchmarks.sweep_display import SweepDisplay, grid_lines
+from benchmarks.system import inventory
+from benchmarks.system.provenance import Provenance, of_this_run
 from results import headline
 from results.record import Record, Status, key_of
 from results.store import Store
@@ -52,7 +54,7 @@ class Plan:
     round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     stop_after_seconds: float | None = None
     dry_run: bool = False
-    program: Sequence[str] = (sys.executable, str(child_process.RUN_BENCH))
+    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
@@ -123,7 +125,7 @@ class _Sweep:
         )
         self._records: list[Record] = []
         # A run on the CPU does not look at GPUs, so its machine seems to have none.
-        without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
+        without_gpus = dataclasses.replace(provenance, inventory=inventory.Inventory())
         this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
         self._done: dict[str, list[Record]] = {}
         for record in earlier:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from benchmarks.errors import BenchError
-from benchmarks.guard import Guard
+from benchmarks.process.watchdog import Guard
 
 
 class Team(Protocol):

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from benchmarks import model_parallel
-from benchmarks.devices import HOST, Devices
 from benchmarks.inputs import TowerInput
 from benchmarks.loss_scale import LossScale
 from benchmarks.objectives import Objective, Score
 from benchmarks.precision_options import Computing
+from benchmarks.topology.devices import HOST, Devices
 from benchmarks.tower import Tower
 from models.building import Model
 from models.splitting import SplitModel

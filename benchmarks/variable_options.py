@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import foreign_options, places
-from benchmarks.cluster import Cluster
+from benchmarks import foreign_options
 from benchmarks.errors import UsageError
+from benchmarks.topology import placement
+from benchmarks.topology.cluster import Cluster
 from variable_mgr import modifiers
 from variable_mgr.modifiers import Modifiers
 
@@ -40,12 +41,12 @@ def resolve(
     if manager in ("replicated", "distributed_all_reduce") and spec is None:
         spec = "pscpu" if shared_on == "cpu" else "psgpu"
     resolved = _modifiers(given, manager, staged=staged, spec=spec)
-    if cluster and cluster.controller and manager not in places.IN_GRAPH:
+    if cluster and cluster.controller and manager not in placement.IN_GRAPH:
         raise UsageError(
             f"--controller_host: under {manager} every worker is its own client. Say "
             "--variable_update=distributed_all_reduce, or leave it out."
         )
-    place = places.place(
+    place = placement.place(
         devices["device"],
         devices["num_devices"],
         virtual=devices["virtual_gpus"] > 1,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import devices as device_planning
 from benchmarks import expectations, oracle, tolerances
 from benchmarks.errors import headline
+from benchmarks.topology import devices as device_planning
 from variable_mgr import factory
 from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import MANAGERS

@@ -6,12 +6,12 @@ import collections
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from benchmarks import process_environment
-from benchmarks.cluster import Cluster
 from benchmarks.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.guard import Guard
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.watchdog import Guard
+from benchmarks.topology.cluster import Cluster
 
 if TYPE_CHECKING:
     from benchmarks.verify import Verdict
@@ -26,13 +26,14 @@ def run(config: Config) -> ExitStatus:
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
-    process_environment.prepare(
+    tensorflow_setup.prepare(
         device=config.own_device,
         visible_gpus=config.visible_gpus,
         peers=list(config.cluster.tasks.values()) if config.cluster else (),
     )
-    process_environment.import_tensorflow()
-    from benchmarks import devices, verify
+    tensorflow_setup.import_tensorflow()
+    from benchmarks import verify
+    from benchmarks.topology import devices
 
     if config.cluster:
         return _in_cluster(config, config.cluster)
@@ -54,7 +55,7 @@ def run(config: Config) -> ExitStatus:
 def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks import cluster_job, cluster_verify
-    from benchmarks.cluster_team import ClusterTeam
+    from benchmarks.cluster.member import ClusterTeam
 
     status = ExitStatus.OK
 

@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, settings
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import process_environment  # noqa: E402 - after the path to it
+from benchmarks.process import tensorflow_setup  # noqa: E402 - after the path to it
 from tests.support import limits  # noqa: E402
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished  # noqa: E402
 
 if TYPE_CHECKING:
-    from benchmarks.run_log import RunLog
+    from benchmarks.measure.run_log import RunLog
 
 # How long an example takes is not asserted, because other processes may use the same cores.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     The process that only starts pytest-xdist's workers does not: they would take its environment for the user's.
     """
     if not config.getoption("numprocesses", default=None):
-        process_environment.prepare(device="cpu", visible_gpus=None)
+        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
 
@@ -157,7 +157,7 @@ def run_bench(
             patch.delenv("GITHUB_STEP_SUMMARY", raising=False)
             for name, value in variables.items():
                 patch.setenv(name, value)
-            patch.setattr(process_environment, "prepare", prepare)
+            patch.setattr(tensorflow_setup, "prepare", prepare)
             patch.setattr(os, "execv", execv)
             status = command_line.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
@@ -180,7 +180,7 @@ def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
     from benchmarks import config, execution, flags
     from benchmarks.display import JsonDisplay
-    from benchmarks.run_log import RunLog
+    from benchmarks.measure.run_log import RunLog
     from benchmarks.team import Alone
 
     def train(*words: str) -> RunLog:

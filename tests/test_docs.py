@@ -22,7 +22,6 @@ from benchmarks import (
     flag_ranges,
     flags,
     grid,
-    hardware,
     input_job,
     launch,
     main_job,
@@ -32,6 +31,7 @@ from benchmarks import (
     verify_job,
 )
 from benchmarks.errors import BenchError, ExitStatus
+from benchmarks.system import inventory
 from deploy.kubernetes import render
 from tests.support import docs
 from tests.support.commands import ROOT, Finished
@@ -62,8 +62,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for job in (*jobs, allreduce_job, input_job, explain_job):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(batch_trials, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
-    gpus = (hardware.Gpu("GPU", 2**36),) * 16
-    monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
+    gpus = (inventory.Gpu("GPU", 2**36),) * 16
+    monkeypatch.setattr(inventory, "gpu_inventory", lambda *_: inventory.Inventory(gpus))
     for name in ("TF_CONFIG", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

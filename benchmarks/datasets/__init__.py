@@ -1,1 +1,1 @@
-"""Where images come from: data sets as they lie on disk, the pipeline that reads them, and how they are made."""
+"""The verb `data`: makes, converts, damages and checks data sets."""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks import hardware
 from benchmarks.console import warn
 from benchmarks.datasets import jpeg_header, photos, tfrecord
 from benchmarks.datasets.defects import Defect
 from benchmarks.datasets.photos import PhotoFolder, PhotoRecords, Photos
-from benchmarks.devices import HOST
 from benchmarks.errors import DataError, headline
+from benchmarks.system import inventory
+from benchmarks.topology.devices import HOST
 
 # How long to look for a damaged record: some 100,000 images on one core.
 _SEARCH_SECONDS = 600.0
@@ -76,7 +76,7 @@ def defects(
     Yields:
         For each file, or chunk of files in a folder: the (first) file, how many records it holds, and what is wrong.
     """
-    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
+    with ThreadPoolExecutor(inventory.usable_cores()) as pool:
         if isinstance(source, PhotoFolder):
             wanted = files or source.files
             chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
@@ -143,7 +143,7 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
     give_up_at = time.monotonic() + _SEARCH_SECONDS
     sound = 0
     with Decoding() as problem_of_jpeg:
-        at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
+        at_a_time = _CHUNK if isinstance(source, PhotoFolder) else inventory.usable_cores()
         for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
                 return _unexplained(source, f"the first {sound} of {len(source.files)} files are sound", error)

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import hardware
 from benchmarks.datasets import jpeg_header, photos, tfrecord
 from benchmarks.datasets.inception_record import InceptionRecord
 from benchmarks.datasets.jpeg_header import BadJpegError
 from benchmarks.datasets.splits import Split
 from benchmarks.errors import DataError, UsageError
+from benchmarks.system import inventory
 
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _JPEG_QUALITY = 95  # of photos that must be encoded anew
@@ -165,7 +165,7 @@ def convert(
     shares = np.array_split(order, split.shards)
 
     whole = Outcome()
-    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
+    with ThreadPoolExecutor(inventory.usable_cores()) as pool:
         for path, outcome in pool.map(
             lambda path, numbers: _write_shard(path, [found[int(number)] for number in numbers], shorter_side),
             split.paths(directory),

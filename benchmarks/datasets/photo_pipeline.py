@@ -12,12 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks import hardware
 from benchmarks.datasets import photos, preparing
 from benchmarks.datasets.options import InputOptions
 from benchmarks.datasets.photos import BOX, PhotoFolder, Photos
 from benchmarks.datasets.skipping import Skipping
 from benchmarks.inputs import InputSpec
+from benchmarks.system import inventory
 
 # Each includes those before it.
 STAGES = ("read", "parse", "decode", "augment", "batch")
@@ -100,7 +100,7 @@ def stage(reading: Reading, name: str) -> tf.data.Dataset:
 
 def parallel_calls(options: InputOptions) -> int:
     """Returns how many images are prepared at a time: by default one more than cores, for when one is handed over."""
-    return options.parallel_calls or hardware.usable_cores() + 1
+    return options.parallel_calls or inventory.usable_cores() + 1
 
 
 def encoded_photos(names: tf.data.Dataset, source: Photos) -> tf.data.Dataset:

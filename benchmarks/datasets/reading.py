@@ -13,8 +13,8 @@ from benchmarks.datasets.options import AUTOTUNE, InputOptions
 from benchmarks.datasets.photos import Photos
 from benchmarks.datasets.pixels import Pixels
 from benchmarks.datasets.skipping import Skipping
-from benchmarks.devices import HOST
 from benchmarks.inputs import InputSpec, TowerInput
+from benchmarks.topology.devices import HOST
 from models.layers import DataFormat
 from variable_mgr import staging
 

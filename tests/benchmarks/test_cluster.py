@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from benchmarks.cluster import Cluster, Task
+from benchmarks.topology.cluster import Cluster, Task
 
 TWO_AND_TWO = Cluster(ps=("h1:1", "h2:1"), workers=("h1:22", "h2:22"), own=Task("worker", 1))
 
@@ -82,5 +82,5 @@ def test_the_table_is_aligned_and_marks_this_process() -> None:
 
 
 def test_it_needs_no_tensorflow() -> None:
-    script = "import sys, benchmarks.cluster_options; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    script = "import sys, benchmarks.topology.discovery; assert not {'tensorflow', 'keras'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

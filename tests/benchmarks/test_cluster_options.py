@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from benchmarks import cluster_options, slurm
-from benchmarks.cluster import Cluster, Task
 from benchmarks.errors import UsageError
+from benchmarks.topology import discovery, slurm
+from benchmarks.topology.cluster import Cluster, Task
 
 FLAGS = (
     "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
@@ -23,7 +23,7 @@ WITH_CHIEF = {"cluster": {"chief": ["c:1"], "ps": ["p:1"], "worker": ["w0:1", "w
 
 def resolve(environ: dict[str, str] | None = None, **flags: Any) -> tuple[Cluster | None, tuple[str, ...]]:
     assert set(flags) <= set(FLAGS)
-    return cluster_options.resolve({**dict.fromkeys(FLAGS), **flags}, environ or {})
+    return discovery.resolve({**dict.fromkeys(FLAGS), **flags}, environ or {})
 
 
 def made(environ: dict[str, str] | None = None, **flags: Any) -> Cluster:

@@ -11,10 +11,10 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from benchmarks import cluster_team
-from benchmarks.cluster import Cluster, Task
-from benchmarks.cluster_team import disagreement, hello
+from benchmarks.cluster import member
+from benchmarks.cluster.member import disagreement, hello
 from benchmarks.errors import ClusterError, ExitStatus
+from benchmarks.topology.cluster import Cluster, Task
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
@@ -103,7 +103,7 @@ def at(port: int) -> Cluster:
 
 def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     with pytest.raises(ClusterError) as raised:
-        cluster_team.require_port(at(listening))
+        member.require_port(at(listening))
     sentence = str(raised.value)
     assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Address already in use)")
     assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what listens there" in sentence
@@ -116,14 +116,14 @@ def test_who_has_a_port_may_be_nobodys_business(listening: int, monkeypatch: pyt
 
     monkeypatch.setattr(psutil, "net_connections", denied)
     with pytest.raises(ClusterError, match=rf"port {listening} \(Address already in use\). End what listens there"):
-        cluster_team.require_port(at(listening))
+        member.require_port(at(listening))
 
 
 def test_another_users_process_has_no_number(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)
     monkeypatch.setattr(psutil, "net_connections", lambda kind: [theirs])
     with pytest.raises(ClusterError, match="another user's process has it") as raised:
-        cluster_team.require_port(at(listening))
+        member.require_port(at(listening))
     assert "None" not in str(raised.value)
 
 
@@ -133,7 +133,7 @@ def test_a_free_port_stays_free() -> None:
         with socket.create_connection(("127.0.0.1", port)):
             server.accept()[0].close()  # which leaves a connection that lingers
     for _ in range(2):
-        cluster_team.require_port(at(port))
+        member.require_port(at(port))
 
 
 # Waiting for the others.
@@ -141,7 +141,7 @@ def test_a_free_port_stays_free() -> None:
 
 def test_without_a_terminal_a_line_says_for_whom_we_wait_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     both = {Task("ps", 0): "h:1", Task("worker", 1): "h:3"}
-    with cluster_team.WaitingLines() as waiting:
+    with member.WaitingLines() as waiting:
         waiting.tell(both, 300.0)
         assert capsys.readouterr().err == "run_bench: Waiting for ps 0 (h:1), worker 1 (h:3), up to 300 s.\n"
         for left in (299.5, 290.0, 270.0):

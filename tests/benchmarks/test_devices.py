@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
-from benchmarks import devices, hardware, nvml, process_environment
 from benchmarks.errors import UsageError
+from benchmarks.process import tensorflow_setup
+from benchmarks.system import inventory, nvml
+from benchmarks.topology import devices
 
 
 def test_logical_cpu_devices_are_there_under_their_names() -> None:
@@ -56,7 +58,7 @@ def test_visible_gpus_are_those_that_cuda_shows(setting: str | None, indices: li
 def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     import platform
 
-    described = hardware.describe_hardware(hardware.Inventory((hardware.Gpu("H200", 141 * 2**30),)))
+    described = inventory.describe_hardware(inventory.Inventory((inventory.Gpu("H200", 141 * 2**30),)))
     assert described["cpu_cores_usable"] >= 1
     assert described["gpus"] == ["H200 141 GiB"]
     assert platform.node() not in str(described)
@@ -66,7 +68,7 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
     import tensorflow  # noqa: F401 - it is too late once this has run
 
     with pytest.raises(RuntimeError, match="before TensorFlow"):
-        process_environment.prepare(device="cpu", visible_gpus=None)
+        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_gpus_are_hidden_and_chosen(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
-    monkeypatch.setattr(process_environment.os, "environ", variables)
-    process_environment.prepare(device=device, visible_gpus=visible)
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device=device, visible_gpus=visible)
     assert variables.get("CUDA_VISIBLE_DEVICES") == after
     assert variables["KERAS_BACKEND"] == "tensorflow"
 
@@ -100,14 +102,14 @@ def test_threads_of_gpus_are_the_users_unless_asked_for(
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
-    monkeypatch.setattr(process_environment.os, "environ", variables)
-    process_environment.prepare(device="gpu", visible_gpus=None, gpu_threads=threads)
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device="gpu", visible_gpus=None, gpu_threads=threads)
     assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
 
 
 def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    monkeypatch.setattr(process_environment.os, "environ", variables)
-    process_environment.prepare(device="cpu", visible_gpus=None)
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
     assert variables["TF_CPP_MIN_LOG_LEVEL"] == "0"

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.console import TerminalProgress
 from benchmarks.display import JsonDisplay, TextDisplay, step_line, total_line
-from benchmarks.measuring import Phase
+from benchmarks.measure.timing import Phase
 from tests.support.records import make_record
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks import config, devices, flags, run_input
+from benchmarks import config, flags, run_input
+from benchmarks.topology import devices
 
 
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:

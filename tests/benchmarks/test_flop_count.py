@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, flop_count, inputs, objectives, optimizers, training
+from benchmarks import flop_count, inputs, objectives, optimizers, training
 from benchmarks.flop_count import Work, count
 from benchmarks.precision_options import Computing
+from benchmarks.topology import devices
 from models import specs
 from models.specs import ModelSpec
 from tests.support import models

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.free_running import FreeRunningTowers
-from benchmarks.measuring import Observed
+from benchmarks.measure.async_towers import FreeRunningTowers
+from benchmarks.measure.timing import Observed
 
 WAIT_SECONDS = 20.0
 

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from benchmarks import guard as guard_module
 from benchmarks.errors import BenchError, ClusterError, DataError, OverdueError
-from benchmarks.guard import Guard
+from benchmarks.process import watchdog as guard_module
+from benchmarks.process.watchdog import Guard
 
 # No test waits so long, unless it fails.
 SECONDS = 30.0

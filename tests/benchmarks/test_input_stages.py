@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, devices, flags, input_stages, objectives, run_input, training
+from benchmarks import config, flags, input_stages, objectives, run_input, training
 from benchmarks.datasets import corrupting, photo_pipeline, reading
 from benchmarks.errors import DataError
 from benchmarks.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.inputs import TowerInput
+from benchmarks.topology import devices
 from models import building, specs
 from tests.support.images import measure_by_count
 from variable_mgr import factory

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from benchmarks.cluster import Task
-from benchmarks.errors import ClusterError
-from benchmarks.liveness import (
+from benchmarks.cluster.liveness import (
     WHILE_RUNNING,
     WHILE_WAITING,
     How,
@@ -19,7 +17,9 @@ from benchmarks.liveness import (
     Watcher,
     wait_for_all,
 )
-from benchmarks.probe import Answer, Sign
+from benchmarks.cluster.probe import Answer, Sign
+from benchmarks.errors import ClusterError
+from benchmarks.topology.cluster import Task
 
 PS, FIRST, SECOND = Task("ps", 0), Task("worker", 0), Task("worker", 1)
 REFUSED, SILENT, BUSY = Answer(Sign.REFUSED), Answer(Sign.SILENT), Answer(Sign.BUSY)

@@ -5,9 +5,12 @@ import sys
 
 import pytest
 
-from benchmarks import child_process, launch, launch_job, local_cluster
-from benchmarks.cluster import Cluster, Task
+from benchmarks import launch
+from benchmarks.cluster import launcher
 from benchmarks.errors import UsageError
+from benchmarks.process import subprocesses
+from benchmarks.topology import launch_plan
+from benchmarks.topology.cluster import Cluster, Task
 
 # What is asked for.
 
@@ -25,10 +28,10 @@ from benchmarks.errors import UsageError
     ],
 )
 def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
-    cluster = local_cluster.on_this_host(text)
+    cluster = launch_plan.on_this_host(text)
     assert (cluster.num_ps, cluster.num_workers) == (ps, workers)
     assert (cluster.own, cluster.leader, cluster.num_hosts) == (Task("worker", 0), Task("worker", 0), 1)
-    assert local_cluster.is_planned(cluster)
+    assert launch_plan.is_planned(cluster)
 
 
 @pytest.mark.parametrize(
@@ -51,17 +54,17 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
 )
 def test_a_text_that_plans_none_is_refused(text: str, words: str) -> None:
     with pytest.raises(UsageError) as raised:
-        local_cluster.on_this_host(text)
+        launch_plan.on_this_host(text)
     sentence = str(raised.value)
     assert sentence.startswith(f"--local_cluster={text}") and words in sentence
     assert sentence.endswith("say how many tasks of each job, such as --local_cluster=ps:1,worker:2.")
 
 
 def test_ports_are_free_and_all_different() -> None:
-    cluster = local_cluster.with_free_ports(local_cluster.on_this_host("ps:20,worker:40"))
+    cluster = launch_plan.with_free_ports(launch_plan.on_this_host("ps:20,worker:40"))
     assert (cluster.num_ps, cluster.num_workers, cluster.own, cluster.local) == (20, 40, Task("worker", 0), True)
     assert len(set(cluster.tasks.values())) == 60
-    assert not local_cluster.is_planned(cluster)
+    assert not launch_plan.is_planned(cluster)
     for address in cluster.tasks.values():
         host, port = address.split(":")
         with socket.socket() as trial:
@@ -69,16 +72,16 @@ def test_ports_are_free_and_all_different() -> None:
 
 
 def test_a_cluster_of_given_addresses_is_not_planned() -> None:
-    assert not local_cluster.is_planned(Cluster(ps=(), workers=("127.0.0.1:1",), own=Task("worker", 0)))
+    assert not launch_plan.is_planned(Cluster(ps=(), workers=("127.0.0.1:1",), own=Task("worker", 0)))
 
 
 # What is started.
 
-TWO_WORKERS = local_cluster.on_this_host("ps:1,worker:2")
+TWO_WORKERS = launch_plan.on_this_host("ps:1,worker:2")
 
 
 def test_each_worker_has_gpus_of_its_own() -> None:
-    assert launch_job.divide_gpus(TWO_WORKERS, 2, (0, 2, 4, 5, 7)) == {
+    assert launcher.divide_gpus(TWO_WORKERS, 2, (0, 2, 4, 5, 7)) == {
         Task("worker", 0): "0,2",
         Task("worker", 1): "4,5",
     }
@@ -87,13 +90,13 @@ def test_each_worker_has_gpus_of_its_own() -> None:
 @pytest.mark.parametrize(("per_worker", "words"), [(1, "2 workers with 1 GPU each need 2"), (2, "2 GPUs each need 4")])
 def test_too_few_gpus_are_refused(per_worker: int, words: str) -> None:
     with pytest.raises(UsageError, match=f"{words}, and 1 may be used here. Ask for fewer, or say --device=cpu.$"):
-        launch_job.divide_gpus(TWO_WORKERS, per_worker, (3,))
+        launcher.divide_gpus(TWO_WORKERS, per_worker, (3,))
 
 
 def test_a_task_is_told_its_role_after_the_words_of_the_user() -> None:
-    command = launch_job.local_command(["--model=trivial"], {Task("worker", 1): "2,3"})
+    command = launcher.local_command(["--model=trivial"], {Task("worker", 1): "2,3"})
     cluster = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
-    program = [sys.executable, str(child_process.RUN_BENCH), "--model=trivial"]
+    program = [sys.executable, str(subprocesses.RUN_BENCH), "--model=trivial"]
     hosts = ["--worker_hosts=h:2,h:3", "--ps_hosts=h:1"]
     assert command(Task("ps", 0), cluster) == [*program, "--job_name=ps", "--task_index=0", *hosts]
     assert command(Task("worker", 1), cluster) == [
@@ -116,7 +119,7 @@ STARTED = {"local_cluster": "ps:1,worker:2", "hosts": None}
     ],
 )
 def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
-    command = launch_job.local_command(words, {Task("worker", 0): "1"})
+    command = launcher.local_command(words, {Task("worker", 0): "1"})
     cluster = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
     for task in cluster.tasks:
         assert launch.command_of_user(command(task, cluster)[2:], STARTED) == words

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, objectives, optimizers, training
+from benchmarks import objectives, optimizers, training
 from benchmarks.inputs import TowerInput
 from benchmarks.precision_options import Computing, LossScaling
+from benchmarks.topology import devices
 from models.building import ModelVariable
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.errors import InvalidRunError
-from benchmarks.measuring import AnyOf, Deadline, FixedSteps, Observed, Phase, Taken, run_phase, timed
+from benchmarks.measure.timing import AnyOf, Deadline, FixedSteps, Observed, Phase, Taken, run_phase, timed
 
 
 class FakeClock:

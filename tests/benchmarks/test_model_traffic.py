@@ -6,7 +6,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, devices, flags, model_traffic, objectives, optimizers, training
+from benchmarks import config, flags, model_traffic, objectives, optimizers, training
+from benchmarks.topology import devices
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.algorithms import Place

@@ -4,9 +4,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, objectives, optimizers, training
+from benchmarks import objectives, optimizers, training
 from benchmarks.inputs import TowerInput
 from benchmarks.placement_table import placement_table
+from benchmarks.topology import devices
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cluster import Cluster, Task
-from benchmarks.places import IN_GRAPH, place, trains
+from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.placement import IN_GRAPH, place, trains
 from variable_mgr.algorithms import Place
 from variable_mgr.catalog import MANAGERS
 

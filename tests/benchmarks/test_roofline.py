@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks import config, flags, matmul_peak, peak_cache, roofline, roofline_job
-from benchmarks.hardware import Inventory, describe_hardware
 from benchmarks.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.system.inventory import Inventory, describe_hardware
 from results.columns import row
 from results.headline import COLUMNS
 from results.measurement import Derived

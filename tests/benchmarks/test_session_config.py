@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import devices
-from benchmarks.hardware import Gpu, Inventory
+from benchmarks.system.inventory import Gpu, Inventory
+from benchmarks.topology import devices
 
 
 @pytest.fixture(autouse=True)

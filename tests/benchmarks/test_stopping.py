@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import stopping
 from benchmarks.errors import Terminated, raise_terminated
+from benchmarks.process import signals
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def handlers() -> Iterator[None]:
 
 def test_a_signal_is_raised_when_all_is_done() -> None:
     done = []
-    with pytest.raises(Terminated), stopping.signals_held_back():
+    with pytest.raises(Terminated), signals.signals_held_back():
         signal.raise_signal(signal.SIGTERM)
         done.append("the rest")
     assert done and signal.getsignal(signal.SIGTERM) is raise_terminated
@@ -33,7 +33,7 @@ def test_a_signal_is_raised_when_all_is_done() -> None:
 
 def test_what_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with stopping.signals_held_back():
+    with signals.signals_held_back():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
@@ -54,7 +54,7 @@ def test_it_comes_through_whenever_it_comes_and_so_does_the_next(
 
     with monkeypatch.context() as patched, pytest.raises(raised):
         patched.setattr(signal, "signal", interrupted)
-        with stopping.signals_held_back():
+        with signals.signals_held_back():
             pass
     for each, expected in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)):
         with pytest.raises(expected):

@@ -13,12 +13,13 @@ from typing import Any
 import pynvml
 import pytest
 
-from benchmarks import nvml, telemetry
-from benchmarks.cpu_energy import PackageCounters
+from benchmarks.measure import telemetry
+from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
+from benchmarks.measure.worker_reports import WorkerReport, together
 from benchmarks.resource_lines import resource_lines, startup_line
-from benchmarks.run_log import RunLog
-from benchmarks.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
-from benchmarks.worker_reports import WorkerReport, together
+from benchmarks.system import nvml
+from benchmarks.system.linux import PackageCounters
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
 from tests.support.commands import Finished
 from tests.support.records import make_record

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.worker_reports import WorkerReport, together
+from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import Measurement, derive
 
 IMAGES = 4

@@ -17,8 +17,9 @@ import pytest
 import referencing
 import yaml
 
-from benchmarks import cluster_options, flags
-from benchmarks.cluster import Task
+from benchmarks import flags
+from benchmarks.topology import discovery
+from benchmarks.topology.cluster import Task
 from deploy.kubernetes import render
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -53,7 +54,7 @@ def given(args: list[str]) -> dict[str, str]:
 def resolve(found: dict[str, str], environ: dict[str, str]) -> Any:
     values = flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
     numbers = {name: int(found[name]) for name in ("task_index", "num_ps", "server_port") if name in found}
-    cluster, notices = cluster_options.resolve({**values, **numbers}, environ)
+    cluster, notices = discovery.resolve({**values, **numbers}, environ)
     assert notices == ()
     return cluster
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, inputs, objectives, optimizers, training
+from benchmarks import inputs, objectives, optimizers, training
+from benchmarks.topology import devices
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.specs import ModelSpec

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices
+from benchmarks.topology import devices
 from models import building, splitting
 from models.specs import ModelSpec
 from tests.support import models

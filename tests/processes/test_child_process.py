@@ -18,9 +18,9 @@ from typing import IO
 import psutil
 import pytest
 
-from benchmarks import child_process
-from benchmarks.child_process import Command
 from benchmarks.errors import Terminated, raise_terminated
+from benchmarks.process import subprocesses
+from benchmarks.process.subprocesses import Command
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def limit_reached_when(monkeypatch: pytest.MonkeyPatch) -> LimitReached:
                 late.set()
             return time.monotonic() + 3600.0 * late.is_set()
 
-        monkeypatch.setattr(child_process, "time", SimpleNamespace(monotonic=monotonic))
+        monkeypatch.setattr(subprocesses, "time", SimpleNamespace(monotonic=monotonic))
 
     return use
 
@@ -70,14 +70,14 @@ def limit_reached_when(monkeypatch: pytest.MonkeyPatch) -> LimitReached:
 def test_stacks_are_written_before_a_run_is_killed(log: IO[bytes], limit_reached_when: LimitReached) -> None:
     code = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('ready', flush=True)"
     limit_reached_when(lambda: "ready" in Path(log.name).read_text())
-    (ended,) = child_process.run(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
+    (ended,) = subprocesses.run(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
     assert (ended.returncode, ended.timed_out) == (-signal.SIGKILL, True)
     assert "most recent call first" in said(log)
 
 
 def test_a_process_that_is_left_behind_is_killed(log: IO[bytes]) -> None:
     code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)']).pid)"
-    (ended,) = child_process.run(python(code, log), timeout_seconds=60.0)
+    (ended,) = subprocesses.run(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == 0
     wait_until_gone(int(said(log)))
 
@@ -88,7 +88,7 @@ def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes], lim
         return text.endswith("\n") and not psutil.pid_exists(int(text))
 
     limit_reached_when(quick_has_gone)
-    quick, slow = child_process.run(
+    quick, slow = subprocesses.run(
         python("import os; print(os.getpid(), flush=True); raise SystemExit(3)", log),
         python("import time; time.sleep(60)", log),
         timeout_seconds=600.0,
@@ -100,7 +100,7 @@ def test_several_run_at_once_and_only_the_late_one_is_killed(log: IO[bytes], lim
 def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> None:
     first, second = socket.socketpair()
     talk = "import os, socket; end = socket.socket(fileno=int(os.environ['END'])); "
-    ended = child_process.run(
+    ended = subprocesses.run(
         python(f"{talk} end.send(b'hello'); end.close()", log, first, END=str(first.fileno())),
         python(f"{talk} print(end.recv(9), end.recv(9))", log, second, END=str(second.fileno())),
         timeout_seconds=60.0,
@@ -112,11 +112,11 @@ def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> N
 
 def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = child_process._start
-    monkeypatch.setattr(child_process, "_start", lambda command: started.append(start(command)) or started[-1])
+    start = subprocesses._start
+    monkeypatch.setattr(subprocesses, "_start", lambda command: started.append(start(command)) or started[-1])
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
     with pytest.raises(FileNotFoundError):
-        child_process.run(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
+        subprocesses.run(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)
     (process,) = started
     assert process.returncode is not None
 
@@ -128,7 +128,7 @@ def test_what_a_dead_one_leaves_behind_keeps_nobody_waiting(log: IO[bytes]) -> N
         "import os, subprocess, sys; end = int(os.environ['END'])\n"
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], pass_fds=[end])"
     )
-    ended = child_process.run(
+    ended = subprocesses.run(
         python(listens, log, first, END=str(first.fileno())),
         python(leaves, log, second, END=str(second.fileno())),
         timeout_seconds=30.0,
@@ -159,7 +159,7 @@ def test_a_signal_is_handed_to_all_and_they_may_end_in_order(
     try:
         thread.start()
         with pytest.raises(raised):
-            child_process.run(python(code, log), python(code, log), timeout_seconds=60.0)
+            subprocesses.run(python(code, log), python(code, log), timeout_seconds=60.0)
     finally:
         thread.join()
         signal.signal(signal.SIGTERM, before)
@@ -185,7 +185,7 @@ def test_a_second_signal_leaves_nobody_behind(log: IO[bytes]) -> None:
     try:
         thread.start()
         with pytest.raises(Terminated):
-            child_process.run(python(code, log), timeout_seconds=120.0)
+            subprocesses.run(python(code, log), timeout_seconds=120.0)
     finally:
         thread.join()
         signal.signal(signal.SIGTERM, before)
@@ -197,7 +197,7 @@ def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
     log: IO[bytes], parent: str, returncode: int
 ) -> None:
     code = f"import os; from benchmarks import child_process; child_process.die_with_parent({parent})"
-    (ended,) = child_process.run(python(code, log), timeout_seconds=60.0)
+    (ended,) = subprocesses.run(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == returncode
 
 
@@ -212,5 +212,5 @@ def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes
         "sys.exit(stopping.until_stopped(lambda: child_process.run(command, timeout_seconds=20.0) and None))"
     )
     child = python(code.replace("NUMBER", str(int(number))), log)
-    (ended,) = child_process.run(child, timeout_seconds=60.0)
+    (ended,) = subprocesses.run(child, timeout_seconds=60.0)
     assert (ended.returncode, said(log)) == (128 + number, "")

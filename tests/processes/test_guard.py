@@ -14,7 +14,7 @@ SECONDS = 120.0
 STUCK = """
 import sys, threading
 sys.path.insert(0, {root!r})
-from benchmarks.guard import Guard
+from benchmarks.process.watchdog import Guard
 guard = Guard(lambda error: print("kept:", error))
 guard.start()
 guard.expect("Waiting", 0.1)

@@ -14,14 +14,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import launch_job, local_cluster
-from benchmarks.cluster import Cluster, Task
+from benchmarks.cluster import launcher as launch_job
 from benchmarks.errors import ExitStatus
+from benchmarks.topology import launch_plan
+from benchmarks.topology.cluster import Cluster, Task
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 
 SECONDS = 120.0
 
-TWO_WORKERS = local_cluster.on_this_host("ps:1,worker:2")
+TWO_WORKERS = launch_plan.on_this_host("ps:1,worker:2")
 
 
 # A task first leaves the number of its process.
@@ -48,7 +49,7 @@ class Tasks:
         return command
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launch_job.run(local_cluster.on_this_host(text), self.command(scripts), self.logs)
+        return launch_job.run(launch_plan.on_this_host(text), self.command(scripts), self.logs)
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -101,10 +102,10 @@ def test_tasks_are_told_addresses_that_were_chosen(tasks: Tasks) -> None:
         seen[task] = cluster
         return [sys.executable, "-Sc", ""]
 
-    launch_job.run(local_cluster.on_this_host("ps:1,worker:2"), command, tasks.logs)
+    launch_job.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert list(map(str, seen)) == ["ps 0", "worker 0", "worker 1"]
     assert len(set(map(str, seen.values()))) == 1
-    assert not local_cluster.is_planned(seen[Task("ps", 0)])
+    assert not launch_plan.is_planned(seen[Task("ps", 0)])
 
 
 def test_the_logs_of_two_runs_are_kept(tasks: Tasks) -> None:
@@ -179,7 +180,7 @@ def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
         return stay(task, cluster)
 
     with pytest.raises(FileNotFoundError):
-        launch_job.run(local_cluster.on_this_host("ps:1,worker:2"), command, tasks.logs)
+        launch_job.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert tasks.alive() == []
 
 

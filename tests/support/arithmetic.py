@@ -6,7 +6,8 @@ import functools
 
 import numpy as np
 
-from benchmarks import devices, oracle, verify
+from benchmarks import oracle, verify
+from benchmarks.topology import devices
 from variable_mgr.modifiers import Modifiers
 
 NO_MODIFIERS = Modifiers()

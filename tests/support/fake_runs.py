@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks import config, flags, provenance
-from benchmarks.child_process import Command, Ended
+from benchmarks import config, flags
 from benchmarks.config import Config
-from benchmarks.provenance import Provenance
+from benchmarks.process.subprocesses import Command, Ended
+from benchmarks.system import provenance
+from benchmarks.system.provenance import Provenance
 from benchmarks.turns import Turns
 from results.measurement import Measurement, derive
 from results.record import Record, Status

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, input_stages
+from benchmarks import input_stages
 from benchmarks.datasets import finding, photo_pipeline, reading, tfrecord
 from benchmarks.datasets.catalog import DATA_SETS
 from benchmarks.datasets.options import InputOptions
 from benchmarks.datasets.photos import INCEPTION, features_of
 from benchmarks.datasets.skipping import Skipping
 from benchmarks.inputs import InputSpec
+from benchmarks.topology import devices
 
 
 def spec(**changes: Any) -> InputSpec:

@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import Any
 
-from benchmarks import process_environment
+from benchmarks.process import tensorflow_setup
 from tests.support.clusters import free_addresses
 
 # Bytes per made-up second from worker 0, and from worker 1. With these, a large tensor need be sent twice only.
@@ -58,8 +58,8 @@ class Proxy:
 
 def start_server(addresses: list[str], index: int) -> Any:
     """Imports TensorFlow, and starts the server of a worker."""
-    process_environment.prepare(device="cpu", visible_gpus=None, peers=addresses)
-    process_environment.import_tensorflow()
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None, peers=addresses)
+    tensorflow_setup.import_tensorflow()
     import tensorflow as tf
 
     return tf.distribute.Server({"worker": addresses}, job_name="worker", task_index=index)
@@ -81,7 +81,7 @@ def lead() -> None:
 
 def _measure(server: Any, proxies: list[Proxy]) -> list[float]:
     from benchmarks import cluster_doctor
-    from benchmarks.cluster import Task
+    from benchmarks.topology.cluster import Task
 
     def clock() -> float:
         return sum(proxy.sent_bytes / rate for proxy, rate in zip(proxies, RATES, strict=True))
@@ -95,7 +95,7 @@ def _carry(server: Any, proxies: list[Proxy]) -> dict[str, Any]:
     import tensorflow as tf
 
     from benchmarks import cluster_doctor
-    from benchmarks.cluster import Task
+    from benchmarks.topology.cluster import Task
 
     first, second = Task("worker", 0), Task("worker", 1)
     with tf.Graph().as_default():

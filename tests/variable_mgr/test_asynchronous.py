@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, expectations, objectives, optimizers, training
-from benchmarks.free_running import FreeRunningTowers
+from benchmarks import expectations, objectives, optimizers, training
 from benchmarks.inputs import TowerInput
-from benchmarks.measuring import Observed
+from benchmarks.measure.async_towers import FreeRunningTowers
+from benchmarks.measure.timing import Observed
+from benchmarks.topology import devices
 from models import building
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers

@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from benchmarks import cluster_verify, config, devices, flags
-from benchmarks.cluster import Cluster, Task
-from benchmarks.cluster_team import ClusterTeam, start_server, with_collectives
-from benchmarks.guard import Guard
-from benchmarks.liveness import GrpcProbe, Watcher
-from benchmarks.meeting import Meeting
+from benchmarks import cluster_verify, config, flags
+from benchmarks.cluster.liveness import GrpcProbe, Watcher
+from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
+from benchmarks.cluster.rendezvous import Meeting
+from benchmarks.process.watchdog import Guard
+from benchmarks.topology import devices
+from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.verify import Case, Verdict
 from models import building
 from tests.support.clusters import free_addresses

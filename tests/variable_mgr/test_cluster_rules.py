@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, places
-from benchmarks.cluster import Cluster, Task
+from benchmarks.topology import devices, placement
+from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr import all_reduce_spec, factory
 from variable_mgr.algorithms import ALGORITHMS, Place, find
 from variable_mgr.all_reduce_spec import Range, SpecError
@@ -34,7 +34,7 @@ IN_GRAPH = "distributed_all_reduce"
 
 
 def _place(processes: str, manager: str, count: int = 2) -> Place:
-    return places.place("cpu", count, cluster=PROCESSES[processes], manager=manager)
+    return placement.place("cpu", count, cluster=PROCESSES[processes], manager=manager)
 
 
 @pytest.mark.parametrize("processes", PROCESSES)
@@ -115,7 +115,7 @@ def test_two_levels_are_for_one_client_that_drives_several_workers() -> None:
 )
 def test_each_level_is_asked_about_its_own_towers(spec: str, workers: int, towers: int, words: str | None) -> None:
     cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
-    place = places.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
+    place = placement.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
     refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
     assert refused is None if words is None else words in str(refused)
 
@@ -178,7 +178,7 @@ def test_two_levels_are_the_mean_of_all_towers(spec: str, shape: tuple[int, int]
 def test_only_two_levels_that_need_powers_of_two_are_left_out() -> None:
     for spec, (workers, towers) in itertools.product(TWO_LEVELS, CLUSTER_SHAPES):
         cluster = Cluster(ps=(), workers=tuple(f"h:{n}" for n in range(workers)), own=Task("worker", 0))
-        place = places.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
+        place = placement.place("cpu", towers, cluster=cluster, manager=IN_GRAPH)
         refused = why_not(IN_GRAPH, Modifiers(all_reduce_spec=spec), place)
         if (spec, (workers, towers)) in NEED_POWERS_OF_TWO:
             assert refused is not None and "not 3" in refused

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices, objectives, optimizers, training
+from benchmarks import objectives, optimizers, training
 from benchmarks.inputs import TowerInput
+from benchmarks.topology import devices
 from models import building
 from models.layers import Layers
 from variable_mgr import factory

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import tolerances
-from benchmarks.places import place
+from benchmarks.topology.placement import place
 from tests.support.arithmetic import scalar_error, weights_error
 from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS

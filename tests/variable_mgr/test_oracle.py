@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from benchmarks import expectations, tolerances
-from benchmarks.places import place
 from benchmarks.tolerances import EXACT
+from benchmarks.topology.placement import place
 from benchmarks.verify import TRANSFERS, wanted_of
 from tests.support.arithmetic import scalar_error
 from variable_mgr.algorithms import ALGORITHMS

@@ -10,7 +10,8 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import allreduce_job, config, devices, flags, verify
+from benchmarks import allreduce_job, config, flags, verify
+from benchmarks.topology import devices
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.placement import group_small

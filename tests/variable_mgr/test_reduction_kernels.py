@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import devices
+from benchmarks.topology import devices
 from variable_mgr import reducing
 from variable_mgr.algorithms import ALGORITHMS, MeanFunction, Place, Turn
 

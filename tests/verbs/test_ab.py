@@ -18,9 +18,10 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import ab_side, child_process, command_line
+from benchmarks import ab_side, command_line
 from benchmarks.ab_rounds import differences
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.process import subprocesses
 from gate import noise
 from gate.noise import Noise
 from results.record import Record
@@ -98,7 +99,7 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """Builds, in place of processes."""
     made = Builds()
-    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
     return made
 
 

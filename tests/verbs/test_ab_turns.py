@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cell_run, child_process, command_line, grid, provenance, turns
+from benchmarks import cell_run, command_line, grid, turns
 from benchmarks.errors import ExitStatus
+from benchmarks.process import subprocesses
+from benchmarks.system import provenance
 from gate import noise
 from results.record import Record
 from results.store import Store, load
@@ -79,7 +81,7 @@ class Builds:
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     """Builds, in place of processes."""
     made = Builds()
-    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
     return made
 
 

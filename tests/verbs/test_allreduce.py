@@ -13,11 +13,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import allreduce, allreduce_job, devices, flags, hardware, messages, places
+from benchmarks import allreduce, allreduce_job, flags, messages
 from benchmarks.allreduce_report import Report
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
-from benchmarks.provenance import of_this_run
+from benchmarks.system import inventory
+from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import devices, placement
 from models import specs
 from results.store import Store, StoreError
 from tests.support.commands import Finished
@@ -32,7 +34,7 @@ PATIENCE = messages.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
 def _measure(
     message: messages.Message, specs_: Sequence[str], towers: int = 2, patience: messages.Patience = PATIENCE
 ) -> dict[str, messages.Timing]:
-    place = places.place("cpu", towers)
+    place = placement.place("cpu", towers)
     reductions = {
         spec: factory.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
     }
@@ -78,7 +80,7 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
             raise tf.errors.ResourceExhaustedError(None, None, "failed to allocate memory")
 
     reductions = {"first": NoExchange(), "second": NeedsMuch()}
-    place, config = places.place("cpu", 2), devices.session_config("cpu", 2)
+    place, config = placement.place("cpu", 2), devices.session_config("cpu", 2)
     for timing in allreduce.measure(messages.of_size(4), reductions, place, config, PATIENCE).values():
         assert timing.out_of_memory and timing.failure == "failed to allocate memory" and timing.error is None
 
@@ -238,7 +240,7 @@ def test_sizes_are_not_proposed_for_what_is_packed(
 def test_devices_that_share_cores_are_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int
 ) -> None:
-    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
+    monkeypatch.setattr(inventory, "usable_cores", lambda: cores)
     _report(tmp_path).close()
     assert ("2 logical CPU devices share 1 core" in capsys.readouterr().err) == (cores == 1)
 

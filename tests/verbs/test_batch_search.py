@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import answers, batch_trials, cell_run, child_process, command_line, flags, grid, host_memory, run_log
+from benchmarks import batch_trials, cell_run, command_line, flags, grid
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.grid import Cell
+from benchmarks.measure import run_log
+from benchmarks.process import subprocesses
+from benchmarks.system import cache as answers
+from benchmarks.system import linux
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -134,7 +138,7 @@ class Trials:
 def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 2**40)
+    monkeypatch.setattr(linux, "available_bytes", lambda: 2**40)
     made = Trials(100)
     monkeypatch.setattr(batch_trials, "time", types.SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
@@ -181,10 +185,10 @@ def test_what_is_remembered_must_still_find_room(
 ) -> None:
     _resolve()
     count = len(trials.cells)
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 597 * MEGABYTE)
+    monkeypatch.setattr(linux, "available_bytes", lambda: 597 * MEGABYTE)
     _resolve()
     assert len(trials.cells) == count, "596 of 597 MiB"
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 595 * MEGABYTE)
+    monkeypatch.setattr(linux, "available_bytes", lambda: 595 * MEGABYTE)
     trials.most = 0
     with pytest.raises(OutOfMemoryError):
         _resolve()
@@ -270,7 +274,7 @@ def test_if_nothing_fits_that_is_the_error(trials: Trials) -> None:
 
 
 def test_the_host_keeps_a_fifth_of_its_memory(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "available_bytes", lambda: 1000 * MEGABYTE)
+    monkeypatch.setattr(linux, "available_bytes", lambda: 1000 * MEGABYTE)
     trials.most = 10**6
     assert _resolve().batch_per_device == (800 - 500) // 8 * 8
 
@@ -309,26 +313,26 @@ def test_in_a_grid_auto_is_a_cell_that_cannot_be() -> None:
 def test_the_container_counts_if_it_leaves_less(tmp_path: Path) -> None:
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
-    assert host_memory.available_bytes(tmp_path) > 100
+    assert linux.available_bytes(tmp_path) > 100
     (group / "memory.max").write_text("max\n")
     (group / "memory.current").write_text("60\n")
-    assert host_memory.available_bytes(tmp_path) > 100
+    assert linux.available_bytes(tmp_path) > 100
     (group / "memory.max").write_text("100\n")
-    assert host_memory.available_bytes(tmp_path) == 40
+    assert linux.available_bytes(tmp_path) == 40
     (group / "memory.stat").write_text("anon 50\ninactive_file 10\n")
-    assert host_memory.available_bytes(tmp_path) == 50
+    assert linux.available_bytes(tmp_path) == 50
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("0::/mine\n")
     (group / "mine").mkdir()
     (group / "mine/memory.max").write_text("30\n")
     (group / "mine/memory.current").write_text("9\n")
-    assert host_memory.available_bytes(tmp_path) == 21
+    assert linux.available_bytes(tmp_path) == 21
     (tmp_path / "proc/self/cgroup").write_text("0::/mine/inner/leaf\n")
-    assert host_memory.available_bytes(tmp_path) == 21, "a parent's limit holds, too"
+    assert linux.available_bytes(tmp_path) == 21, "a parent's limit holds, too"
     (group / "mine/inner").mkdir()
     (group / "mine/inner/memory.max").write_text("20\n")
     (group / "mine/inner/memory.current").write_text("9\n")
-    assert host_memory.available_bytes(tmp_path) == 11
+    assert linux.available_bytes(tmp_path) == 11
 
 
 @pytest.mark.process
@@ -337,8 +341,8 @@ def test_only_trials_are_the_first_to_be_killed(first: bool) -> None:
     program = "print(open('/proc/self/oom_score_adj').read().strip())"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         words = [sys.executable, "-c", program]
-        command = child_process.Command(words=words, stdout=out, stderr=err, first_to_be_killed=first)
-        child_process.run(command, timeout_seconds=60)
+        command = subprocesses.Command(words=words, stdout=out, stderr=err, first_to_be_killed=first)
+        subprocesses.run(command, timeout_seconds=60)
         out.seek(0)
         own = Path("/proc/self/oom_score_adj").read_text().strip()
         assert out.read().decode().strip() == ("1000" if first else own)
@@ -350,12 +354,12 @@ def test_the_kernel_counts_the_processes_that_it_kills_for_want_of_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
     (tmp_path / "memory.events").write_text("oom 9\noom_kill 4\n")
-    monkeypatch.setattr(child_process, "Path", lambda path: tmp_path / Path(path).name)
+    monkeypatch.setattr(subprocesses, "Path", lambda path: tmp_path / Path(path).name)
     program = f"open('memory.events', 'w').write('oom 99\\noom_kill {kills}\\n')"
     monkeypatch.chdir(tmp_path)
     with tempfile.TemporaryFile() as output:
-        command = child_process.Command(words=[sys.executable, "-c", program], stdout=output, stderr=output)
-        (ended,) = child_process.run(command, timeout_seconds=60)
+        command = subprocesses.Command(words=[sys.executable, "-c", program], stdout=output, stderr=output)
+        (ended,) = subprocesses.run(command, timeout_seconds=60)
     assert ended.returncode == 0 and ended.out_of_memory == (kills > 4)
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import calibrate_job, child_process, command_line, slow_down
+from benchmarks import calibrate_job, command_line
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.measure import injected_delay
+from benchmarks.process import subprocesses
 from gate.noise import Noise
 from results.record import Record
 from results.store import load
@@ -35,7 +37,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
             swing = of * (-1) ** numbers[directory] * (1 if Path(directory).name == "base" else -1)
             return fake_run(model=model, step_seconds=32 / (100 * (1 + swing)))
 
-        monkeypatch.setattr(child_process, "run", FakeRuns(behave))
+        monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
         return command_line.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
@@ -115,12 +117,16 @@ def test_a_deliberate_slow_down_is_that_share_and_is_told(monkeypatch: pytest.Mo
     def step() -> str:
         return "done"
 
-    assert slow_down.slowed(step, slept.append) is step and not slow_down.warnings() and not slow_down.environment()
+    assert (
+        injected_delay.slowed(step, slept.append) is step
+        and not injected_delay.warnings()
+        and not injected_delay.environment()
+    )
     clock = iter([10.0, 12.0])
-    monkeypatch.setattr(slow_down.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(injected_delay.time, "perf_counter", lambda: next(clock))
     monkeypatch.setenv("CNN_BENCH_SLOW_DOWN_FOR_TESTS", "0.10")
-    assert slow_down.slowed(step, slept.append)() == "done"
+    assert injected_delay.slowed(step, slept.append)() == "done"
     assert slept == [pytest.approx(0.2)]
-    assert slow_down.environment() == {"slowed_down_by": 0.1}
-    (warning,) = slow_down.warnings()
+    assert injected_delay.environment() == {"slowed_down_by": 0.1}
+    (warning,) = injected_delay.warnings()
     assert "10% longer on purpose" in warning

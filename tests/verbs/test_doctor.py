@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from benchmarks import (
-    child_process,
     command_line,
     doctor_flags,
     doctor_job,
@@ -27,12 +26,12 @@ from benchmarks import (
     ladder_roofline,
     machine_doctor,
     precision_options,
-    process_environment,
     roofline_job,
 )
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.ladder import Part
 from benchmarks.observation import Observation
+from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.roofline import Peak, Roofline
 from results.record import Record
 from results.store import load
@@ -151,7 +150,7 @@ def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         disturbing: Sequence[str] = (),
     ) -> Climbed:
         runs = FakeRuns(Runs(told or {}))
-        monkeypatch.setattr(child_process, "run", runs)
+        monkeypatch.setattr(subprocesses, "run", runs)
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
@@ -249,7 +248,7 @@ def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: py
         raise UsageError("There is no such precision here.")
 
     monkeypatch.setattr(roofline_job, "measure", refuse)
-    monkeypatch.setattr(process_environment, "prepare", lambda **given: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda **given: None)
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     answers, answer = multiprocessing.Pipe(duplex=False)
     with answers, answer:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import config, flags, hardware
+from benchmarks import config, flags
 from benchmarks.cell_run import CellRunner
 from benchmarks.grid import Cell
+from benchmarks.system import inventory
 from gate import noise
 from results import report
 from results.record import Record, key_of
@@ -168,7 +169,7 @@ def test_a_sweep_resumes_what_an_older_version_began(
     Store(tmp_path / "out").append(record)
     names = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
     machine = {name: record.environment[name] for name in names}
-    monkeypatch.setattr(hardware, "describe_hardware", lambda _: machine)
+    monkeypatch.setattr(inventory, "describe_hardware", lambda _: machine)
     begun = []
 
     def run(runner: CellRunner, cell: Cell, number: int) -> Record:

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import (
-    answers,
     cell_run,
     command_line,
     config,
     flags,
-    hardware,
     precision_options,
     recommend_finder,
     recommend_flags,
@@ -28,6 +26,8 @@ from benchmarks.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
 from benchmarks.recommend_report import Answer
+from benchmarks.system import cache as answers
+from benchmarks.system import inventory
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -162,7 +162,7 @@ def test_threads_are_chosen_last(
     given: Sequence[str],
     tried: set[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
+    monkeypatch.setattr(inventory, "usable_cores", lambda: cores)
 
     def threads(chosen: Config) -> tuple[int, int]:
         return chosen.num_intra_threads, chosen.num_inter_threads

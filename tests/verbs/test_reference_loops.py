@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, devices, flags
+from benchmarks import config, flags
 from benchmarks.errors import UsageError
 from benchmarks.foreign_run import _SGDWithDecay
 from benchmarks.foreign_stepping import _Turns
-from benchmarks.hardware import Gpu, Inventory
+from benchmarks.system.inventory import Gpu, Inventory
+from benchmarks.topology import devices
 from models import building, specs
 from tests.support.commands import Finished
 from variable_mgr.catalog import BASELINES

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.run_log import RunLog
+from benchmarks.measure.run_log import RunLog
 from results.store import load
 from results.version import SUITE_VERSION
 from tests.support.commands import Finished

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.command_line import dispatch
-from benchmarks.run_log import RunLog
+from benchmarks.measure.run_log import RunLog
 from models import specs
 from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS

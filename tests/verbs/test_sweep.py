@@ -16,10 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import child_process, config, flags, grid, sweep_job
+from benchmarks import config, flags, grid, sweep_job
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
+from benchmarks.process import subprocesses
 from benchmarks.sweep_display import SweepDisplay
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
@@ -48,7 +49,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Runs, in place of processes."""
     made = Runs()
-    monkeypatch.setattr(child_process, "run", FakeRuns(made))
+    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
     return made
 
 
@@ -113,13 +114,13 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
     groups = grid.sweep_groups(flags.SWEEP_FLAGS)
     plan = sweep_job.resolve(flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
-    run = child_process.run
+    run = subprocesses.run
 
-    def run_longer(command: child_process.Command, timeout_seconds: float) -> list[child_process.Ended]:
+    def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
         hangs = "--batch_size=5" in command.words  # the others may be slow
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
-    monkeypatch.setattr(child_process, "run", run_longer)
+    monkeypatch.setattr(subprocesses, "run", run_longer)
     assert sweep_job.run(dataclasses.replace(plan, program=program), []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
@@ -271,7 +272,7 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
         identity = dataclasses.replace(record.identity, session_id=run.flags["session_id"])
         return Failure(returncode=4, stdout=dataclasses.replace(record, identity=identity).to_json())
 
-    monkeypatch.setattr(child_process, "run", FakeRuns(behave))
+    monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
     sweep("--batch_size=8")
     assert [_what(record) for record in _records(tmp_path)] == [(8, 1, False, "ok")]
 

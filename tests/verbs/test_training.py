@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.run_log import RunLog
+from benchmarks.measure.run_log import RunLog
 from models import building, specs
 
 STEPS, PER_DEVICE, CLASSES, SEED = 5, 4, 10, 3

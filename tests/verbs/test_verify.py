@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks import device_options, devices, verify
+from benchmarks import device_options, verify
 from benchmarks.errors import ExitStatus
+from benchmarks.topology import devices
 from tests.support.commands import Finished
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.catalog import IN_ONE_PROCESS

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, devices, flags, run_input
+from benchmarks import config, flags, run_input
 from benchmarks.datasets import fake_pixels
+from benchmarks.topology import devices
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.

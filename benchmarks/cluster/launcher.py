@@ -14,13 +14,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks import child_process, local_cluster
-from benchmarks.cluster import Cluster, Task
 from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
-from benchmarks.stopping import signals_held_back
+from benchmarks.process import subprocesses
+from benchmarks.process.signals import signals_held_back
+from benchmarks.topology import launch_plan
+from benchmarks.topology.cluster import Cluster, Task
 
-_FENCED = Path(__file__).resolve().parent / "fenced.py"
+_FENCED = Path(__file__).resolve().parents[1] / "process" / "fenced.py"
 # What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
 # A leader that cannot listen to signals ends by itself after 15 s, and then writes its record. Whoever has started us,
@@ -32,7 +33,7 @@ _POLL_SECONDS = 0.05
 
 def enter_private_network(command: Sequence[str]) -> None:
     """Becomes the same command in a network of its own, or without one if that cannot be. Does not return."""
-    arguments = [sys.executable, str(_FENCED), str(child_process.RUN_BENCH), *command]
+    arguments = [sys.executable, str(_FENCED), str(subprocesses.RUN_BENCH), *command]
     os.execv(sys.executable, arguments)
 
 
@@ -61,7 +62,7 @@ def local_command(arguments: Sequence[str], gpus_of: Mapping[Task, str]) -> Comm
         role = [f"--job_name={task.job}", f"--task_index={task.index}", f"--worker_hosts={','.join(cluster.workers)}"]
         servers = [f"--ps_hosts={','.join(cluster.ps)}"] if cluster.ps else []
         gpus = [f"--gpus={gpus_of[task]}"] if task in gpus_of else []
-        return [sys.executable, str(child_process.RUN_BENCH), *arguments, *role, *servers, *gpus]
+        return [sys.executable, str(subprocesses.RUN_BENCH), *arguments, *role, *servers, *gpus]
 
     return command
 
@@ -98,8 +99,8 @@ def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
     Returns:
         OK if all tasks ended so, else the leader's status; cluster failure where it did not fail, or was killed.
     """
-    if local_cluster.is_planned(cluster):
-        cluster = local_cluster.with_free_ports(cluster)
+    if launch_plan.is_planned(cluster):
+        cluster = launch_plan.with_free_ports(cluster)
     signal.signal(signal.SIGTERM, raise_terminated)
     with _started(cluster, command, logs) as tasks:
         _wait(tasks)
@@ -125,7 +126,7 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
         raise
     finally:
         for started in tasks:
-            child_process.kill_group(started.process)
+            subprocesses.kill_group(started.process)
             if started.process.stdin:
                 started.process.stdin.close()
         for started in tasks:
@@ -142,7 +143,7 @@ def _start(command: Sequence[str], log: Path | None) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT if log else None,
             start_new_session=True,
-            preexec_fn=functools.partial(child_process.die_with_parent, os.getpid()),
+            preexec_fn=functools.partial(subprocesses.die_with_parent, os.getpid()),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.cluster import Cluster, Task
+from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr.algorithms import Place
 
 HOST = "/cpu:0"

@@ -6,11 +6,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from benchmarks import places
-from benchmarks.cluster import Cluster
 from benchmarks.errors import UsageError
-from benchmarks.hardware import gpu_inventory, usable_cores
-from benchmarks.places import HOST
+from benchmarks.system.inventory import gpu_inventory, usable_cores
+from benchmarks.topology import placement
+from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.placement import HOST
 from variable_mgr.algorithms import Place
 
 # What is left of a GPU that is split: the CUDA context and libraries need some memory of their own.
@@ -58,7 +58,7 @@ def plan(
         manager: the variable manager.
         group: see `variable_mgr.algorithms.Place`.
     """
-    place = places.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
+    place = placement.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
     plural = "s" * (count > 1)
     if kind == "cpu":
         cores = usable_cores()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import importlib.metadata
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hardware import Inventory
+from benchmarks.system import inventory as hardware
+from benchmarks.system.inventory import Inventory
+from results.record import Identity, identify
 
 _RELEVANT_VARIABLES = (
     "TF_",
@@ -72,7 +77,7 @@ def describe_surroundings(inventory: Inventory) -> dict[str, Any]:
 
 def suite_commit() -> str | None:
     """Returns the commit of this suite's checkout, with '+' if it has been changed; None if it is no checkout."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
@@ -85,3 +90,58 @@ def suite_commit() -> str | None:
 def _git(root: Path, *words: str) -> str:
     done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
     return done.stdout.strip()
+
+
+@dataclasses.dataclass(frozen=True)
+class Provenance:
+    """Made before a run; asked after it, when TensorFlow's version is known."""
+
+    command: Sequence[str]
+    inventory: hardware.Inventory
+    load_1min: float
+    session_id: str = ""
+
+    def identity(self, config: Mapping[str, Any]) -> Identity:
+        """Gives a run its identity; `config` holds only what can move its number."""
+        return identify(
+            command=self.command,
+            suite_commit=self._commit,
+            config=config,
+            hardware=self._hardware,
+            software=self._software,
+            session_id=self.session_id,
+        )
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Returns what a reader should know of machine and software."""
+        return {**self._hardware, **self._software, **self._surroundings, "load_1min_before": self.load_1min}
+
+    # A process may write many records, and nothing of this changes between them.
+
+    @functools.cached_property
+    def _commit(self) -> str | None:
+        return suite_commit()
+
+    @functools.cached_property
+    def _hardware(self) -> dict[str, Any]:
+        return hardware.describe_hardware(self.inventory)
+
+    @functools.cached_property
+    def _software(self) -> dict[str, Any]:
+        return describe_software()
+
+    @functools.cached_property
+    def _surroundings(self) -> dict[str, Any]:
+        return describe_surroundings(self.inventory)
+
+    @property
+    def load_per_core(self) -> float:
+        """Returns the machine's load before the run, per core that may be used."""
+        return self.load_1min / hardware.usable_cores()
+
+
+def of_this_run(command: Sequence[str], *, on_gpus: bool, session_id: str = "") -> Provenance:
+    """Looks at the machine before a run; at its GPUs only if the run is to use them."""
+    inventory = hardware.gpu_inventory() if on_gpus else hardware.Inventory()
+    return Provenance(command, inventory, os.getloadavg()[0], session_id)

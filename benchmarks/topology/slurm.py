@@ -9,8 +9,8 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cluster import Task
 from benchmarks.errors import UsageError
+from benchmarks.topology.cluster import Task
 
 _LAST_PORT = 65535
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")

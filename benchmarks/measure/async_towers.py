@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from benchmarks.console import warn
-from benchmarks.measuring import Clock, Observed, Taken, TowerStep
+from benchmarks.measure.timing import Clock, Observed, Taken, TowerStep
 
 _JOIN_SECONDS = 60.0
 _STEP_SECONDS = 1800.0

@@ -1,4 +1,4 @@
-"""Starts run_bench anew in a private network namespace: `python benchmarks/fenced.py run_bench.py ARGUMENTS`.
+"""Starts run_bench anew in a private network namespace: `python benchmarks/process/fenced.py run_bench.py ARGUMENTS`.
 
 A process can only be moved while it has one thread, and importing NumPy starts some; so this comes before everything.
 """
@@ -9,16 +9,16 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
     """Moves this process, and becomes run_bench."""
     sys.path.insert(0, str(ROOT))
-    from benchmarks import network_namespace
+    from benchmarks.process import private_network
 
     program, *arguments = sys.argv[1:]
-    problem = network_namespace.enter()
+    problem = private_network.enter()
     if problem:
         print(
             f"run_bench: There is no private network for the cluster ({problem}), so its servers, which ask nobody "

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks import kernel_files, nvml
+from benchmarks.system import linux, nvml
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -55,7 +55,7 @@ def cpu_instructions(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
     Args:
         cpuinfo: what the kernel says of the CPU.
     """
-    lines = (kernel_files.text(cpuinfo) or "").splitlines()
+    lines = (linux.text(cpuinfo) or "").splitlines()
     return next((frozenset(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), None)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measuring import Phase
-from benchmarks.telemetry import Telemetry
-from benchmarks.worker_reports import WorkerReport, together
+from benchmarks.measure.telemetry import Telemetry
+from benchmarks.measure.timing import Phase
+from benchmarks.measure.worker_reports import WorkerReport, together
 from results.measurement import Measurement
 
 # What this process did before its own run began, and what is no part of that.

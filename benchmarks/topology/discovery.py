@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from benchmarks import slurm, started_cluster
-from benchmarks.cluster import JOBS, Cluster, Hosts, Task
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.topology import launch_plan, slurm
+from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task
 
 # The addresses by job, and the task that this process is.
 Found = tuple[Hosts, Task]
@@ -42,9 +42,9 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
     """
     _check_numbers(given)
     hosts, where = _hosts_of_flags(given)
-    if started_cluster.is_asked_for(given) and not hosts:
+    if launch_plan.is_asked_for(given) and not hosts:
         _refuse_task(given)
-        return started_cluster.planned(given, DEFAULT_SERVER_PORT), ()
+        return launch_plan.planned(given, DEFAULT_SERVER_PORT), ()
     if hosts:
         _check_hosts(hosts, where)
         return _cluster(hosts, _own_of_flags(given, hosts, where), given), _left_aside(given, environ, hosts)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.console import warn
-from benchmarks.stopping import signals_held_back
+from benchmarks.process.signals import signals_held_back
 
 # What a process gets to write down its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
@@ -25,7 +25,7 @@ _GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
 # The program itself, to be started anew.
-RUN_BENCH = Path(__file__).resolve().parent.parent / "run_bench.py"
+RUN_BENCH = Path(__file__).resolve().parents[2] / "run_bench.py"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

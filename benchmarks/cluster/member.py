@@ -12,15 +12,15 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from benchmarks import liveness
-from benchmarks.cluster import Cluster, Task
+from benchmarks.cluster import liveness
+from benchmarks.cluster.probe import GrpcProbe
+from benchmarks.cluster.rendezvous import Meeting
 from benchmarks.console import TerminalProgress, warn
-from benchmarks.environment import suite_commit
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
-from benchmarks.guard import Guard
-from benchmarks.meeting import Meeting
-from benchmarks.places import IN_GRAPH, trains
-from benchmarks.probe import GrpcProbe
+from benchmarks.process.watchdog import Guard
+from benchmarks.system.provenance import suite_commit
+from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.placement import IN_GRAPH, trains
 from results.record import Status
 
 _MEETING_SECONDS = 600.0

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import kernel_files, nvml
-from benchmarks.cpu_energy import PackageCounters
-from benchmarks.measuring import Clock
-from benchmarks.nvml import DriverGpu
+from benchmarks.measure.timing import Clock
+from benchmarks.system import linux, nvml
+from benchmarks.system.linux import PackageCounters
+from benchmarks.system.nvml import DriverGpu
 from results.measurement import POWER_LIMIT
 
 # Whose energy is set against images.
@@ -99,11 +99,11 @@ class Sources:
 
     def host(self) -> str:
         """Returns what processes on one host, and no others, have in common until it is started anew."""
-        return (kernel_files.text(self._root / "proc/sys/kernel/random/boot_id") or "")[:8]
+        return (linux.text(self._root / "proc/sys/kernel/random/boot_id") or "")[:8]
 
     def sample(self) -> Sample:
         """Returns what can be seen now."""
-        pages = (kernel_files.text(self._root / "proc/self/statm") or "").split()
+        pages = (linux.text(self._root / "proc/self/statm") or "").split()
         return Sample(
             at_seconds=self._clock(),
             cpu_seconds=self._cpu_seconds(),

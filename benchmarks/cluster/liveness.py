@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.cluster import Task
+from benchmarks.cluster.probe import Answer, Probe, Sign
+from benchmarks.cluster.probe import GrpcProbe as GrpcProbe  # which is the one to pass, but in tests
 from benchmarks.errors import ClusterError
-from benchmarks.probe import Answer, Probe, Sign
-from benchmarks.probe import GrpcProbe as GrpcProbe  # which is the one to pass, but in tests
+from benchmarks.topology.cluster import Task
 
 
 class How(enum.Enum):

@@ -1,0 +1,1 @@
+"""Several processes at work: start, meet, watch each other, end together."""

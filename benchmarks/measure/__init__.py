@@ -1,0 +1,1 @@
+"""The clock, stop rules, telemetry and what a run observed. Imports no TensorFlow."""

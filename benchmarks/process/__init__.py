@@ -1,0 +1,1 @@
+"""This process and those it starts: signals, watchdog, TensorFlow's environment."""

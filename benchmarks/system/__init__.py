@@ -1,0 +1,1 @@
+"""What the machine and the software are. Imports no TensorFlow."""

@@ -1,0 +1,1 @@
+"""Who is where: tasks and their addresses, towers, devices."""
