@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.flag_parsing import Flag, Groups
+from benchmarks.config.flag import Flag, Groups
 from benchmarks.gate_outputs import OUTPUT_FLAGS
 
 _SUITE = Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags, as of a sweep")

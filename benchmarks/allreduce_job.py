@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config
 from benchmarks.allreduce_report import Report
-from benchmarks.config import Config
+from benchmarks.config import config
+from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.messages import Patience, of_size
 from benchmarks.process import tensorflow_setup

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import tolerances
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.fastest_spec import fastest_spec

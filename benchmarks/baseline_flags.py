@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.flag_parsing import Flag, Groups
+from benchmarks.config.flag import Flag, Groups
 from benchmarks.gate_outputs import OUTPUT_FLAGS
 
 BASELINES_DIR = "results/baselines"

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import config, flags
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.cell_run import CellRunner
-from benchmarks.config import Config
+from benchmarks.config import config, run_flags
+from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
 from benchmarks.grid import Cell
@@ -124,8 +124,8 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
 
     def probe(images: int) -> Probed:
         given = {**told, "batch_size": images}
-        chosen = config.resolve(flags.unset(given), count_gpus)
-        record = runner.run(Cell(tuple(flags.words(given)), chosen), next(numbers))
+        chosen = config.resolve(run_flags.unset(given), count_gpus)
+        record = runner.run(Cell(tuple(run_flags.words(given)), chosen), next(numbers))
         if record.status is Status.CRASH and images > min(fitted):  # with less it went well
             probed = Probed(False, reason=f"{record.status}. {record.reason}")
         else:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.doctor_report import Link, Member
 from benchmarks.process.watchdog import Guard

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks import execution, run_graph
+from benchmarks import execution
 from benchmarks.cluster.member import ClusterTeam, hello, joined
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.display import Display
 from benchmarks.errors import BenchError
@@ -18,6 +18,7 @@ from benchmarks.process.watchdog import Guard
 from benchmarks.system.inventory import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
+from benchmarks.training import graph
 
 # Where processes may differ from each other.
 _OWN_AFFAIRS = ("visible_gpus",)
@@ -55,7 +56,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
     if config.own_device == "gpu":
         devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
+    own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
     with joined(cluster, config.variable_update, guard, own_devices, config.start_timeout_seconds) as team:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from benchmarks import expectations, oracle, verify
 from benchmarks.cluster.member import ClusterTeam
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import trains

@@ -18,14 +18,9 @@ from benchmarks import (
     batch_trials,
     calibrate_job,
     compare_job,
-    config,
-    data_flags,
-    data_job,
-    device_options,
     doctor_flags,
     doctor_job,
     explain_job,
-    flags,
     gate_flags,
     grid,
     input_job,
@@ -39,6 +34,8 @@ from benchmarks import (
     sweep_job,
     verify_job,
 )
+from benchmarks.config import config, device_options, run_flags
+from benchmarks.datasets import data_verb
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
 from benchmarks.system import inventory
 from benchmarks.topology import discovery, launch_plan
@@ -66,9 +63,9 @@ _VERBS = {
     "explain": "how data flows: explain MANAGER --flag=value ...; needs no devices",
     "data": "make, check and convert data sets",
 }
-FLAGS_OF: Mapping[str, flags.Groups] = {
-    "run": flags.RUN_FLAGS,
-    "sweep": grid.help_groups(flags.SWEEP_FLAGS),
+FLAGS_OF: Mapping[str, run_flags.Groups] = {
+    "run": run_flags.RUN_FLAGS,
+    "sweep": grid.help_groups(run_flags.SWEEP_FLAGS),
     "recommend": recommend_flags.RECOMMEND_FLAGS,
     "ab": grid.help_groups(ab_flags.AB_FLAGS),
     "calibrate": grid.help_groups(ab_flags.CALIBRATE_FLAGS),
@@ -79,13 +76,13 @@ FLAGS_OF: Mapping[str, flags.Groups] = {
     "baseline": baseline_flags.BASELINE_FLAGS,
     "check": baseline_flags.CHECK_FLAGS,
     "history": baseline_flags.HISTORY_FLAGS,
-    "verify": flags.VERIFY_FLAGS,
+    "verify": run_flags.VERIFY_FLAGS,
     "doctor": doctor_flags.DOCTOR_FLAGS,
-    "server": flags.SERVER_FLAGS,
-    "allreduce": flags.ALLREDUCE_FLAGS,
-    "input": flags.INPUT_FLAGS,
-    "explain": flags.RUN_FLAGS,
-    "data": data_flags.DATA_FLAGS,
+    "server": run_flags.SERVER_FLAGS,
+    "allreduce": run_flags.ALLREDUCE_FLAGS,
+    "input": run_flags.INPUT_FLAGS,
+    "explain": run_flags.RUN_FLAGS,
+    "data": data_verb.DATA_FLAGS,
 }
 _ANY_NUMBER_OF_GPUS = 10**6
 _HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
@@ -141,10 +138,10 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         return ExitStatus.OK
     if verb in _OF_GRIDS:
         return _OF_GRIDS[verb](rest, arguments)
-    parsed = flags.parse(rest, groups)
+    parsed = run_flags.parse(rest, groups)
     if verb in _WITH_WORDS:
         return _WITH_WORDS[verb](parsed.words, parsed.values)
-    values = flags.unset(parsed.values)
+    values = run_flags.unset(parsed.values)
     if verb == "explain":
         chosen = config.resolve(explain_job.with_manager(parsed.words, values), lambda: _ANY_NUMBER_OF_GPUS)
         return _print_config(chosen) if values["print_config"] else explain_job.run(chosen)
@@ -215,7 +212,7 @@ _WITH_WORDS = {
     "baseline": baseline_job.run,
     "check": baseline_job.check,
     "history": baseline_job.history,
-    "data": data_job.run,
+    "data": data_verb.run,
 }
 _MEASURING = {
     "run": _run,
@@ -229,7 +226,7 @@ _MEASURING = {
 
 
 def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
-    values = _lists(arguments, flags.SWEEP_FLAGS)
+    values = _lists(arguments, run_flags.SWEEP_FLAGS)
     return sweep_job.run(sweep_job.resolve(values, _count_gpus), command)
 
 
@@ -246,9 +243,9 @@ def _calibrate(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
 _OF_GRIDS = {"sweep": _sweep, "ab": _ab, "calibrate": _calibrate}
 
 
-def _lists(arguments: Sequence[str], own: flags.Groups) -> Mapping[str, Any]:
+def _lists(arguments: Sequence[str], own: run_flags.Groups) -> Mapping[str, Any]:
     """Returns the values of flags where each of `run`'s may be a list."""
-    parsed = flags.parse(grid.spell_out_booleans(arguments), grid.sweep_groups(own))
+    parsed = run_flags.parse(grid.spell_out_booleans(arguments), grid.sweep_groups(own))
     _refuse_words(arguments, parsed.words)
     return parsed.values
 
@@ -271,13 +268,13 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     raise UsageError(f"'{words[0]}' is no flag.{fix} Flags are spelled --name=value, or --name and --noname.")
 
 
-def _help(verb: str, groups: flags.Groups) -> str:
+def _help(verb: str, groups: run_flags.Groups) -> str:
     verbs = "\n".join(f"  {name:9} {meaning}" for name, meaning in _VERBS.items())
-    presets = "|".join(flags.presets())
+    presets = "|".join(run_flags.presets())
     return (
         "How fast does a CNN train on these devices and this TensorFlow build, and why?\n\n"
         f"usage: run_bench.py [verb] --flag=value ...\n       run_bench.py {_VERSION_WORD}\n\n"
         f"Verbs:\n{verbs}\n\nFlags of '{verb}' "
         f"(also --flagfile=FILE, --preset={presets}; run_bench.py VERB --help for other verbs'):\n"
-        f"{flags.describe(groups)}"
+        f"{run_flags.describe(groups)}"
     )

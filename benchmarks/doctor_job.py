@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config, doctor_report, ladder_job, ladder_plan, machine_doctor
-from benchmarks.config import Config
+from benchmarks import doctor_report, ladder_job, ladder_plan, machine_doctor
+from benchmarks.config import config
+from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.doctor_flags import DEFAULT_OUTPUT_DIR, OF_THE_LADDER
 from benchmarks.doctor_report import Link, Member

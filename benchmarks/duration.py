@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.system.inventory import usable_cores
 from models import specs
 from results.record import Record, Status, key_of

@@ -7,16 +7,18 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from benchmarks import foreign_run, input_stages, run_facts, run_graph, run_input
-from benchmarks.config import Config
+from benchmarks import foreign_run, input_stages, run_facts
+from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.display import Display
 from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
-from benchmarks.run_graph import RunGraph
 from benchmarks.stepping import FIRST_STEPS, measure, stepping
 from benchmarks.team import Team
+from benchmarks.training import graph as run_graph
+from benchmarks.training import run_input
+from benchmarks.training.graph import RunGraph
 from models import specs
 from results.input_verdict import WORTH_A_WORD
 from variable_mgr.catalog import BASELINES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from variable_mgr import network_traffic

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import explain_cluster
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.process import tensorflow_setup
@@ -90,7 +90,7 @@ def run(config: Config) -> ExitStatus:
         )
     tensorflow_setup.prepare(device="cpu", visible_gpus=None)
     tensorflow_setup.import_tensorflow()
-    from benchmarks.model_traffic import dense_share, model_traffic
+    from benchmarks.training.traffic import dense_share, model_traffic
     from models import building, splitting
 
     spec = specs.find(config.model)
@@ -130,7 +130,7 @@ def _say_facts(facts: Mapping[str, str], diagram: str) -> None:
 
 def _dividing(config: Config, model: Model) -> dict[str, str]:
     """Returns whether --fc_model_parallel pays: what it would send, and up to which batch that is less."""
-    from benchmarks.model_traffic import dense_share, model_traffic
+    from benchmarks.training.traffic import dense_share, model_traffic
     from models import splitting
 
     def with_dividing(fc_model_parallel: bool) -> Traffic:

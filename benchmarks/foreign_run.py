@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks import foreign_stepping, run_facts, run_input
-from benchmarks.config import Config
+from benchmarks import foreign_stepping, run_facts
+from benchmarks.config.config import Config
 from benchmarks.display import Display
 from benchmarks.foreign_stepping import Trained
 from benchmarks.measure.run_log import RunLog
@@ -20,6 +20,7 @@ from benchmarks.stepping import FIRST_STEPS, measure
 from benchmarks.team import Team
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
+from benchmarks.training import run_input
 from models import building, specs
 
 _LOOPS = {"keras_fit": foreign_stepping.keras_fit, "mirrored_strategy": foreign_stepping.mirrored_strategy}
@@ -160,7 +161,7 @@ def _described(tower_input: run_input.RunInput, config: Config) -> run_input.Run
 
 
 def _placement(trained: Trained, devices: Devices, config: Config) -> dict[str, Any]:
-    """Returns where everything is, for the record; see `benchmarks.placement_table`."""
+    """Returns where everything is, for the record; see `benchmarks.training.placement_table`."""
     weights = trained.model.trainable_variables
     return {
         "devices": devices.description,

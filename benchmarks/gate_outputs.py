@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.config.flag import Flag
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.flag_parsing import Flag
 from gate import benchmark_view, json_view, junit_view, markdown_view, text_view
 from gate.finding import Findings
 from results import store

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import config, flags
-from benchmarks.config import Config
+from benchmarks.config import config, run_flags
+from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan
 
@@ -43,25 +43,25 @@ class Cell:
         return self.config is not None and not self.same_as_before
 
 
-def help_groups(own: flags.Groups) -> flags.Groups:
+def help_groups(own: run_flags.Groups) -> run_flags.Groups:
     """Returns the flags of a sweep as they are explained: the values of `run`'s, each of which may be a list."""
-    groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in flags.RUN_FLAGS.items()}
+    groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
     return {**own, **groups}
 
 
-def sweep_groups(own: flags.Groups) -> flags.Groups:
+def sweep_groups(own: run_flags.Groups) -> run_flags.Groups:
     """Returns the flags of `run` as texts, which may be lists, and the sweep's own."""
     lists = {
         title: [dataclasses.replace(flag, kind=str, choices=()) for flag in group if flag.name not in _NOT_HERE]
-        for title, group in flags.RUN_FLAGS.items()
+        for title, group in run_flags.RUN_FLAGS.items()
     }
     return {**own, **lists}
 
 
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
-    arguments = flags.read_files(arguments)
-    booleans = {flag.name for group in flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
+    arguments = run_flags.read_files(arguments)
+    booleans = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
     words = {f"--{name}": f"--{name}=true" for name in booleans}
     words |= {f"--no{name}": f"--{name}=false" for name in booleans}
     followed = zip(arguments, [*arguments, "--"][1:], strict=True)
@@ -70,7 +70,7 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each flag that is given, split at commas, in the order of `run`'s help."""
-    names = [flag.name for group in flags.RUN_FLAGS.values() for flag in group if flag.name not in _NOT_HERE]
+    names = [flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.name not in _NOT_HERE]
     given = {name: text for name in names if (text := values.get(name)) is not None}
     for name, text in given.items():
         if not all(item.strip() for item in text.split(",")):
@@ -123,7 +123,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     for grid in grids:
         for values in itertools.product(*grid.values()):
             arguments = tuple(f"--{name}={value}" for name, value in zip(grid, values, strict=True))
-            parsed = flags.parse(arguments, flags.RUN_FLAGS)
+            parsed = run_flags.parse(arguments, run_flags.RUN_FLAGS)
             try:
                 chosen = config.resolve(parsed.values, count_gpus)
             except UsageError as error:

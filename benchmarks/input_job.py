@@ -7,12 +7,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config
-from benchmarks.config import Config
+from benchmarks.config import config
+from benchmarks.config.config import Config
 from benchmarks.console import say
-from benchmarks.datasets.catalog import DATA_SETS
-from benchmarks.datasets.directory import existing_directory
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.input.catalog import DATA_SETS, existing_directory
 from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import inventory
@@ -65,8 +64,9 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
     tensorflow_setup.import_tensorflow()
-    from benchmarks import input_stages, run_input
+    from benchmarks import input_stages
     from benchmarks.topology import devices
+    from benchmarks.training import run_input
 
     if chosen.device == "gpu":
         devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)

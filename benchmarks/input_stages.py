@@ -10,15 +10,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks import run_input
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.datasets import photo_pipeline, pixel_pipeline, reading
-from benchmarks.datasets.pixels import Pixels
 from benchmarks.errors import BenchError, headline
+from benchmarks.input import host_pipeline, imagenet_pipeline, small_images
+from benchmarks.input.small_images import Pixels
 from benchmarks.measure.timing import Clock
 from benchmarks.system import inventory
 from benchmarks.topology.devices import HOST, session_config
+from benchmarks.training import run_input
 
 BARE_DECODE, COPY = "bare decode", "copy"
 
@@ -41,7 +41,7 @@ class Probe:
 
 
 @contextlib.contextmanager
-def probes(config: Config, source: reading.Source, tower_devices: Sequence[str] = ()) -> Iterator[list[Probe]]:
+def probes(config: Config, source: host_pipeline.Source, tower_devices: Sequence[str] = ()) -> Iterator[list[Probe]]:
     """Builds the pipelines of a run's configuration in a graph and a session of their own.
 
     Args:
@@ -88,26 +88,26 @@ def _probe(session: tf.compat.v1.Session, name: str, fetched: object, config: Co
     return Probe(name, take, images, ahead * (1 if name == COPY else config.num_devices))
 
 
-def _datasets(config: Config, source: reading.Source) -> dict[str, tf.data.Dataset]:
+def _datasets(config: Config, source: host_pipeline.Source) -> dict[str, tf.data.Dataset]:
     spec, options = run_input.spec_of(config), config.input
     assert options is not None, "what is read has options"
     if isinstance(source, Pixels):
-        stages = {name: pixel_pipeline.stage(source, spec, options, name) for name in pixel_pipeline.STAGES}
+        stages = {name: small_images.stage(source, spec, options, name) for name in small_images.STAGES}
     else:
         stages = {}
-        for name in photo_pipeline.STAGES:
+        for name in imagenet_pipeline.STAGES:
             skipping = run_input.skipping(config, source)
-            what = photo_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
-            stages[name] = photo_pipeline.stage(what, name)
+            what = imagenet_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
+            stages[name] = imagenet_pipeline.stage(what, name)
         stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device, options.on_bad_record == "skip")
-    return {name: reading.configured(dataset, options, config.num_devices) for name, dataset in stages.items()}
+    return {name: host_pipeline.configured(dataset, options, config.num_devices) for name, dataset in stages.items()}
 
 
-def _bare_decode(source: photo_pipeline.Photos, batch: int, source_may_be_bad: bool) -> tf.data.Dataset:
+def _bare_decode(source: imagenet_pipeline.Photos, batch: int, source_may_be_bad: bool) -> tf.data.Dataset:
     """Returns a pipeline that decodes whole photos, as libjpeg-turbo does, one after the other on every core."""
     names = [str(file) for file in source.files]
     records = tf.data.Dataset.from_tensor_slices(names).repeat()
-    records = photo_pipeline.encoded_photos(records, source)
+    records = imagenet_pipeline.encoded_photos(records, source)
     shapes = records.map(
         lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
         num_parallel_calls=inventory.usable_cores(),
@@ -171,7 +171,7 @@ def ratios(rates: Rates, to: Rates) -> list[float]:
     return [one / other for one, other in zip(rates.turns, to.turns, strict=True)]
 
 
-def measure_after_run(config: Config, source: reading.Source) -> dict[str, float]:
+def measure_after_run(config: Config, source: host_pipeline.Source) -> dict[str, float]:
     """Returns images per second of the input alone, by stage, measured for some seconds on the host.
 
     Nothing that goes wrong here may spoil the run that was: then nothing is known of the stages.
@@ -183,7 +183,7 @@ def measure_after_run(config: Config, source: reading.Source) -> dict[str, float
         return {}
 
 
-def _measure_briefly(config: Config, source: reading.Source) -> dict[str, float]:
+def _measure_briefly(config: Config, source: host_pipeline.Source) -> dict[str, float]:
     with probes(config, source) as found:
         stages = [probe for probe in found if probe.name != BARE_DECODE]
         return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import grid, ladder, ladder_roofline, ladder_words, outcomes
 from benchmarks.cell_run import CellRunner
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.duration import in_words
 from benchmarks.errors import ExitStatus

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config, device_options, flags, precision_options
-from benchmarks.config import Config
+from benchmarks.config import config, device_options, precision_options
+from benchmarks.config import run_flags as flags
+from benchmarks.config.config import Config
 from benchmarks.ladder import Part
 from benchmarks.ladder_words import Setting
 from benchmarks.process import subprocesses

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks import roofline_job
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
 from benchmarks.process import tensorflow_setup
 from benchmarks.roofline import Roofline

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import launcher
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus
 from benchmarks.record_files import keep, open_store
 from benchmarks.system.provenance import of_this_run

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Sequence
 
 from benchmarks import roofline_job, turns
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.datasets.directory import existing_directory
 from benchmarks.display import Display, JsonDisplay, TextDisplay
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
+from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup

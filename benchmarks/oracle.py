@@ -14,11 +14,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import objectives, optimizers, training
 from benchmarks.expectations import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
-from benchmarks.inputs import TowerInput
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.team import Alone, Team
 from benchmarks.topology.devices import HOST, Devices
+from benchmarks.training import objective, optimizers
+from benchmarks.training import step as training
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.manager import VariableManager
@@ -58,7 +59,7 @@ def trained(
             devices,
             manager=make_manager(),
             optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
-            objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
+            objective=objective.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
         )
         a, b = _copies("a"), _copies("b")
         trajectory = Trajectory()
@@ -160,7 +161,7 @@ def convolutional_weights(
             devices,
             manager=manager,
             optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=MOMENTUM),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
+            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=0.01),
         )
         with tf.compat.v1.Session(team.target, graph=graph, config=_configured(config, team)) as session:
             _initialize(step, session, team, devices, options)

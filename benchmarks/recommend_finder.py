@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks import flags, recommend_stages
+from benchmarks import recommend_stages
 from benchmarks.cell_run import CellRunner
-from benchmarks.config import Config
+from benchmarks.config import run_flags
+from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.grid import Cell
@@ -111,7 +112,7 @@ class Finder:
         words, best = self._best or ((), None)
         is_untested = best is None and self._best_on_one is not None and not self._failed_on_all
         if is_untested:
-            words, best = tuple(flags.words({**self._plan.fixed, **self._chosen})), self._best_on_one
+            words, best = tuple(run_flags.words({**self._plan.fixed, **self._chosen})), self._best_on_one
         return Answer(
             arguments=list(words),
             best=best,
@@ -151,7 +152,7 @@ class Finder:
         standings = search.standings()
         rows = [
             Row(
-                arguments=flags.words(found[one.candidate][0]),
+                arguments=run_flags.words(found[one.candidate][0]),
                 images_per_sec=one.rate,
                 **{name: getattr(one, name) for name in _OF_STANDING},
             )
@@ -159,7 +160,7 @@ class Finder:
         ]
         impossible = [(choice, cell) for choice, cell in found.values() if not cell.runs]
         rows += [
-            Row(arguments=flags.words(choice), reason=f"cannot run: {cell.why_not}") for choice, cell in impossible
+            Row(arguments=run_flags.words(choice), reason=f"cannot run: {cell.why_not}") for choice, cell in impossible
         ]
         self._tables.append(Table(title=stage.title, devices=devices, rows=rows))
         if not standings or standings[0].rate is None:
@@ -190,7 +191,7 @@ class Finder:
         self._ran += 1
         self._note(cell.config, outcome)
         assert self._open is not None, "only a stage runs something"
-        what = " ".join(flags.words(self._open[1][words][0])) or "as given"
+        what = " ".join(run_flags.words(self._open[1][words][0])) or "as given"
         rate = cell.config.batch_global * len(outcome.step_seconds) / sum(outcome.step_seconds or [1.0])
         came = f"{rate:.2f} images/s in {len(outcome.step_seconds)} steps" if outcome.step_seconds else outcome.reason
         left = max(0.0, self._begun + self._plan.time_limit_seconds - time.monotonic())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.flag_parsing import Flag, Groups
-from benchmarks.flags import RUN_FLAGS
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.run_flags import RUN_FLAGS
 
 DEFAULT_TIME_LIMIT_SECONDS = 600.0
 DEFAULT_OUTPUT_DIR = "out/recommend"

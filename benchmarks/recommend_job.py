@@ -8,8 +8,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import config, flags, recommend_report, recommend_stages
+from benchmarks import recommend_report, recommend_stages
 from benchmarks.cell_run import CellRunner
+from benchmarks.config import config, run_flags
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
@@ -39,10 +40,10 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
-    usual = config.resolve(flags.unset(given), count_gpus)
+    usual = config.resolve(run_flags.unset(given), count_gpus)
     if usual.cluster:
         raise UsageError("recommend is about one process, and TF_CONFIG names a cluster: unset it.")
-    fixed = dict(word.removeprefix("--").split("=", 1) for word in flags.words(given))
+    fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
     return Plan(
         fixed=fixed,
         usual=usual,

@@ -11,10 +11,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from benchmarks import grid, precision_options
-from benchmarks.config import Config
+from benchmarks import grid
+from benchmarks.config import precision_options
+from benchmarks.config.config import Config
+from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
 from benchmarks.grid import Cell
-from benchmarks.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
 from benchmarks.system import inventory
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS

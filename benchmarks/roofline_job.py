@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import peak_cache
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.process import tensorflow_setup
 from benchmarks.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.system import inventory as hardware
@@ -56,7 +56,7 @@ def measure(config: Config, images_per_sec: float | None = None) -> Roofline:
         UsageError: as of `peak`.
     """
     found = peak(config.device, config.precision)
-    from benchmarks import flop_count
+    from benchmarks.training import flop_count
 
     work = flop_count.of_model(
         specs.find(config.model),

@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.config import Config
-from benchmarks.datasets.catalog import DATA_SETS
-from benchmarks.run_input import RunInput
+from benchmarks.config.config import Config
+from benchmarks.input.catalog import DATA_SETS
+from benchmarks.training.run_input import RunInput
 from models import specs
 
 
@@ -30,7 +30,7 @@ def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, 
     Args:
         config: of the run.
         data: the input in words.
-        placement: see `benchmarks.placement_table`.
+        placement: see `benchmarks.training.placement_table`.
     """
     spec = specs.find(config.model)
     mode = "inference only" if config.forward_only else "training"

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks import config
-from benchmarks.config import Config
+from benchmarks.config import config
+from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError, raise_terminated
 from benchmarks.process import tensorflow_setup

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks import training, turns
-from benchmarks.config import Config
+from benchmarks import turns
+from benchmarks.config.config import Config
 from benchmarks.display import Display
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
@@ -30,6 +30,7 @@ from benchmarks.measure.timing import (
 )
 from benchmarks.team import Team
 from benchmarks.topology.placement import IN_GRAPH
+from benchmarks.training import step as training
 
 # The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
 FIRST_STEPS = 3

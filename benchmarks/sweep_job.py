@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks import grid
 from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated

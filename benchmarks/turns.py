@@ -18,7 +18,7 @@ import socket
 import stat
 from collections.abc import Callable, Iterator
 
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from results.record import STEPS_PER_TURN
 
 _VARIABLE = "CNN_BENCH_TURNS"

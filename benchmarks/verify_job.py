@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from benchmarks.config import Config
+from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.process import tensorflow_setup

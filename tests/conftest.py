@@ -178,13 +178,14 @@ def _signal_handlers_restored() -> Iterator[None]:
 @pytest.fixture
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
-    from benchmarks import config, execution, flags
+    from benchmarks import execution
+    from benchmarks.config import config, run_flags
     from benchmarks.display import JsonDisplay
     from benchmarks.measure.run_log import RunLog
     from benchmarks.team import Alone
 
     def train(*words: str) -> RunLog:
-        chosen = config.resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 0)
+        chosen = config.resolve(run_flags.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
         execution.execute(chosen, log, JsonDisplay(), Alone())
         return log
@@ -201,7 +202,8 @@ def records(tmp_path: Path) -> Callable[[], list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def fake_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fake ImageNet of 40 images in 4 shards. Tests must not change it."""
-    from benchmarks.datasets import fake_imagenet, splits
+    from benchmarks.datasets import fake_imagenet
+    from benchmarks.datasets import fake_imagenet as splits
 
     directory = tmp_path_factory.mktemp("imagenet")
     part = splits.split("train", 40, 10)

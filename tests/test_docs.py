@@ -15,12 +15,8 @@ from benchmarks import (
     batch_trials,
     calibrate_job,
     command_line,
-    config,
     doctor_job,
     explain_job,
-    flag_parsing,
-    flag_ranges,
-    flags,
     grid,
     input_job,
     launch,
@@ -30,6 +26,8 @@ from benchmarks import (
     sweep_job,
     verify_job,
 )
+from benchmarks.config import config, ranges, run_flags
+from benchmarks.config import flag as flag_parsing
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.system import inventory
 from deploy.kubernetes import render
@@ -83,7 +81,7 @@ def _check_run_bench(words: Sequence[str]) -> None:
     words = [word for word in words if word != "--help"]
     try:
         if verb in READING:
-            flags.parse(words[1:], command_line.FLAGS_OF[verb])
+            run_flags.parse(words[1:], command_line.FLAGS_OF[verb])
             if verb == "baseline":
                 _check_baseline(words[1])
         elif verb == "data":
@@ -199,7 +197,7 @@ def _check_flags(words: Sequence[str]) -> None:
     problems = []
     for groups in command_line.FLAGS_OF.values():
         try:
-            flag_ranges.check(flags.unset(flags.parse(list(_with_values(named, groups)), groups).values))
+            ranges.check(run_flags.unset(run_flags.parse(list(_with_values(named, groups)), groups).values))
         except BenchError as error:
             problems.append(str(error))
         else:

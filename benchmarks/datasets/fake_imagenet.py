@@ -8,16 +8,17 @@ from one canvas at random, with random contrast, encoded at the usual quality wi
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.datasets.inception_record import InceptionRecord
-from benchmarks.datasets.splits import Split
+from benchmarks.errors import UsageError
+from benchmarks.input.imagenet import BOX
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95
@@ -128,3 +129,92 @@ def _boxes(generator: np.random.Generator) -> Iterator[tuple[float, float, float
         ymin, xmin = generator.uniform(0.0, 0.6, size=2)
         ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
         yield float(ymin), float(xmin), float(ymax), float(xmax)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InceptionRecord:
+    """A photo and what is known of it.
+
+    Attributes:
+        encoded: the JPEG.
+        height: pixels.
+        width: pixels.
+        label: from 1.
+        synset: the class's name in WordNet, or the folder's.
+        name: the file's.
+        text: the class in words.
+        boxes: ymin, xmin, ymax, xmax as shares of height and width.
+    """
+
+    encoded: bytes
+    height: int
+    width: int
+    label: int
+    synset: str
+    name: str
+    text: str = ""
+    boxes: Sequence[tuple[float, float, float, float]] = ()
+
+    def serialize(self) -> bytes:
+        """Returns the tf.train.Example."""
+        feature = {
+            "image/height": _ints([self.height]),
+            "image/width": _ints([self.width]),
+            "image/colorspace": _bytes(b"RGB"),
+            "image/channels": _ints([3]),
+            "image/class/label": _ints([self.label]),
+            "image/class/synset": _bytes(self.synset.encode()),
+            "image/class/text": _bytes(self.text.encode()),
+            BOX + "label": _ints([self.label] * len(self.boxes)),
+            "image/format": _bytes(b"JPEG"),
+            "image/filename": _bytes(self.name.encode()),
+            "image/encoded": _bytes(self.encoded),
+        }
+        for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
+            feature[BOX + corner] = _floats([box[index] for box in self.boxes])
+        return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+
+
+def _ints(values: list[int]) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+
+def _floats(values: list[float]) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+
+
+def _bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """Part of a data set: its name (`train`, `validation`) and how many images in how many files."""
+
+    name: str
+    images: int
+    shards: int
+
+    def paths(self, directory: Path) -> list[Path]:
+        """Returns the files that hold it."""
+        return [directory / f"{self.name}-{i:05d}-of-{self.shards:05d}" for i in range(self.shards)]
+
+
+def split(name: str, images: int, images_per_shard: int) -> Split:
+    """Divides images evenly among as few shards as hold at most `images_per_shard` each."""
+    return Split(name=name, images=images, shards=-(-images // images_per_shard))
+
+
+def refuse_to_overwrite(directory: Path, splits: list[Split]) -> None:
+    """Checks that no shard of these splits, of any number, is in the directory.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for part in splits:
+        there = sorted(directory.glob(f"{part.name}-?????-of-?????")) if directory.is_dir() else []
+        if there:
+            raise UsageError(
+                f"{directory} already holds {len(there)} {part.name} shards ({there[0].name}, ...): name another "
+                "directory, or say --overwrite to replace them."
+            )

@@ -4,14 +4,15 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks import config, flags, run_input
+from benchmarks.config import config, run_flags
 from benchmarks.topology import devices
+from benchmarks.training import run_input
 
 
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     """Towers that draw in turn draw for those before them, too; each must draw for itself alone."""
     chosen = config.resolve(
-        flags.parse(
+        run_flags.parse(
             [
                 "--device=cpu",
                 "--num_gpus=3",
@@ -19,7 +20,7 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
                 "--nocross_replica_sync",
                 "--model=trivial",
             ],
-            flags.RUN_FLAGS,
+            run_flags.RUN_FLAGS,
         ).values,
         lambda: 0,
     )

@@ -5,10 +5,12 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from benchmarks import flop_count, inputs, objectives, optimizers, training
-from benchmarks.flop_count import Work, count
-from benchmarks.precision_options import Computing
+from benchmarks.config.precision_options import Computing
+from benchmarks.input import tower_input
 from benchmarks.topology import devices
+from benchmarks.training import flop_count, objective, optimizers
+from benchmarks.training import step as training
+from benchmarks.training.flop_count import Work, count
 from models import specs
 from models.specs import ModelSpec
 from tests.support import models
@@ -169,18 +171,18 @@ def test_a_step_of_two_towers_does_twice_the_work_of_the_model(
     alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
     assert alone.flops > 0 and alone.uncounted == ()
     with tf.Graph().as_default():
-        wanted = inputs.InputSpec(
+        wanted = tower_input.InputSpec(
             batch_per_device=3, image_size=spec.image_size, data_format="NHWC", num_classes=10, seed=1
         )
         step = training.build_training_step(
             models.build_spec(spec, num_classes=10),
-            inputs.synthetic(plan.towers, wanted),
+            tower_input.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
                 manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=modifiers
             ),
             optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
+            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=4e-5),
             computing=computing,
         )
         assert count(loop.operation for loop in step.loops) == alone + alone

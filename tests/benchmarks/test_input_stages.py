@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, flags, input_stages, objectives, run_input, training
-from benchmarks.datasets import corrupting, photo_pipeline, reading
+from benchmarks import input_stages
+from benchmarks.config import config, run_flags
+from benchmarks.datasets import damage
 from benchmarks.errors import DataError
+from benchmarks.input import host_pipeline, imagenet_pipeline
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.input_stages import BARE_DECODE, COPY, Probe, measure
-from benchmarks.inputs import TowerInput
 from benchmarks.topology import devices
+from benchmarks.training import objective as objectives
+from benchmarks.training import run_input
+from benchmarks.training import step as training
 from models import building, specs
 from tests.support.images import measure_by_count
 from variable_mgr import factory
@@ -25,10 +30,10 @@ from variable_mgr.modifiers import Modifiers
 
 def _config(*arguments: str) -> config.Config:
     usual = ["--device=cpu", "--model=trivial", "--batch_size=4"]
-    return config.resolve(flags.unset(flags.parse([*usual, *arguments], flags.RUN_FLAGS).values), lambda: 0)
+    return config.resolve(run_flags.unset(run_flags.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
 
 
-def _found(chosen: config.Config) -> reading.Source:
+def _found(chosen: config.Config) -> host_pipeline.Source:
     source = run_input.find(chosen)
     assert source is not None
     return source
@@ -63,7 +68,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
     towers = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu").towers
     with input_stages.probes(chosen, _found(chosen), towers) as probes:
-        assert [probe.name for probe in probes] == [*photo_pipeline.STAGES, BARE_DECODE, COPY]
+        assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
     assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
     assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
@@ -72,7 +77,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
 def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measure_by_count(monkeypatch)
     chosen = _config(f"--data_dir={fake_imagenet}")
-    assert input_stages.measure_after_run(chosen, _found(chosen)) == dict.fromkeys(photo_pipeline.STAGES, 4)
+    assert input_stages.measure_after_run(chosen, _found(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.Mon
     """A data set with a bad record; what is measured reads more images than it has."""
     measure_by_count(monkeypatch, batches=11)
     bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
-    corrupting.corrupt(bad / "train-00001-of-00004", "crc")
+    damage.corrupt(bad / "train-00001-of-00004", "crc")
     return bad
 
 

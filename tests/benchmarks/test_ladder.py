@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import command_line, device_options, flags, ladder, ladder_words, recommend_flags
+from benchmarks import command_line, ladder, ladder_words, recommend_flags
+from benchmarks.config import device_options, run_flags
 from benchmarks.ladder import Ladder, Part, Rung, Span, Verdict, images_of
 from benchmarks.ladder_words import Setting
 
@@ -39,8 +40,8 @@ FAILED, LEFT_OUT = "failed", "left out"
 # The verbs that advice sends a reader to.
 ADVISED = {
     "recommend": recommend_flags.RECOMMEND_FLAGS,
-    "allreduce": flags.ALLREDUCE_FLAGS,
-    "input": flags.INPUT_FLAGS,
+    "allreduce": run_flags.ALLREDUCE_FLAGS,
+    "input": run_flags.INPUT_FLAGS,
 }
 
 
@@ -326,7 +327,7 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     commands = re.findall(r"'run_bench.py (recommend|allreduce) ([^']+)'", all_advice(shared))
     assert {verb for verb, _ in commands} == {"recommend", "allreduce"}
     for verb, words in commands:
-        values = flags.parse(words.split(), ADVISED[verb]).values
+        values = run_flags.parse(words.split(), ADVISED[verb]).values
         assert device_options.resolve(collections.defaultdict(str, values), lambda: 2)["virtual_gpus"] == split, words
 
 
@@ -337,9 +338,9 @@ def test_all_that_is_advised_exists(setting: Setting) -> None:
     assert {verb for verb, _ in commands} == {*ADVISED}
     for verb, words in commands:
         assert command_line.dispatch([verb, "--help"]) == 0, "there is such a verb"
-        assert not flags.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
+        assert not run_flags.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
     named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", advice)))
-    of_a_run = {flag.name for group in flags.RUN_FLAGS.values() for flag in group}
+    of_a_run = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
     assert len(named) >= 8 and named <= of_a_run
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import objectives, optimizers, training
-from benchmarks.inputs import TowerInput
-from benchmarks.precision_options import Computing, LossScaling
+from benchmarks.config.precision_options import Computing, LossScaling
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers
+from benchmarks.training import step as training
 from models.building import ModelVariable
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
@@ -54,7 +55,7 @@ def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: 
             plan,
             manager=manager,
             optimizer=optimizers.make(how.get("optimizer", "sgd"), learning_rate=RATE, momentum=0.9),
-            objective=objectives.Objective(loss=lambda out, labels: tf.reduce_mean(out), weight_decay=DECAY),
+            objective=objective.Objective(loss=lambda out, labels: tf.reduce_mean(out), weight_decay=DECAY),
             computing=Computing(loss_scaling=scaling),
         )
         weight = manager.checkpoint_variables()["kernel"][0]

@@ -6,8 +6,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, flags, model_traffic, objectives, optimizers, training
+from benchmarks.config import config, run_flags
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers, traffic
+from benchmarks.training import step as training
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.algorithms import Place
@@ -72,7 +74,7 @@ ON_OTHER_NUMBERS = [
 )
 def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
     arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
-    chosen = config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
     plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
@@ -96,7 +98,7 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
             plan,
             manager=manager,
             optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=0.0),
         )
         sent = _sent_in_graph(step.together.operation)
-    assert model_traffic.model_traffic(chosen, whole).total_bytes == sent
+    assert traffic.model_traffic(chosen, whole).total_bytes == sent

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import optimizers
+from benchmarks.training import optimizers
 
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 4
 START = [np.array([1.0, -2.0, 3.0]), np.array([[0.5]])]

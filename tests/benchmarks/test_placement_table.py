@@ -4,10 +4,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks import objectives, optimizers, training
-from benchmarks.inputs import TowerInput
-from benchmarks.placement_table import placement_table
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers, step
+from benchmarks.training.placement_table import placement_table
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
@@ -29,13 +29,13 @@ def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> d
             modifiers=Modifiers(**modifiers),
             divided=model.divided,
         )
-        training.build_training_step(
+        step.build_training_step(
             model,
             [TowerInput(tf.ones([2, 6]), tf.zeros([2], tf.int64))] * 2,
             plan,
             manager=made,
             optimizer=optimizers.make(optimizer, learning_rate=0.1, momentum=0.9),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=0.0),
         )
         return placement_table(made, plan, training=True)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import precision_options
+from benchmarks.config import precision_options
+from benchmarks.config.precision_options import AS_MATMUL, Computing, LossScaling, resolve
 from benchmarks.errors import UsageError
-from benchmarks.precision_options import AS_MATMUL, Computing, LossScaling, resolve
 from variable_mgr.modifiers import Modifiers
 
 _FLAGS = (

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import config, flags, matmul_peak, peak_cache, roofline, roofline_job
+from benchmarks import matmul_peak, peak_cache, roofline, roofline_job
+from benchmarks.config import config, run_flags
 from benchmarks.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.system.inventory import Inventory, describe_hardware
 from results.columns import row
@@ -144,7 +145,7 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
 
 
 def _config(*words: str) -> config.Config:
-    return config.resolve(flags.parse(words, flags.RUN_FLAGS).values, lambda: 0, environ={})
+    return config.resolve(run_flags.parse(words, run_flags.RUN_FLAGS).values, lambda: 0, environ={})
 
 
 def _keep(precision: str, peak: Peak) -> None:

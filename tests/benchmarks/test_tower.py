@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import objectives
-from benchmarks.tower import Tower
+from benchmarks.training import objective as objectives
+from benchmarks.training.tower import Tower
 from models import building, specs
 
 pytestmark = pytest.mark.xdist_group("tower")  # they share what has been computed

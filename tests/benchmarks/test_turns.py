@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import config, flags, turns
-from benchmarks.config import Config
+from benchmarks import turns
+from benchmarks.config import config, run_flags
+from benchmarks.config.config import Config
 from benchmarks.turns import Turns
 from tests.support.commands import Finished
 
@@ -21,7 +22,7 @@ _JOIN_SECONDS = 60.0
 def config_of(*words: str) -> Config:
     """Returns what flags come to, on a machine with one GPU."""
     words = ("--model=trivial", "--device=cpu", *words)
-    return config.resolve(flags.parse(list(words), flags.RUN_FLAGS).values, lambda: 1)
+    return config.resolve(run_flags.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 1)
 
 
 class Pair:

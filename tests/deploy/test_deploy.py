@@ -17,7 +17,7 @@ import pytest
 import referencing
 import yaml
 
-from benchmarks import flags
+from benchmarks.config import run_flags
 from benchmarks.topology import discovery
 from benchmarks.topology.cluster import Task
 from deploy.kubernetes import render
@@ -29,7 +29,7 @@ CLUSTER_FLAGS = (
     "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
     "server_port", "local_cluster",
 )  # fmt: skip
-RUN_FLAGS = {flag.name for group in flags.RUN_FLAGS.values() for flag in group}
+RUN_FLAGS = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
 BASE = ("--name=rn50", "--image=registry.example/bench:1")
 PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 KINDS = pytest.mark.parametrize("kind", ["jobset", "tfjob"])
@@ -52,7 +52,7 @@ def given(args: list[str]) -> dict[str, str]:
 
 
 def resolve(found: dict[str, str], environ: dict[str, str]) -> Any:
-    values = flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
+    values = run_flags.unset({name: found.get(name) for name in CLUSTER_FLAGS})
     numbers = {name: int(found[name]) for name in ("task_index", "num_ps", "server_port") if name in found}
     cluster, notices = discovery.resolve({**values, **numbers}, environ)
     assert notices == ()

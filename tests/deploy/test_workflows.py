@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import ab_flags, baseline_flags, flags, grid
+from benchmarks import ab_flags, baseline_flags, grid
+from benchmarks.config import run_flags
 from benchmarks.grid import Cell
 from tests.support.commands import Finished
 
@@ -208,7 +209,7 @@ def script(tmp_path: Path) -> Callable[..., Ran]:
 def test_the_gate_compares_with_the_base_and_says_it_in_every_format(script: Callable[..., Ran]) -> None:
     ((verb, *given),) = script("gate", "--base=v1", "--threshold=7").commands
     assert verb == "ab"
-    values = flags.parse(given, grid.sweep_groups(ab_flags.AB_FLAGS)).values
+    values = run_flags.parse(given, grid.sweep_groups(ab_flags.AB_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "base": "v1",
         "suite": "deploy/gate/gate.toml",
@@ -292,7 +293,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     assert ran.verbs == ["doctor", "sweep", "check", "baseline"]
     look, sweep, check, promote = ran.commands
     assert look == ["doctor", "--noladder"]
-    values = flags.parse(sweep[1:], grid.sweep_groups(flags.SWEEP_FLAGS)).values
+    values = run_flags.parse(sweep[1:], grid.sweep_groups(run_flags.SWEEP_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "suite": "deploy/gate/nightly.toml",
         "repeats": 3,
@@ -300,7 +301,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
         "num_gpus": "8",
     }
     assert check[1] == "out/nightly"
-    assert flags.parse(check[2:], baseline_flags.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
+    assert run_flags.parse(check[2:], baseline_flags.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
     assert promote == ["baseline", "promote", "out/nightly"]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import flop_count
+from benchmarks.training import flop_count
 from models import building
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.layers import Layers, Style

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import inputs, objectives, optimizers, training
+from benchmarks.input import tower_input
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers
+from benchmarks.training import step as training
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.specs import ModelSpec
@@ -66,7 +68,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
     """Losses of the default optimizer on one fixed batch, dropout and all."""
     plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
-        wanted = inputs.InputSpec(
+        wanted = tower_input.InputSpec(
             batch_per_device=batch,
             image_size=spec.image_size,
             channels=spec.channels,
@@ -76,13 +78,13 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
         )
         step = training.build_training_step(
             models.build_spec(spec),
-            inputs.synthetic(plan.towers, wanted),
+            tower_input.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
                 "independent", Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
             ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
+            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=4e-5),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             step.initialize(session)

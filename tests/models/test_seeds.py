@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import inputs
+from benchmarks.input import tower_input
 from models import building, specs
 from models.seeds import RunTimeSeed, seed_at_run_time
 
@@ -51,9 +51,9 @@ def test_only_from_constant_seeds_is_drawn_while_the_graph_is_optimised(is_const
 
 
 def test_images_are_drawn_at_run_time() -> None:
-    spec = inputs.InputSpec(batch_per_device=2, image_size=8, data_format="NHWC", num_classes=5, seed=1)
+    spec = tower_input.InputSpec(batch_per_device=2, image_size=8, data_format="NHWC", num_classes=5, seed=1)
     with tf.Graph().as_default() as graph:
-        inputs.synthetic(["/cpu:0", "/cpu:1"], spec)
+        tower_input.synthetic(["/cpu:0", "/cpu:1"], spec)
     assert len(_drawn_at_run_time(graph)) == len(_drawn(graph)) == 2 * 2
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks import config, flags
-from benchmarks.config import Config
+from benchmarks.config import config
+from benchmarks.config import run_flags as flags
+from benchmarks.config.config import Config
 from benchmarks.process.subprocesses import Command, Ended
 from benchmarks.system import provenance
 from benchmarks.system.provenance import Provenance

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 from benchmarks import input_stages
-from benchmarks.datasets import finding, photo_pipeline, reading, tfrecord
-from benchmarks.datasets.catalog import DATA_SETS
-from benchmarks.datasets.options import InputOptions
-from benchmarks.datasets.photos import INCEPTION, features_of
-from benchmarks.datasets.skipping import Skipping
-from benchmarks.inputs import InputSpec
+from benchmarks.input import host_pipeline, imagenet_pipeline, tfrecord
+from benchmarks.input.bad_records import Skipping
+from benchmarks.input.catalog import DATA_SETS
+from benchmarks.input.imagenet import INCEPTION, features_of
+from benchmarks.input.options import InputOptions
+from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices
 
 
@@ -51,8 +51,8 @@ def take_batches(
     **changes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
-    source = finding.find("imagenet", str(directory), options.split)
-    what = photo_pipeline.Reading(
+    source = host_pipeline.find("imagenet", str(directory), options.split)
+    what = imagenet_pipeline.Reading(
         source=source,
         spec=spec(**changes),
         options=options,
@@ -60,7 +60,7 @@ def take_batches(
         worker=worker,
         workers=workers,
     )
-    return take(lambda: photo_pipeline.batches(what), count)
+    return take(lambda: imagenet_pipeline.batches(what), count)
 
 
 def read_towers(
@@ -70,9 +70,9 @@ def read_towers(
     wanted = spec(**changes)
     names = [f"/cpu:{i}" for i in range(towers)]
     with tf.Graph().as_default():
-        source = finding.find("imagenet", str(directory), "train")
-        batches = reading.configured(reading.batches(source, wanted, USUAL), USUAL, towers)
-        inputs, initializers = reading.deal(
+        source = host_pipeline.find("imagenet", str(directory), "train")
+        batches = host_pipeline.configured(host_pipeline.batches(source, wanted, USUAL), USUAL, towers)
+        inputs, initializers = host_pipeline.deal(
             batches, names, DATA_SETS["imagenet"], wanted.data_format, in_turn=in_turn, pipelined=pipelined
         )
         fetches = [(i.images, i.labels, *([i.stage] if pipelined else [])) for i in inputs]

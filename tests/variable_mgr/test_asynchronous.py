@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import expectations, objectives, optimizers, training
-from benchmarks.inputs import TowerInput
+from benchmarks import expectations
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.timing import Observed
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers
+from benchmarks.training import step as training
 from models import building
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
@@ -36,7 +38,7 @@ def _sum(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def _build(
-    towers: int, images: Callable[[int], tf.Tensor], loss: objectives.LossFunction = _sum
+    towers: int, images: Callable[[int], tf.Tensor], loss: objective.LossFunction = _sum
 ) -> tuple[training.Step, tf.Variable]:
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
     manager = factory.make(
@@ -48,7 +50,7 @@ def _build(
         plan,
         manager=manager,
         optimizer=optimizers.make("sgd", learning_rate=1.0, momentum=0.0),
-        objective=objectives.Objective(loss=loss, weight_decay=0.0),
+        objective=objective.Objective(loss=loss, weight_decay=0.0),
     )
     return step, manager.checkpoint_variables()["dense/kernel"][0]
 

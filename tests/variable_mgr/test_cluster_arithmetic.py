@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from benchmarks import cluster_verify, config, flags
+from benchmarks import cluster_verify
 from benchmarks.cluster.liveness import GrpcProbe, Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
 from benchmarks.cluster.rendezvous import Meeting
+from benchmarks.config import config, run_flags
 from benchmarks.process.watchdog import Guard
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
@@ -63,8 +64,8 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
 def verdicts() -> Iterator[dict[Case, Verdict]]:
     """What the leader finds, by case; of the cases before the first that fails with an error."""
     ps, *workers = free_addresses(3)
-    values = flags.parse(["--device=cpu", f"--num_gpus={TOWERS}"], flags.VERIFY_FLAGS).values
-    chosen = config.resolve(flags.unset(values), lambda: 0)
+    values = run_flags.parse(["--device=cpu", f"--num_gpus={TOWERS}"], run_flags.VERIFY_FLAGS).values
+    chosen = config.resolve(run_flags.unset(values), lambda: 0)
     server_config = with_collectives(devices.session_config("cpu", TOWERS))
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
     clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import objectives, optimizers, training
-from benchmarks.inputs import TowerInput
+from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology import devices
+from benchmarks.training import objective, optimizers
+from benchmarks.training import step as training
 from models import building
 from models.layers import Layers
 from variable_mgr import factory
@@ -67,7 +68,7 @@ class _Trained:
                 plan,
                 manager=self.manager,
                 optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=0.9),
-                objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
+                objective=objective.Objective(loss=objective.cross_entropy, weight_decay=0.01),
             )
             drift = self.manager.replica_drift()
             everything = {v.op.name: v for v in tf.compat.v1.global_variables()}

@@ -10,7 +10,8 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import allreduce_job, config, flags, verify
+from benchmarks import allreduce_job, verify
+from benchmarks.config import config, run_flags
 from benchmarks.topology import devices
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
@@ -178,10 +179,12 @@ def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
         _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
         in_verify = [case for case in verify.cases() if case.modifiers.all_reduce_spec == "last_tower"]
         assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
-        given = flags.parse(["--device=cpu", "--num_gpus=2"], flags.ALLREDUCE_FLAGS).values
-        assert "last_tower" in allreduce_job.resolve(flags.unset(given), lambda: 0).specs
+        given = run_flags.parse(["--device=cpu", "--num_gpus=2"], run_flags.ALLREDUCE_FLAGS).values
+        assert "last_tower" in allreduce_job.resolve(run_flags.unset(given), lambda: 0).specs
         config.resolve(
-            flags.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], flags.RUN_FLAGS).values,
+            run_flags.parse(
+                ["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS
+            ).values,
             lambda: 0,
         )
     finally:

@@ -13,8 +13,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import allreduce, allreduce_job, flags, messages
+from benchmarks import allreduce, allreduce_job, messages
 from benchmarks.allreduce_report import Report
+from benchmarks.config import run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
 from benchmarks.system import inventory
@@ -139,7 +140,9 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
 
 
 def _resolve(*arguments: str) -> allreduce_job.Plan:
-    return allreduce_job.resolve(flags.unset(flags.parse(arguments, flags.ALLREDUCE_FLAGS).values), lambda: 0)
+    return allreduce_job.resolve(
+        run_flags.unset(run_flags.parse(arguments, run_flags.ALLREDUCE_FLAGS).values), lambda: 0
+    )
 
 
 def test_defaults_and_choices() -> None:

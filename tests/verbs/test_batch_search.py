@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import batch_trials, cell_run, command_line, flags, grid
+from benchmarks import batch_trials, cell_run, command_line, grid
 from benchmarks.batch_search import Found, Probed, largest_that_fits
-from benchmarks.config import Config
+from benchmarks.config import run_flags
+from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.grid import Cell
 from benchmarks.measure import run_log
@@ -150,7 +151,7 @@ AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> Config:
-    return batch_trials.resolve(flags.parse([*AUTO, *arguments], flags.RUN_FLAGS).values, [], lambda: gpus)
+    return batch_trials.resolve(run_flags.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import reading
+from benchmarks.input import host_pipeline
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count, to_folder
 
@@ -132,8 +132,8 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
         return usual(*arguments).map(after_waiting)
 
-    usual = reading.batches
-    monkeypatch.setattr(reading, "batches", batches)
+    usual = host_pipeline.batches
+    monkeypatch.setattr(host_pipeline, "batches", batches)
 
 
 def test_a_run_compares_itself_with_its_synthetic_sibling(

@@ -20,14 +20,14 @@ from benchmarks import (
     command_line,
     doctor_flags,
     doctor_job,
-    flags,
     ladder_job,
     ladder_plan,
     ladder_roofline,
     machine_doctor,
-    precision_options,
     roofline_job,
 )
+from benchmarks.config import precision_options
+from benchmarks.config import run_flags as flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.ladder import Part
 from benchmarks.observation import Observation

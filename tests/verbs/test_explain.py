@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import config, explain_job, flags
+from benchmarks import explain_job
+from benchmarks.config import config, run_flags
 from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
 
 
 def _explained(*arguments: str) -> config.Config:
-    return config.resolve(flags.parse(arguments, flags.RUN_FLAGS).values, lambda: 10**6)
+    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
 
 
 def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:

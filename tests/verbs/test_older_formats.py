@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import config, flags
 from benchmarks.cell_run import CellRunner
+from benchmarks.config import config, run_flags
 from benchmarks.grid import Cell
 from benchmarks.system import inventory
 from gate import noise
@@ -66,7 +66,7 @@ def test_the_command_of_a_record_can_be_run_again(run_bench: RunBench, number: i
     assert done.status == 0, done.stderr
     words = done.stdout.splitlines()[0].split()
     assert words[-len(FLAGS) :] == list(FLAGS)
-    flags.parse(list(FLAGS), flags.RUN_FLAGS)
+    run_flags.parse(list(FLAGS), run_flags.RUN_FLAGS)
 
 
 def test_new_records_go_into_a_directory_of_an_older_format(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_noise_that_calibrate_kept_is_read() -> None:
 @pytest.mark.parametrize("number", [3, 4])
 def test_a_configuration_has_the_key_that_it_had(number: int) -> None:
     """With another key, stored baselines would no longer apply to it."""
-    chosen = config.resolve(flags.parse(list(FLAGS), flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(run_flags.parse(list(FLAGS), run_flags.RUN_FLAGS).values, lambda: 0)
     assert key_of(chosen.key_fields()) == golden_records(number)[0].identity.config_key
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import config, flags, grid, sweep_job
+from benchmarks import grid, sweep_job
+from benchmarks.config import config, run_flags
 from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.grid import Cell
@@ -112,8 +113,8 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
-    groups = grid.sweep_groups(flags.SWEEP_FLAGS)
-    plan = sweep_job.resolve(flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
+    groups = grid.sweep_groups(run_flags.SWEEP_FLAGS)
+    plan = sweep_job.resolve(run_flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
     run = subprocesses.run
 
     def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
@@ -323,7 +324,7 @@ staged_vars = true
 def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
-    plan = sweep_job.resolve(flags.parse(words, grid.sweep_groups(flags.SWEEP_FLAGS)).values, lambda: 0)
+    plan = sweep_job.resolve(run_flags.parse(words, grid.sweep_groups(run_flags.SWEEP_FLAGS)).values, lambda: 0)
     found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in plan.cells if c.config]
     assert found == [
         ("trivial", 1, False),
@@ -345,7 +346,7 @@ def test_a_suite_is_several_grids(tmp_path: Path) -> None:
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
-    values = flags.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(flags.SWEEP_FLAGS)).values
+    values = run_flags.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(run_flags.SWEEP_FLAGS)).values
     with pytest.raises(UsageError) as error:
         sweep_job.resolve(values, lambda: 0)
     assert words in str(error.value)
@@ -375,7 +376,7 @@ def test_booleans_without_a_value() -> None:
 
 
 def test_estimates_learn_from_earlier_runs() -> None:
-    values = flags.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], flags.RUN_FLAGS).values
+    values = run_flags.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], run_flags.RUN_FLAGS).values
     chosen = config.resolve(values, lambda: 0)
     guess = estimate_seconds(chosen, [])
     assert guess > 6

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks import device_options, verify
+from benchmarks import verify
+from benchmarks.config import device_options
 from benchmarks.errors import ExitStatus
 from benchmarks.topology import devices
 from tests.support.commands import Finished

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import checking, converting, corrupting, jpeg_header, photos, splits, tfrecord
-from benchmarks.datasets.photos import INCEPTION, encoded_of, features_of
+from benchmarks.datasets import convert
+from benchmarks.datasets import damage as corrupting
+from benchmarks.datasets import fake_imagenet as splits
 from benchmarks.errors import DataError, UsageError
+from benchmarks.input import checks, imagenet, tfrecord
+from benchmarks.input.imagenet import INCEPTION, encoded_of, features_of
 from tests.support.images import labels_of, take_batches, to_folder
 
 
@@ -23,10 +26,10 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> converting.Outcome:
-    found = converting.list_photos(source, "train")
+def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> convert.Outcome:
+    found = convert.list_photos(source, "train")
     part = splits.Split(name="train", images=len(found), shards=shards)
-    return converting.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
+    return convert.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
 
 
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
@@ -116,20 +119,20 @@ def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder
     left_out = " ".join(outcome.left_out)
     for kind in ("truncated", "zero_length"):
         assert f"{damage[kind].parent.name}/{damage[kind].name}: its " in left_out
-    source = photos.find(str(tmp_path / "out"), "train")
-    assert [d for *_, found in checking.defects(source, 1000, checking.header_problem) for d in found] == []
+    source = imagenet.find(str(tmp_path / "out"), "train")
+    assert [d for *_, found in checks.defects(source, 1000, checks.header_problem) for d in found] == []
     for kind in ("png", "cmyk"):
         *_, encoded = _photos_of(tmp_path / "out")[damage[kind].name]
-        assert jpeg_header.read(encoded).components == 3
+        assert checks.read(encoded).components == 3
 
 
 def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     outcome = _convert(folder, tmp_path / "out", resize=300)
-    sizes = [jpeg_header.read(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
+    sizes = [checks.read(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
     assert max(min(size.height, size.width) for size in sizes) == 300
     assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
     name, (synset, _, encoded) = next(
-        item for item in _photos_of(tmp_path / "out").items() if jpeg_header.read(item[1][2]).height == 300
+        item for item in _photos_of(tmp_path / "out").items() if checks.read(item[1][2]).height == 300
     )
     original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
     smaller = tf.io.decode_jpeg(encoded).numpy()
@@ -148,12 +151,12 @@ def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
     make(tmp_path / "source")
     with pytest.raises(DataError, match=words):
-        converting.list_photos(tmp_path / "source", "train")
+        convert.list_photos(tmp_path / "source", "train")
 
 
 def test_records_are_not_converted_again(fake_imagenet: Path) -> None:
     with pytest.raises(DataError, match="there is nothing to convert"):
-        converting.list_photos(fake_imagenet, "train")
+        convert.list_photos(fake_imagenet, "train")
 
 
 def test_other_photos_of_equal_number_are_another_conversion(folder: Path, tmp_path: Path) -> None:
@@ -182,8 +185,8 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
     one = tmp_path / "both" / "val" / "n00000001"
     one.mkdir(parents=True)
     next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    assert [photo.name for photo in converting.list_photos(tmp_path / "both", "validation")] == ["only.JPEG"]
-    assert len(converting.list_photos(tmp_path / "both", "train")) == 39
+    assert [photo.name for photo in convert.list_photos(tmp_path / "both", "validation")] == ["only.JPEG"]
+    assert len(convert.list_photos(tmp_path / "both", "train")) == 39
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import checking, corrupting, corruption, jpeg_header, photo_pipeline, photos, tfrecord
-from benchmarks.datasets.defects import Defect
-from benchmarks.datasets.options import InputOptions
-from benchmarks.datasets.skipping import Skipping
+from benchmarks.datasets import damage
 from benchmarks.errors import DataError
+from benchmarks.input import catalog, checks, imagenet, imagenet_pipeline, tfrecord
+from benchmarks.input.bad_records import Skipping
+from benchmarks.input.options import InputOptions
+from benchmarks.input.tfrecord import Defect
 from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder
 
 DAMAGED = "train-00002-of-00004"
@@ -32,34 +33,34 @@ FOUND_AS = {
 }
 
 
-def _defects(directory: Path, problem_of_jpeg: checking.JpegProblem = checking.header_problem) -> list[Defect]:
-    source = photos.find(str(directory), "train")
-    return [d for _, _, found in checking.defects(source, 1001, problem_of_jpeg) for d in found]
+def _defects(directory: Path, problem_of_jpeg: checks.JpegProblem = checks.header_problem) -> list[Defect]:
+    source = imagenet.find(str(directory), "train")
+    return [d for _, _, found in checks.defects(source, 1001, problem_of_jpeg) for d in found]
 
 
 def _fail(directory: Path) -> tuple[Exception, DataError]:
     """Reads until it fails, and returns TensorFlow's error and what is said of it."""
-    source = photos.find(str(directory), "train")
-    sizes = checking.sizes_of(source)
+    source = imagenet.find(str(directory), "train")
+    sizes = checks.sizes_of(source)
     with pytest.raises(tf.errors.OpError) as caught:
         take_batches(directory, 30)
-    return caught.value, checking.explain_failure(source, 1001, caught.value, sizes)
+    return caught.value, checks.explain_failure(source, 1001, caught.value, sizes)
 
 
 def test_every_kind_is_known() -> None:
-    assert set(FOUND_AS) == set(corruption.KINDS)
+    assert set(FOUND_AS) == set(catalog.KINDS)
 
 
-@pytest.mark.parametrize("kind", corruption.KINDS)
+@pytest.mark.parametrize("kind", catalog.KINDS)
 def test_a_damaged_record_is_found_by_a_walk(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
-    number, offset = corrupting.corrupt(file, kind)
+    number, offset = damage.corrupt(file, kind)
     expected = [] if FOUND_AS[kind] is None else [(file, number, offset, FOUND_AS[kind])]
     assert [(found.path, found.number, found.offset, found.kind) for found in _defects(copied)] == expected
 
 
 def test_four_colours_are_read(copied: Path) -> None:
-    corrupting.corrupt(copied / DAMAGED, "cmyk")
+    damage.corrupt(copied / DAMAGED, "cmyk")
     seen = sorted(int(label) for _, labels in take_batches(copied, 10) for label in labels)
     assert seen == labels_of(copied)
 
@@ -72,14 +73,14 @@ OTHERS = [kind for kind, found in FOUND_AS.items() if found is not None and kind
 @pytest.mark.parametrize("kind", [*FAILING, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
-    number, offset = corrupting.corrupt(file, kind)
+    number, offset = damage.corrupt(file, kind)
     _, explained = _fail(copied)
     assert str(explained).startswith(f"{file}: record {number} at byte {offset}: ")
     lost = 5 if kind == "cut_file" else 1  # nothing behind the cut is left
-    source = photos.find(str(copied), "train")
+    source = imagenet.find(str(copied), "train")
     skipping = Skipping(source.files)
-    what = photo_pipeline.Reading(source=source, spec=spec(batch_per_device=1), options=SKIP, skipping=skipping)
-    batches = take(lambda: photo_pipeline.batches(what), 2 * (40 - lost))
+    what = imagenet_pipeline.Reading(source=source, spec=spec(batch_per_device=1), options=SKIP, skipping=skipping)
+    batches = take(lambda: imagenet_pipeline.batches(what), 2 * (40 - lost))
     images = [images.tobytes() for images, _ in batches]
     assert len(set(images)) == len(images), "two epochs, every sound record once in each"
     assert skipping.skipped in (1, 2), (
@@ -96,28 +97,28 @@ def test_skipping_reads_what_plain_reading_reads(fake_imagenet: Path) -> None:
 
 
 def test_a_data_set_of_nothing_but_bad_records_ends(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.datasets.skipping._HOPELESS", 200)
+    monkeypatch.setattr("benchmarks.input.bad_records._HOPELESS", 200)
     for file in sorted(copied.iterdir()):
         for number in range(10):
             rewrite(file, number, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, b"no"))
-    source = photos.find(str(copied), "train")
+    source = imagenet.find(str(copied), "train")
     skipping = Skipping(source.files)
-    what = photo_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
+    what = imagenet_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
     with pytest.raises(tf.errors.OutOfRangeError):
-        take(lambda: photo_pipeline.batches(what), 1)
+        take(lambda: imagenet_pipeline.batches(what), 1)
     assert "in a row none could be used" in str(skipping.failure)
 
 
 def test_a_folder_of_nothing_but_bad_photos_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.datasets.skipping._HOPELESS", 200)
+    monkeypatch.setattr("benchmarks.input.bad_records._HOPELESS", 200)
     (tmp_path / "class").mkdir()
     for number in range(3):
         (tmp_path / "class" / f"{number}.jpg").write_bytes(b"\xff\xd8 no photo")
     skipping = Skipping()
-    source = photos.find(str(tmp_path), "train")
-    what = photo_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
+    source = imagenet.find(str(tmp_path), "train")
+    what = imagenet_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
     with pytest.raises(tf.errors.OutOfRangeError):
-        take(lambda: photo_pipeline.batches(what), 1)
+        take(lambda: imagenet_pipeline.batches(what), 1)
     with pytest.raises(DataError, match="none could be used"):
         skipping.close()
 
@@ -130,22 +131,22 @@ def test_damage_where_the_layout_is_looked_for_is_left_to_the_reader(copied: Pat
     only = copied / "train-00000-of-00004"
     only.rename(copied / "train-00000-of-00001")
     only = copied / "train-00000-of-00001"
-    number, offset = corrupting.corrupt(only, kind)
-    assert "TFRecords, 1 train shards" in photos.find(str(copied), "train").describe()
+    number, offset = damage.corrupt(only, kind)
+    assert "TFRecords, 1 train shards" in imagenet.find(str(copied), "train").describe()
     (defect,) = _defects(copied)
     assert (defect.number, defect.offset) == (number, offset)
     rewrite_first = only.read_bytes()
     only.write_bytes(rewrite_first[:20] + b"\0" + rewrite_first[21:])  # the very first record, too
-    assert photos.find(str(copied), "train").layout is photos.INCEPTION
+    assert imagenet.find(str(copied), "train").layout is imagenet.INCEPTION
 
 
 def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipped(copied: Path) -> None:
-    source = photos.find(str(copied), "train")
+    source = imagenet.find(str(copied), "train")
     skipping = Skipping(source.files)
-    what = photo_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
+    what = imagenet_pipeline.Reading(source=source, spec=spec(), options=SKIP, skipping=skipping)
     (copied / DAMAGED).unlink()
     with pytest.raises(tf.errors.OutOfRangeError):
-        take(lambda: photo_pipeline.batches(what), 30)
+        take(lambda: imagenet_pipeline.batches(what), 30)
     assert f"{copied / DAMAGED} cannot be read: No such file" in str(skipping.failure)
 
 
@@ -162,13 +163,13 @@ def test_a_shard_that_goes_away_while_reading_is_named_even_if_records_are_skipp
 def test_files_that_change_while_they_are_read_are_named(
     copied: Path, change: Callable[[Path], None], words: str
 ) -> None:
-    source = photos.find(str(copied), "train")
-    sizes = checking.sizes_of(source)
+    source = imagenet.find(str(copied), "train")
+    sizes = checks.sizes_of(source)
     change(copied / DAMAGED)
-    what = photo_pipeline.Reading(source=source, spec=spec(), options=InputOptions())
+    what = imagenet_pipeline.Reading(source=source, spec=spec(), options=InputOptions())
     with pytest.raises(tf.errors.OpError) as caught:
-        take(lambda: photo_pipeline.batches(what), 30)
-    problem = checking.explain_failure(source, 1001, caught.value, sizes)
+        take(lambda: imagenet_pipeline.batches(what), 30)
+    problem = checks.explain_failure(source, 1001, caught.value, sizes)
     with pytest.raises(DataError, match=f"{copied / DAMAGED} {words}"):
         raise problem
 
@@ -185,10 +186,10 @@ def test_a_file_that_has_grown_by_whole_records_is_read(copied: Path) -> None:
 @pytest.mark.parametrize("label", [5000, 0, -1])
 def test_a_label_out_of_range_is_named(copied: Path, label: int) -> None:
     rewrite(copied / DAMAGED, 6, lambda feature: feature["image/class/label"].int64_list.value.__setitem__(0, label))
-    source = photos.find(str(copied), "train")
+    source = imagenet.find(str(copied), "train")
     with pytest.raises(tf.errors.InvalidArgumentError, match="label out of range"):
         take_batches(copied, 10, num_classes=1000)
-    problem = checking.explain_failure(source, 1000, ValueError("words"), checking.sizes_of(source))
+    problem = checks.explain_failure(source, 1000, ValueError("words"), checks.sizes_of(source))
     assert f"{copied / DAMAGED}: record 6 at byte " in str(problem)
     assert f"its label is [{label}], one number of 1 to 1000 is wanted" in str(problem)
 
@@ -201,7 +202,7 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 
     rewrite(copied / DAMAGED, 6, ruin)
     assert _defects(copied) == []
-    with checking.Decoding() as problem_of_jpeg:
+    with checks.Decoding() as problem_of_jpeg:
         (defect,) = _defects(copied, problem_of_jpeg)
     assert (defect.kind, defect.number) == ("pixels", 6)
 
@@ -219,15 +220,15 @@ def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path
 
 
 def test_the_search_for_the_record_ends(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "_SEARCH_SECONDS", -1.0)
-    source = photos.find(str(fake_imagenet), "train")
-    problem = checking.explain_failure(source, 1001, ValueError("disk on fire"), checking.sizes_of(source))
+    monkeypatch.setattr(checks, "_SEARCH_SECONDS", -1.0)
+    source = imagenet.find(str(fake_imagenet), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source))
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
 def test_a_failure_that_no_record_explains_keeps_its_own_words(fake_imagenet: Path) -> None:
-    source = photos.find(str(fake_imagenet), "train")
-    problem = checking.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checking.sizes_of(source))
+    source = imagenet.find(str(fake_imagenet), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire\nmore"), checks.sizes_of(source))
     assert "every record in it is sound: disk on fire" in str(problem) and "more" not in str(problem)
 
 
@@ -247,18 +248,18 @@ def _jpeg() -> bytes:
     ],
 )
 def test_headers_that_are_not_right(change: Callable[[bytes], bytes], kind: str) -> None:
-    with pytest.raises(jpeg_header.BadJpegError) as caught:
-        jpeg_header.read(change(_jpeg()))
+    with pytest.raises(checks.BadJpegError) as caught:
+        checks.read(change(_jpeg()))
     assert caught.value.kind == kind
 
 
 def test_headers_say_the_size() -> None:
-    assert jpeg_header.read(_jpeg()) == jpeg_header.JpegHeader(30, 40, 3)
-    assert jpeg_header.read(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
+    assert checks.read(_jpeg()) == checks.JpegHeader(30, 40, 3)
+    assert checks.read(_jpeg() + b"\0" * 16).components == 3, "something after the end is usual"
 
 
 def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
-    source = photos.find(str(copied), "train")
+    source = imagenet.find(str(copied), "train")
     shutil.move(copied / DAMAGED, copied / "away")
-    found = [d for _, _, ds in checking.defects(source, 1001, checking.header_problem) for d in ds]
+    found = [d for _, _, ds in checks.defects(source, 1001, checks.header_problem) for d in ds]
     assert [d.kind for d in found] == ["file"]

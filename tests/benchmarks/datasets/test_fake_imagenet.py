@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.datasets import fake_imagenet as making
-from benchmarks.datasets import splits, tfrecord
+from benchmarks.datasets import fake_imagenet as splits
 from benchmarks.errors import UsageError
+from benchmarks.input import tfrecord
 
 
 def _examples(directory: Path) -> list[dict]:

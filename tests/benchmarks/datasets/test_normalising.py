@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import config, flags, run_input
-from benchmarks.datasets import fake_pixels
+from benchmarks.config import config, run_flags
+from benchmarks.datasets import fake_small_images
 from benchmarks.topology import devices
+from benchmarks.training import run_input
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
@@ -31,7 +32,7 @@ def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
         if name == "imagenet":
             return fake_imagenet
         making = {"python": False} if name == "cifar10" else {"compressed": False}
-        getattr(fake_pixels, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
+        getattr(fake_small_images, f"write_{name}")(tmp_path, 50, split="train", seed=1, **making)
         return tmp_path
 
     return find
@@ -40,7 +41,7 @@ def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[str], Path], name: str) -> None:
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
-    chosen = config.resolve(flags.parse([*words, "--nopipelined_input"], flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(run_flags.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
         built = run_input.build(chosen, ["/cpu:0"], run_input.find(chosen))
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:

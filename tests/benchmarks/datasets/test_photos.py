@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import photos
 from benchmarks.errors import DataError
+from benchmarks.input import imagenet
 from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
 
 
@@ -70,7 +70,7 @@ def test_layout_and_classes_are_as_asked(fake_imagenet: Path) -> None:
 
 
 def test_images_are_counted(fake_imagenet: Path) -> None:
-    assert photos.find(str(fake_imagenet), "train").count() == 40
+    assert imagenet.find(str(fake_imagenet), "train").count() == 40
 
 
 def _remove(directory: Path) -> None:
@@ -139,12 +139,12 @@ def _no_example(directory: Path) -> None:
 def test_unusable_directories_are_explained(copied: Path, damage: Callable[[Path], None], words: str) -> None:
     damage(copied)
     with pytest.raises(DataError, match=words):
-        photos.find(str(copied), "train")
+        imagenet.find(str(copied), "train")
 
 
 def test_both_layouts_of_records_are_told_by_their_content(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
-    inception, tfds = (photos.find(str(where), "train") for where in (fake_imagenet, tmp_path / "tfds"))
+    inception, tfds = (imagenet.find(str(where), "train") for where in (fake_imagenet, tmp_path / "tfds"))
     assert inception.describe().startswith("Inception TFRecords, 4 train shards in")
     assert tfds.describe().startswith("TFDS TFRecords, 4 train shards in")
     for num_classes in (1000, 1001):
@@ -156,20 +156,20 @@ def test_both_layouts_of_records_are_told_by_their_content(fake_imagenet: Path, 
 def test_tfds_names_may_hold_records_of_inception(fake_imagenet: Path, tmp_path: Path) -> None:
     for number, file in enumerate(sorted(fake_imagenet.iterdir())):
         shutil.copy(file, tmp_path / f"imagenet2012-train.tfrecord-{number:05d}-of-00004")
-    assert photos.find(str(tmp_path), "train").layout is photos.INCEPTION
+    assert imagenet.find(str(tmp_path), "train").layout is imagenet.INCEPTION
 
 
 def test_missing_tfds_shards_are_named(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     (tmp_path / "tfds" / "imagenet2012-train.tfrecord-00001-of-00004").unlink()
     with pytest.raises(DataError, match="1 of 4 shards are missing: imagenet2012-train.tfrecord-00001-of-00004"):
-        photos.find(str(tmp_path / "tfds"), "train")
+        imagenet.find(str(tmp_path / "tfds"), "train")
 
 
 def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path / "train")
     for directory in (tmp_path, tmp_path / "train"):
-        found = photos.find(str(directory), "train")
+        found = imagenet.find(str(directory), "train")
         assert found.count() == 40
     classes = sorted({label for label in labels_of(fake_imagenet)})
     assert list(found.classes) == [f"n{label:08d}" for label in classes]
@@ -179,7 +179,7 @@ def test_a_folder_of_class_folders_is_read(fake_imagenet: Path, tmp_path: Path) 
 
 def test_splits_are_kept_apart(fake_imagenet: Path) -> None:
     with pytest.raises(DataError, match="no file is named like validation-00000-of-00008"):
-        photos.find(str(fake_imagenet), "validation")
+        imagenet.find(str(fake_imagenet), "validation")
 
 
 @pytest.fixture(scope="module")
@@ -215,13 +215,13 @@ def test_another_epoch_brings_the_same_photos_in_other_crops(fake_imagenet: Path
 
 def test_an_empty_class_folder_moves_no_label(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path)
-    before = photos.find(str(tmp_path), "train")
+    before = imagenet.find(str(tmp_path), "train")
     first = tmp_path / before.classes[0]
     shutil.rmtree(first)
     first.mkdir()
     (tmp_path / ".thumbnails").mkdir()
     (tmp_path / ".thumbnails" / "x.jpg").write_bytes(b"x")
-    after = photos.find(str(tmp_path), "train")
+    after = imagenet.find(str(tmp_path), "train")
     labels = dict(zip(before.files, before.labels, strict=True))
     assert list(after.labels) == [labels[file] for file in after.files]
     assert "of which 1 have none" in after.describe()
@@ -230,7 +230,7 @@ def test_an_empty_class_folder_moves_no_label(fake_imagenet: Path, tmp_path: Pat
 def test_training_photos_are_not_taken_for_validation(fake_imagenet: Path, tmp_path: Path) -> None:
     to_folder(fake_imagenet, tmp_path)
     with pytest.raises(DataError, match="in a folder named validation or val"):
-        photos.find(str(tmp_path), "validation")
+        imagenet.find(str(tmp_path), "validation")
 
 
 def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_data_sets_are_told_apart(fake_imagenet: Path, tmp_path: Path) -> None:
     to_tfds(fake_imagenet, tmp_path / "tfds")
     shutil.copytree(fake_imagenet, tmp_path / "same")
     there = [fake_imagenet, tmp_path / "folder", tmp_path / "tfds", tmp_path / "same"]
-    first, *others, same = [photos.find(str(directory), "train").identify() for directory in there]
+    first, *others, same = [imagenet.find(str(directory), "train").identify() for directory in there]
     assert first == same and len({first, *others}) == 3
     next((tmp_path / "folder").rglob("*.JPEG")).unlink()
-    assert photos.find(str(tmp_path / "folder"), "train").identify() != others[0]
+    assert imagenet.find(str(tmp_path / "folder"), "train").identify() != others[0]
 
 
 def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(copied: Path) -> None:
@@ -250,9 +250,9 @@ def test_the_file_that_has_another_layout_is_named_behind_one_that_is_damaged(co
     (copied / "train-00000-of-00004").rename(second)
     first.write_bytes(b"nothing that could be read")
     with pytest.raises(DataError, match=f"{second}: record 0 at byte 0: it is no tf.train.Example"):
-        photos.find(str(copied), "train")
+        imagenet.find(str(copied), "train")
 
 
 def test_a_path_that_nobody_can_look_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: File name too long"):
-        photos.find(str(tmp_path / ("x" * 300)), "train")
+        imagenet.find(str(tmp_path / ("x" * 300)), "train")

@@ -13,28 +13,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.datasets import fake_pixels, pixel_pipeline, pixels
-from benchmarks.datasets.options import InputOptions
-from benchmarks.datasets.pixels import Pixels
+from benchmarks.datasets import fake_small_images
 from benchmarks.errors import DataError, UsageError
+from benchmarks.input import small_images
+from benchmarks.input.options import InputOptions
+from benchmarks.input.small_images import Pixels
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
 
 
 def _mnist(directory: Path, **changes: Any) -> list[Path]:
-    return fake_pixels.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
+    return fake_small_images.write_mnist(directory, 50, **{"split": "train", "seed": 1, "compressed": False} | changes)
 
 
 def _cifar10(directory: Path, **changes: Any) -> list[Path]:
-    return fake_pixels.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
+    return fake_small_images.write_cifar10(directory, 50, **{"split": "train", "seed": 1, "python": False} | changes)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool) -> None:
     _mnist(tmp_path, compressed=compressed)
-    found = pixels.find("mnist", str(tmp_path), "train")
-    expected, labels = fake_pixels.draw((28, 28), 50, 1, "train")
+    found = small_images.find("mnist", str(tmp_path), "train")
+    expected, labels = fake_small_images.draw((28, 28), 50, 1, "train")
     np.testing.assert_array_equal(found.images[..., 0], expected)
     np.testing.assert_array_equal(found.labels, labels)
     assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
@@ -44,7 +45,7 @@ def test_an_idx_file_by_hand(tmp_path: Path) -> None:
     images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))
     (tmp_path / "t10k-labels.idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, 2) + b"\x07\x03")
-    found = pixels.find("mnist", str(tmp_path), "validation")
+    found = small_images.find("mnist", str(tmp_path), "validation")
     assert found.images[1, :, :, 0].tolist() == [[6, 7, 8], [9, 10, 11]]
     assert found.labels.tolist() == [7, 3]
 
@@ -59,8 +60,8 @@ def test_cifar10_is_read_in_every_form(tmp_path: Path, python: bool, form: str) 
             archive.add(folder, folder.name)
         for file in files:
             file.unlink()
-    found = pixels.find("cifar10", str(tmp_path), "train")
-    planes, labels = fake_pixels.draw((3, 32, 32), 50, 1, "train")
+    found = small_images.find("cifar10", str(tmp_path), "train")
+    planes, labels = fake_small_images.draw((3, 32, 32), 50, 1, "train")
     np.testing.assert_array_equal(found.images, planes.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(found.labels, labels)
 
@@ -87,12 +88,24 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (_mnist, _without(LABELS), f"there is neither {LABELS} nor {LABELS}.gz; it holds {IMAGES}"),
         (_mnist, _with(LABELS, b"nothing"), "is no idx file of unsigned bytes in 1 dimension"),
         (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
-        (_mnist, lambda d: fake_pixels.corrupt([d / IMAGES], "cut_file"), r"should hold 39200 values .* but holds"),
-        (_mnist, lambda d: fake_pixels.corrupt([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (
+            _mnist,
+            lambda d: fake_small_images.corrupt([d / IMAGES], "cut_file"),
+            r"should hold 39200 values .* but holds",
+        ),
+        (_mnist, lambda d: fake_small_images.corrupt([d / LABELS], "bad_label"), "label of train image 0 is 200"),
         (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
         (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
-        (_cifar10, lambda d: fake_pixels.corrupt([d / "data_batch_1.bin"], "cut_file"), "no whole number of records"),
-        (_cifar10, lambda d: fake_pixels.corrupt([d / "data_batch_1.bin"], "bad_label"), "label of train image 0 is"),
+        (
+            _cifar10,
+            lambda d: fake_small_images.corrupt([d / "data_batch_1.bin"], "cut_file"),
+            "no whole number of records",
+        ),
+        (
+            _cifar10,
+            lambda d: fake_small_images.corrupt([d / "data_batch_1.bin"], "bad_label"),
+            "label of train image 0 is",
+        ),
         (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),
     ],
 )
@@ -100,20 +113,20 @@ def test_what_is_not_whole_is_named(tmp_path: Path, write: Write, damage: Callab
     write(tmp_path)
     damage(tmp_path)
     with pytest.raises(DataError, match=words):
-        pixels.find(write.__name__.removeprefix("_"), str(tmp_path), "train")
+        small_images.find(write.__name__.removeprefix("_"), str(tmp_path), "train")
 
 
 def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _cifar10(tmp_path, python=True)
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps({b"data": _Calling(), b"labels": [1]}))
     with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*it asks for builtins.print"):
-        pixels.find("cifar10", str(tmp_path), "train")
+        small_images.find("cifar10", str(tmp_path), "train")
     assert capsys.readouterr().out == ""
 
 
 def test_small_images_have_no_jpeg_to_damage() -> None:
     with pytest.raises(UsageError, match="--corrupt=png is for photos; here are: cut_file, bad_label"):
-        fake_pixels.check_kind("png")
+        fake_small_images.check_kind("png")
 
 
 def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
@@ -121,7 +134,7 @@ def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
     batch = {b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 2, 3]}
     (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
     with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*4 images and 3 labels"):
-        pixels.find("cifar10", str(tmp_path), "train")
+        small_images.find("cifar10", str(tmp_path), "train")
 
 
 def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
@@ -130,19 +143,19 @@ def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
     data[200:400] = bytes(200)
     file.write_bytes(data)
     with pytest.raises(DataError, match="train-images-idx3-ubyte.gz cannot be read"):
-        pixels.find("mnist", str(tmp_path), "train")
+        small_images.find("mnist", str(tmp_path), "train")
 
 
 @pytest.mark.parametrize("images", [3, 50])
 def test_another_form_replaces_the_one_that_is_there(tmp_path: Path, images: int) -> None:
-    fake_pixels.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
-    fake_pixels.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
-    assert pixels.find("cifar10", str(tmp_path), "train").count() == images
+    fake_small_images.write_cifar10(tmp_path, 20, split="train", seed=1, python=False)
+    fake_small_images.write_cifar10(tmp_path, images, split="train", seed=2, python=True)
+    assert small_images.find("cifar10", str(tmp_path), "train").count() == images
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist: .*make-mnist DIR"):
-        pixels.find("mnist", str(tmp_path / "none"), "train")
+        small_images.find("mnist", str(tmp_path / "none"), "train")
 
 
 def _source(images: int, channels: int = 3) -> Pixels:
@@ -160,7 +173,7 @@ def _source(images: int, channels: int = 3) -> Pixels:
 def _epoch(source: Pixels, batch: int, count: int, *, crop: str = "central", worker: int = 0, workers: int = 1) -> Any:
     options = InputOptions(crop=crop)  # type: ignore[arg-type]
     wanted = spec(batch_per_device=batch, channels=source.images.shape[-1])
-    batches = take(lambda: pixel_pipeline.batches(source, wanted, options, worker, workers), count)
+    batches = take(lambda: small_images.batches(source, wanted, options, worker, workers), count)
     return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import preparing
-from benchmarks.datasets.options import RESIZE_METHODS, InputOptions
+from benchmarks.input import preprocessing
+from benchmarks.input.options import RESIZE_METHODS, InputOptions
 from tests.support.images import take_batches
 
 DISTORTED = InputOptions()
@@ -34,8 +34,8 @@ def _prepared(
         seed, number = tf.compat.v1.placeholder(tf.int64, [2]), tf.compat.v1.placeholder(tf.int64, [])
         encoded = tf.constant(tf.io.encode_jpeg(photo, quality=100, chroma_downsampling=False).eval())
         images = [
-            preparing.augment(
-                preparing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, options), seed, number, SIZE, options
+            preprocessing.augment(
+                preprocessing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, options), seed, number, SIZE, options
             )
             for options in ways
         ]
@@ -50,7 +50,7 @@ def _augmented(image: np.ndarray, options: InputOptions, seeds: Iterable[int]) -
     """Returns an image that has been decoded, augmented with each of the seeds."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         seed = tf.compat.v1.placeholder(tf.int64, [2])
-        found = preparing.augment(tf.constant(image), seed, tf.constant(0, tf.int64), SIZE, options)
+        found = preprocessing.augment(tf.constant(image), seed, tf.constant(0, tf.int64), SIZE, options)
         return [session.run(found, {seed: [one, 0]}) for one in seeds]
 
 
@@ -87,7 +87,7 @@ def test_random_crops_lie_within_the_bounds_of_the_paper() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         seed = tf.compat.v1.placeholder(tf.int64, [2])
         encoded = tf.constant(tf.io.encode_jpeg(photo, quality=100, chroma_downsampling=False).eval())
-        crop = preparing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, DISTORTED)
+        crop = preprocessing.decode(encoded, tf.zeros([1, 0, 4]), seed, SIZE, DISTORTED)
         crops = [session.run(crop, {seed: [number, 0]}) for number in range(200)]
     sides = np.array([crop.shape[:2] for crop in crops], float)
     shares, ratios = sides.prod(axis=1) / (height * width), sides[:, 1] / sides[:, 0]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.datasets import tfrecord
 from benchmarks.errors import DataError
+from benchmarks.input import tfrecord
 
 
 @pytest.fixture

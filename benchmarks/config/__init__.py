@@ -1,0 +1,1 @@
+"""From flags to one decided `Config`; every rule that involves more than one flag."""

@@ -1,0 +1,164 @@
+"""From flags to where images come from and how they reach the devices. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
+from benchmarks.input.options import AUTOTUNE, InputOptions
+from models import specs
+
+# Which flag sets which option; those below need what is said of them.
+_OPTION_OF_FLAG = {
+    "data_split": "split",
+    "image_crop": "crop",
+    "fuse_decode_and_crop": "fuse_decode_and_crop",
+    "decode_scaling": "decode_scaling",
+    "resize_method": "resize_method",
+    "distortions": "distortions",
+    "distort_color_in_yiq": "distort_color_in_yiq",
+    "datasets_parallel_interleave_cycle_length": "cycle_length",
+    "datasets_shuffle_records": "shuffle_records",
+    "datasets_parallel_calls": "parallel_calls",
+    "datasets_prefetch_buffer_size": "prefetch_batches",
+    "datasets_num_private_threads": "private_threads",
+    "datasets_autotune_cpu_budget": "autotune_cpu_budget",
+    "datasets_sloppy_parallel_interleave": "sloppy",
+    "on_bad_record": "on_bad_record",
+}
+_CACHE_FLAGS: dict[str, Literal["records", "one_record"]] = {
+    "datasets_use_caching": "records",
+    "datasets_repeat_cached_sample": "one_record",
+}
+_FOR_PHOTOS = (
+    "fuse_decode_and_crop",
+    "decode_scaling",
+    "resize_method",
+    "distortions",
+    "distort_color_in_yiq",
+    "datasets_parallel_interleave_cycle_length",
+    "datasets_shuffle_records",
+    "datasets_sloppy_parallel_interleave",
+    "datasets_use_caching",
+    "on_bad_record",
+)
+# What a batch that was made on the host has in common with one that was read.
+_FOR_HOST_BATCHES = (
+    "datasets_prefetch_buffer_size",
+    "datasets_use_prefetch",
+    "datasets_num_private_threads",
+)
+FLAGS = (*_OPTION_OF_FLAG, *_CACHE_FLAGS, "datasets_use_prefetch")
+
+
+def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Decides on the input.
+
+    Args:
+        given: flag values by name; None is not given.
+        spec: the model, which says what images must be like.
+
+    Returns:
+        The fields of the configuration that are about input, and sentences on how flags were understood.
+
+    Raises:
+        UsageError: flags that contradict each other or would have no effect.
+    """
+    name, notices = _data_name(given, spec)
+    fields = {
+        "data_name": name,
+        "data_dir": given["data_dir"],
+        "num_classes": _num_classes(given["num_classes"], spec),
+        "pipelined_input": _pipelining(given["pipelined_input"], name),
+    }
+    _refuse_without_effect(given, name)
+    return {**fields, "input": None if name == SYNTHETIC else _options(given, name)}, notices
+
+
+def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tuple[str, ...]]:
+    name, directory = given["data_name"], given["data_dir"]
+    if name in DATA_SETS and name != spec.data_name:
+        fitting = ", ".join(other.name for other in specs.MODELS if other.data_name == name)
+        raise UsageError(
+            f"--data_name={name}: {spec.name} is for {spec.data_name} ({spec.image_size}x{spec.image_size} pixels, "
+            f"{spec.channels} channel(s)). Models for {name}: {fitting}."
+        )
+    if directory is None and name in DATA_SETS:
+        return SYNTHETIC, (f"--data_name={name} without --data_dir: the images are synthetic.",)
+    if directory is not None and name in (SYNTHETIC, SYNTHETIC_HOST):
+        raise UsageError(f"--data_name={name} reads nothing, but --data_dir={directory} is given: drop one of them.")
+    return name or (SYNTHETIC if directory is None else spec.data_name), ()
+
+
+def _num_classes(wanted: int | None, spec: specs.ModelSpec) -> int:
+    if spec.classes == specs.IMAGENET_CLASSES:
+        if wanted not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
+            raise UsageError(f"--num_classes={wanted}: say 1000, or 1001 with the background class.")
+        return wanted or spec.usual_outputs
+    if wanted not in (None, spec.classes):
+        raise UsageError(f"--num_classes={wanted}: {spec.data_name} has {spec.classes} classes; leave it out.")
+    return spec.classes
+
+
+def _pipelining(wanted: bool | None, data_name: str) -> bool:
+    if wanted and data_name == SYNTHETIC:
+        raise UsageError(
+            "--pipelined_input brings images to the devices, where synthetic ones already are: give --data_dir, or "
+            "leave it out."
+        )
+    return data_name != SYNTHETIC and wanted is not False
+
+
+def _options(given: Mapping[str, Any], name: str) -> InputOptions:
+    chosen = {option: given[flag] for flag, option in _OPTION_OF_FLAG.items() if given[flag] is not None}
+    if given["forward_only"] and name != "mnist":
+        chosen.setdefault("crop", "central")
+    caches = [cache for flag, cache in _CACHE_FLAGS.items() if given[flag]]
+    if len(caches) > 1:
+        raise UsageError(f"--{' and --'.join(_CACHE_FLAGS)} exclude each other: drop one.")
+    if given["datasets_use_prefetch"] is False:
+        if given["datasets_prefetch_buffer_size"]:
+            raise UsageError("--nodatasets_use_prefetch and --datasets_prefetch_buffer_size contradict each other.")
+        chosen["prefetch_batches"] = 0
+    options = InputOptions(**chosen, cache=caches[0] if caches else "none")
+    if given["distort_color_in_yiq"] is not None and not options.distortions:
+        raise UsageError("--distort_color_in_yiq says how --distortions are done: give these, or leave it out.")
+    _check(options)
+    return options
+
+
+def _check(options: InputOptions) -> None:
+    """Refuses options that contradict each other."""
+    if options.distortions and options.crop == "central":
+        raise UsageError("--distortions are for training: give --image_crop=distorted as well, or leave them out.")
+    if options.decode_scaling and not options.fuse_decode_and_crop:
+        raise UsageError("--decode_scaling needs --fuse_decode_and_crop: drop one of them.")
+    if options.autotune_cpu_budget and options.parallel_calls != AUTOTUNE:
+        raise UsageError("--datasets_autotune_cpu_budget needs --datasets_parallel_calls=-1: give both, or neither.")
+    if options.sloppy and options.on_bad_record == "skip":
+        raise UsageError(
+            "--on_bad_record=skip counts by the order of reading: drop --datasets_sloppy_parallel_interleave."
+        )
+    if options.cache != "none" and options.on_bad_record == "skip":
+        raise UsageError("--on_bad_record=skip counts what is read, and a cache reads once: drop one of them.")
+
+
+def _refuse_without_effect(given: Mapping[str, Any], name: str) -> None:
+    """Refuses flags about reading where nothing is read, and flags about photos where there are none."""
+    kept = {SYNTHETIC: (), SYNTHETIC_HOST: _FOR_HOST_BATCHES, "imagenet": FLAGS}
+    small = [flag for flag in FLAGS if flag not in _FOR_PHOTOS and not (flag == "image_crop" and name == "mnist")]
+    effective = kept.get(name, small)
+    defaults = dataclasses.asdict(InputOptions()) | {"datasets_use_prefetch": True}
+    for flag in FLAGS:
+        usual = defaults.get(_OPTION_OF_FLAG.get(flag, flag), False)
+        if flag in effective or given[flag] is None or given[flag] == usual:
+            continue
+        if name in (SYNTHETIC, SYNTHETIC_HOST):
+            raise UsageError(f"--{flag} is about images that are read, and these are {name}: give --data_dir too.")
+        raise UsageError(f"--{flag} is about photos, and {name} has none: leave it out.")
+
+
+DataName = Literal["imagenet", "cifar10", "mnist", "synthetic", "synthetic_host"]

@@ -1,0 +1,193 @@
+"""From flags to a variable manager and its modifiers. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.errors import UsageError
+from benchmarks.topology import placement
+from benchmarks.topology.cluster import Cluster
+from models import specs
+from variable_mgr import modifiers
+from variable_mgr.catalog import BASELINES
+from variable_mgr.modifiers import Modifiers
+
+_LOCAL_SGD_STEPS = 4
+
+
+def resolve(
+    given: Mapping[str, Any], devices: Mapping[str, Any], cluster: Cluster | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Decides on the manager.
+
+    Args:
+        given: flag values by name; None is not given.
+        devices: the decisions on devices: `device`, `num_devices`, `virtual_gpus`.
+        cluster: the tasks; None for a single process.
+
+    Returns:
+        The fields of the configuration that are about variables, and sentences on how flags were understood.
+
+    Raises:
+        UsageError: a combination that makes no sense or cannot run on these devices.
+    """
+    _refuse_what_has_no_effect(given)
+    refuse(given, cluster)
+    manager = given["variable_update"] or "parameter_server"
+    staged = bool(given["staged_vars"]) or manager == "staged"
+    spec, notices = _resolve_spec(given, devices, manager)
+    manager = {"staged": "parameter_server", "nccl": "replicated"}.get(manager, manager)
+    shared_on = given["local_parameter_device"] or devices["device"]
+    if manager in ("replicated", "distributed_all_reduce") and spec is None:
+        spec = "pscpu" if shared_on == "cpu" else "psgpu"
+    resolved = _modifiers(given, manager, staged=staged, spec=spec)
+    if cluster and cluster.controller and manager not in placement.IN_GRAPH:
+        raise UsageError(
+            f"--controller_host: under {manager} every worker is its own client. Say "
+            "--variable_update=distributed_all_reduce, or leave it out."
+        )
+    place = placement.place(
+        devices["device"],
+        devices["num_devices"],
+        virtual=devices["virtual_gpus"] > 1,
+        cluster=cluster,
+        manager=manager,
+    )
+    problem = modifiers.why_not(manager, resolved, place)
+    if problem:
+        raise UsageError(problem)
+    fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
+    return fields | {"keras_application": bool(given["keras_application"])}, notices
+
+
+def _modifiers(given: Mapping[str, Any], manager: str, *, staged: bool, spec: str | None) -> Modifiers:
+    return Modifiers(
+        asynchronous=given["cross_replica_sync"] is False,
+        staged_vars=staged,
+        relaxed_consistency=given["variable_consistency"] == "relaxed",
+        all_reduce_spec=spec,
+        gradient_repacking=given["gradient_repacking"] or 0,
+        agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
+        agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
+        compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
+        compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
+        fc_model_parallel=bool(given["fc_model_parallel"]),
+        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
+    )
+
+
+def _resolve_spec(
+    given: Mapping[str, Any], devices: Mapping[str, Any], manager: str
+) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the reduction that was asked for, in whichever of its spellings, and what to say about that."""
+    asked = {
+        "--all_reduce_spec": given["all_reduce_spec"],
+        "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
+        "--variable_update=nccl": "nccl" if manager == "nccl" else None,
+    }
+    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in asked.values()):
+        asked["--use_nccl=true"] = "nccl"
+    named = {flag: spec for flag, spec in asked.items() if spec}
+    if len(set(named.values())) > 1:
+        raise UsageError(f"{' and '.join(named)} each choose a reduction: give one of them.")
+    if named or not given["use_nccl"]:
+        return next(iter(named.values()), None), ()
+    if manager != "replicated":
+        return None, (f"--use_nccl=true is about replicated: it has no effect under {manager}.",)
+    if devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
+        return "nccl", ("--use_nccl=true: understood as --all_reduce_spec=nccl.",)
+    return None, (
+        "--use_nccl=true: NCCL works between physical GPUs only, so gradients are averaged by copies to "
+        "--local_parameter_device instead.",
+    )
+
+
+_ABOUT_GRADIENTS = (
+    "staged_vars",
+    "all_reduce_spec",
+    "hierarchical_copy",
+    "gradient_repacking",
+    "agg_small_grads_max_bytes",
+    "compact_gradient_transfer",
+    "local_sgd_steps",
+    "fc_model_parallel",
+)
+
+
+def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
+    """Refuses flags that would be ignored, since who gives one expects it to act."""
+    if given["agg_small_grads_max_group"] and not given["agg_small_grads_max_bytes"]:
+        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: give that, too.")
+    if given["compact_gradient_dtype"] and not given["compact_gradient_transfer"]:
+        raise UsageError("--compact_gradient_dtype acts only with --compact_gradient_transfer: give that, too.")
+    if given["variable_update"] == "staged" and given["staged_vars"] is False:
+        raise UsageError("--variable_update=staged and --nostaged_vars contradict each other: drop one of them.")
+    if not given["forward_only"]:
+        return
+    acting = [f"--{name}" for name in _ABOUT_GRADIENTS if given[name]]
+    acting += ["--cross_replica_sync=false"] if given["cross_replica_sync"] is False else []
+    acting += ["--variable_consistency=relaxed"] if given["variable_consistency"] == "relaxed" else []
+    acting += ["--variable_update=staged"] if given["variable_update"] == "staged" else []
+    if acting:
+        raise UsageError(f"--forward_only computes no gradients and updates nothing: leave out {', '.join(acting)}.")
+
+
+_APPLICATION = "resnet50"
+_TAKES = {
+    "data_name": ("synthetic",),
+    "optimizer": ("sgd", "momentum"),
+    "precision": ("fp32", "tf32", "bf16"),
+    "xla": ("off",),
+}
+_REFUSES = {
+    "data_dir": "trains on synthetic images only",
+    "forward_only": "trains and nothing else",
+    "print_training_accuracy": "reports the loss only",
+    "local_parameter_device": "decides by itself where variables and gradients are",
+    "log_device_placement": "decides by itself where operations run",
+    "use_nccl": "decides by itself how gradients are reduced",
+    "use_fp16": "does not scale the loss",
+    "check_precision": "trains once",
+    "xla_compile": "runs without XLA",
+    "conv1x1_as_matmul": "has Keras' convolutions",
+    "filter_gradients_as_matmul": "has Keras' convolutions",
+}
+
+
+def refuse(given: Mapping[str, Any], cluster: Cluster | None) -> None:
+    """Refuses what these loops do not do; modifiers are refused by `variable_mgr.modifiers`, as of every manager.
+
+    Args:
+        given: flag values by name; None is not given.
+        cluster: the tasks; None for a single process.
+
+    Raises:
+        UsageError: something was asked for that would not happen.
+    """
+    loop = given["variable_update"]
+    if given["keras_application"] and (loop, _model(given)) != ("keras_fit", _APPLICATION):
+        raise UsageError(
+            "--keras_application takes Keras' own ResNet-50 and trains it with Keras' fit: say "
+            f"--variable_update=keras_fit --model={_APPLICATION}, or leave it out."
+        )
+    if loop not in BASELINES:
+        return
+    if cluster:
+        raise UsageError(
+            f"--variable_update={loop} works in one process only: leave out the cluster, or say "
+            "--variable_update=collective_all_reduce."
+        )
+    for name, taken in _TAKES.items():
+        if given[name] not in (None, *taken):
+            raise UsageError(
+                f"--{name}={given[name]}: {loop} takes {' or '.join(taken)} only. Say that, or "
+                "--variable_update=replicated."
+            )
+    for name, does in _REFUSES.items():
+        if given[name]:
+            raise UsageError(f"--{name}: {loop} {does}. Leave it out, or say --variable_update=replicated.")
+
+
+def _model(given: Mapping[str, Any]) -> str:
+    return specs.find(given["model"] or _APPLICATION).name

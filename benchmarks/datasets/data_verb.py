@@ -1,0 +1,247 @@
+"""The verb `data`: makes, checks and converts data sets. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.console import say, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
+from benchmarks.input import catalog
+from benchmarks.input.catalog import DATA_SETS
+from benchmarks.process import tensorflow_setup
+
+DATA_FLAGS: Groups = {
+    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
+        Flag("train_images", int, "training images (default 512 photos, 2000 small images)"),
+        Flag("validation_images", int, "validation images (default 0)"),
+        Flag("images_per_shard", int, "photos in one file (default 64, convert 1280)"),
+        Flag("seed", int, "equal seeds write equal files (default 1)"),
+        Flag("overwrite", bool, "replace files that are there"),
+        Flag("corrupt", str, "damage one record, or the file that holds it", catalog.KINDS),
+        Flag("python", bool, "make-cifar10: the version for Python (default: the binary one)"),
+        Flag("gzip", bool, "make-mnist: compressed files"),
+    ),
+    "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
+        Flag("resize", int, "make larger photos smaller: pixels of the shorter side"),
+    ),
+    "check DIR: walk every record and list what is wrong": (
+        Flag("data_name", str, "which data set (default imagenet)", tuple(DATA_SETS)),
+        Flag("data_split", str, "convert, check: which part (default train)", ("train", "validation")),
+        Flag("decode", bool, "decode every photo, too"),
+    ),
+}
+_SHOWN = 100
+_AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
+_MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
+# What each command takes; what it does is further down.
+_FLAGS_OF = {
+    "make-imagenet": (*_MAKING, "images_per_shard"),
+    "make-cifar10": (*_MAKING, "python"),
+    "make-mnist": (*_MAKING, "gzip"),
+    "convert": ("data_split", "images_per_shard", "resize", "seed"),
+    "check": ("data_name", "data_split", "decode"),
+}
+
+
+def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    """Does `data COMMAND ...`.
+
+    Args:
+        words: the command and its arguments.
+        given: flag values by name; None is not given.
+
+    Raises:
+        UsageError: there is no such command, its arguments are wrong, or it would overwrite something.
+        DataError: what is to be read cannot be.
+    """
+    if not words:
+        raise UsageError(f"data: say what to do. Commands: {', '.join(_COMMANDS)}.")
+    command, *arguments = words
+    if command not in _COMMANDS:
+        raise UsageError(
+            f"data: there is no command '{command}'.{did_you_mean(command, _COMMANDS)} "
+            f"Commands: {', '.join(_COMMANDS)}."
+        )
+    for name, value in given.items():
+        if value is not None and name not in _FLAGS_OF[command]:
+            takes = ", ".join(f"--{flag}" for flag in _FLAGS_OF[command])
+            raise UsageError(f"data {command} takes no --{name}. It takes {takes}.")
+        if value is not None and name in _AT_LEAST and value < _AT_LEAST[name]:
+            raise UsageError(f"--{name}={value} is too small: it must be at least {_AT_LEAST[name]}.")
+    return _COMMANDS[command](arguments, given)
+
+
+def _directory(command: str, arguments: Sequence[str]) -> Path:
+    """Returns the one directory that a command is to write to."""
+    if len(arguments) != 1:
+        raise UsageError(f"data {command}: name one directory to write to, not {len(arguments)}.")
+    directory = Path(arguments[0])
+    if directory.is_file():
+        raise UsageError(f"data {command}: {directory} is a file: name a directory.")
+    return directory
+
+
+def _import_tensorflow() -> None:
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+    tensorflow_setup.import_tensorflow()
+
+
+@contextmanager
+def _writing(command: str, directory: Path, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Turns errors of writing into a sentence."""
+    try:
+        yield
+    except errors as error:
+        reason = getattr(error, "strerror", None) or headline(error)
+        raise UsageError(f"data {command}: cannot write to {directory}: {reason}.") from error
+
+
+def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
+    """Returns how many images each split is to have, without those that have none."""
+    counts = {
+        "train": train if given["train_images"] is None else given["train_images"],
+        "validation": given["validation_images"] or 0,
+    }
+    counts = {name: images for name, images in counts.items() if images}
+    if not counts:
+        raise UsageError(f"data {command}: there is nothing to write; give --train_images or --validation_images.")
+    return counts
+
+
+def _seed(given: Mapping[str, Any]) -> int:
+    return 1 if given["seed"] is None else given["seed"]
+
+
+def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    directory = _directory("make-imagenet", arguments)
+    _import_tensorflow()
+    from benchmarks.datasets import damage, fake_imagenet
+
+    per_shard = given["images_per_shard"] or 64
+    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, 512).items()]
+    if not given["overwrite"]:
+        fake_imagenet.refuse_to_overwrite(directory, parts)
+    with _writing("make-imagenet", directory, fake_imagenet.WRITE_ERRORS):
+        for part in parts:
+            fake_imagenet.write(directory, part, seed=_seed(given), on_shard=_say_written)
+        if given["corrupt"]:
+            files = parts[0].paths(directory)
+            file = files[len(files) // 2]
+            where = damage.corrupt(file, given["corrupt"])
+            say(damage.described(file, given["corrupt"], where))
+    total = sum(part.images for part in parts)
+    say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _make_cifar10(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    from benchmarks.datasets.fake_small_images import write_cifar10
+
+    return _make_pixels("make-cifar10", arguments, given, partial(write_cifar10, python=bool(given["python"])))
+
+
+def _make_mnist(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    from benchmarks.datasets.fake_small_images import write_mnist
+
+    return _make_pixels("make-mnist", arguments, given, partial(write_mnist, compressed=bool(given["gzip"])))
+
+
+def _make_pixels(
+    command: str, arguments: Sequence[str], given: Mapping[str, Any], write: Callable[..., list[Path]]
+) -> ExitStatus:
+    """Makes a data set of small images, with what writes a split to a directory."""
+    from benchmarks.datasets import fake_small_images
+
+    directory = _directory(command, arguments)
+    counts = _counts(command, given, 2000)
+    fake_small_images.check_kind(given["corrupt"])
+    if directory.is_dir() and any(directory.iterdir()) and not given["overwrite"]:
+        raise UsageError(
+            f"{directory} is not empty: name another directory, or say --overwrite to replace files there."
+        )
+    with _writing(command, directory):
+        for split, images in counts.items():
+            files = write(directory, images, split=split, seed=_seed(given))
+            say(f"{', '.join(file.name for file in files)}: {images} {split} images")
+            if given["corrupt"] and split == next(iter(counts)):
+                say(f"{fake_small_images.corrupt(files, given['corrupt'])}: damaged ({given['corrupt']})")
+    name = command.removeprefix("make-")
+    model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
+    say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _say_written(path: Path, images: int) -> None:
+    say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
+
+
+def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    if len(arguments) != 2:
+        raise UsageError("data convert SRC DIR: name what to convert and one directory to write to.")
+    source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
+    _import_tensorflow()
+    from benchmarks.datasets import convert, fake_imagenet
+
+    split = given["data_split"] or "train"
+    found = convert.list_photos(source, split)
+    if not found:
+        raise DataError(f"{source} holds no photos.")
+    classes = len({photo.label for photo in found})
+    say(f"{len(found)} photos of {classes} classes in {source}")
+    part = fake_imagenet.split(split, len(found), given["images_per_shard"] or 1280)
+    with _writing("convert", directory):
+        outcome = convert.convert(
+            found, directory, split=part, shorter_side=given["resize"], seed=_seed(given), on_shard=_say_written
+        )
+    for sentence in outcome.left_out[:_SHOWN]:
+        warn(f"left out: {sentence}")
+    say(
+        f"{outcome.written} photos in {part.shards} shards; {outcome.encoded_anew} were encoded anew, "
+        f"{len(outcome.left_out)} left out. Use them with --data_dir={directory}"
+    )
+    return ExitStatus.DATA if outcome.left_out else ExitStatus.OK
+
+
+def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+    if len(arguments) != 1:
+        raise UsageError(f"data check: name one directory to look at, not {len(arguments)}.")
+    _import_tensorflow()
+    from benchmarks.input import checks, host_pipeline
+    from benchmarks.input.small_images import Pixels
+    from models.specs import BACKGROUND_CLASSES
+
+    source = host_pipeline.find(given["data_name"] or "imagenet", arguments[0], given["data_split"] or "train")
+    say(source.describe())
+    if isinstance(source, Pixels):  # what is not whole has raised an error by now
+        say(f"{source.count()} records, all sound")
+        return ExitStatus.OK
+    records, kinds = 0, Counter[str]()
+    looking = checks.Decoding() if given["decode"] else nullcontext(checks.header_problem)
+    with looking as problem_of_jpeg:
+        for _, seen, found in checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg):
+            records += seen
+            for defect in found:
+                kinds[defect.kind] += 1
+                if sum(kinds.values()) <= _SHOWN:
+                    say(f"{defect.kind:12} {defect}")
+    if not kinds:
+        say(f"{records} records in {len(source.files)} files, all sound")
+        return ExitStatus.OK
+    summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    say(f"{records} records in {len(source.files)} files, {sum(kinds.values())} with a defect: {summary}")
+    return ExitStatus.DATA
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, Any]], ExitStatus]] = {
+    "make-imagenet": _make_imagenet,
+    "make-cifar10": _make_cifar10,
+    "make-mnist": _make_mnist,
+    "convert": _convert,
+    "check": _check,
+}

@@ -1,0 +1,105 @@
+"""Writes fake MNIST and CIFAR-10: the layouts, and images whose class a linear model can tell. Needs no TensorFlow."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.errors import UsageError
+from benchmarks.input.catalog import KINDS_FOR_PIXELS
+
+CLASSES = 10
+# Of the pattern of a class against the noise: enough to be told after some hundred images, not after ten.
+_SIGNAL, _NOISE = 60.0, 40.0
+_CIFAR_BATCHES = 5
+_BAD_LABEL = 200
+
+
+def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images [images, *shape], uint8, and labels, uint8. The classes are the same for every split of a seed."""
+    # Colour images are cut and mirrored in training, so their patterns are broad stripes, each of a colour.
+    stripes = (CLASSES, 3, 4, 1) if len(shape) == 3 else (CLASSES, *shape)
+    patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=stripes)
+    if len(shape) == 3:
+        patterns = np.broadcast_to(patterns.repeat(shape[1] // 4, axis=2), (CLASSES, *shape))
+    generator = np.random.default_rng((seed, len(split)))
+    labels = generator.integers(0, CLASSES, images).astype(np.uint8)
+    noise = generator.normal(size=(images, *shape))
+    pixels = 128 + _SIGNAL * patterns[labels] + _NOISE * noise
+    return np.clip(pixels, 0, 255).astype(np.uint8), labels
+
+
+def write_mnist(directory: Path, images: int, *, split: str, seed: int, compressed: bool) -> list[Path]:
+    """Writes the two idx files of a split, and returns them."""
+    pixels, labels = draw((28, 28), images, seed, split)
+    stem = {"train": "train", "validation": "t10k"}[split]
+    contents = {
+        f"{stem}-images-idx3-ubyte": struct.pack(">4B3I", 0, 0, 8, 3, *pixels.shape) + pixels.tobytes(),
+        f"{stem}-labels-idx1-ubyte": struct.pack(">4BI", 0, 0, 8, 1, len(labels)) + labels.tobytes(),
+    }
+    if compressed:
+        contents = {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in contents.items()}
+    return _write(directory, contents)
+
+
+def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python: bool) -> list[Path]:
+    """Writes the files of a split, five for training and one for validation, and returns them."""
+    pixels, labels = draw((3, 32, 32), images, seed, split)
+    names = [f"data_batch_{n}" for n in range(1, _CIFAR_BATCHES + 1)] if split == "train" else ["test_batch"]
+    contents = {}
+    for name, share in zip(names, np.array_split(np.arange(images), len(names)), strict=True):
+        flat, its_labels = pixels[share].reshape(len(share), 3 * 32 * 32), labels[share]
+        if python:
+            contents[name] = pickle.dumps({b"data": flat, b"labels": its_labels.tolist()}, protocol=2)
+        else:
+            contents[f"{name}.bin"] = np.concatenate([its_labels[:, np.newaxis], flat], axis=1).tobytes()
+    return _write(directory, contents)
+
+
+def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
+    """Writes files, each of which appears only when it is whole; the same in another form would be read first."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in contents:
+        stem = name.split(".")[0]
+        for old in (directory / stem, directory / f"{stem}.bin", directory / f"{stem}.gz"):
+            old.unlink(missing_ok=True)
+    for name, data in contents.items():
+        partial = directory / f".{name}.partial"
+        partial.write_bytes(data)
+        os.replace(partial, directory / name)
+    return [directory / name for name in contents]
+
+
+def check_kind(kind: str | None) -> None:
+    """Refuses damage that is for photos.
+
+    Raises:
+        UsageError: such files cannot be damaged so.
+    """
+    if kind not in (None, *KINDS_FOR_PIXELS):
+        raise UsageError(f"--corrupt={kind} is for photos; here are: {', '.join(KINDS_FOR_PIXELS)}.")
+
+
+def corrupt(files: list[Path], kind: str) -> Path:
+    """Damages the first file, or for a bad label the one that holds labels, and returns it."""
+    if kind == "cut_file":
+        with files[0].open("r+b") as opened:
+            opened.truncate(files[0].stat().st_size - 100)
+        return files[0]
+    file = next((file for file in files if "labels" in file.name), files[0])
+    data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
+    if file.suffix == ".bin":
+        data[0] = _BAD_LABEL
+    elif "labels" in file.name:
+        data[8] = _BAD_LABEL
+    else:
+        batch = pickle.loads(data)
+        batch[b"labels"][0] = _BAD_LABEL
+        data = bytearray(pickle.dumps(batch, protocol=2))
+    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    return file

@@ -1,0 +1,1 @@
+"""Images on their way from disk to tower."""

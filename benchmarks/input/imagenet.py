@@ -1,0 +1,280 @@
+"""Photos as they lie on disk: JPEGs in TFRecords of two layouts, or in a folder of class folders.
+
+Which layout TFRecords have is seen from the keys of the first record, not from the files' names. Imports TensorFlow for
+its protocol buffers alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from google.protobuf.message import DecodeError
+
+from benchmarks.errors import DataError
+from benchmarks.input import tfrecord
+from benchmarks.input.catalog import existing_directory
+from benchmarks.input.tfrecord import Defect
+from models.specs import IMAGENET_CLASSES
+
+BOX = "image/object/bbox/"
+_SHARD = re.compile(
+    r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
+)
+_JPEG_ENDINGS = (".jpeg", ".jpg")
+_PHOTO_ENDINGS = (*_JPEG_ENDINGS, ".png")
+_EXAMPLES_NAMED = 3
+_SAMPLED = 64
+# Names that people give to the folders of a split.
+FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How a photo lies in a tf.train.Example.
+
+    Attributes:
+        title: what it is called.
+        encoded: the key of the JPEG.
+        label: the key of the label.
+        first_label: the label of the first photo's class; those below are background.
+        has_boxes: whether there may be boxes in `image/object/bbox/*`.
+    """
+
+    title: str
+    encoded: str
+    label: str
+    first_label: int
+    has_boxes: bool
+
+
+INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
+TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
+LAYOUTS = (INCEPTION, TFDS)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoRecords:
+    """Photos in TFRecords."""
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    layout: Layout
+
+    @property
+    def first_label(self) -> int:
+        """The label of the first class of photos."""
+        return self.layout.first_label
+
+    def count(self) -> int:
+        """Returns the number of photos, read off the records' lengths alone."""
+        return sum(tfrecord.count(file) for file in self.files)
+
+    def identify(self) -> str:
+        """Returns what tells this data set from another: layout, and names and sizes of its files."""
+        sizes = [file.stat().st_size for file in self.files]
+        files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
+        return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
+
+    def describe(self) -> str:
+        """Returns in one line what was found: layout, shards, and labels of some records of the first."""
+        sound = [
+            record.payload
+            for record in itertools.islice(tfrecord.walk(self.files[0]), _SAMPLED)
+            if isinstance(record, tfrecord.FramedRecord)
+            and problem_of_example(record.payload, self.layout, lowest_label=0) is None
+        ]
+        labels = [features_of(payload)[self.layout.label].int64_list.value[0] for payload in sound]
+        seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
+        return f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}{seen}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhotoFolder:
+    """Photos as files in one folder per class. A photo's label is the place of its folder in the order of names."""
+
+    directory: str
+    split: str
+    files: Sequence[Path]
+    labels: Sequence[int]
+    classes: Sequence[str]
+    first_label: int = 0
+
+    def count(self) -> int:
+        """Returns the number of photos."""
+        return len(self.files)
+
+    def identify(self) -> str:
+        """Returns what tells this data set from another: how many photos, and their names."""
+        files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
+        return f"folder of class folders, {len(files)} photos, {digest(files)}"
+
+    def describe(self) -> str:
+        """Returns in one line what was found."""
+        empty = len(self.classes) - len(set(self.labels))
+        return (
+            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes ({self.classes[0]} ...)"
+            f"{f', of which {empty} have none,' if empty else ''} in {self.directory}"
+        )
+
+
+Photos = PhotoRecords | PhotoFolder
+
+
+def digest(lines: Sequence[str]) -> str:
+    """Returns a short hash of lines, which may hold names that are not UTF-8."""
+    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
+
+
+def lowest_label(first_label: int, num_classes: int) -> int:
+    """Returns the label that is class 0: the background, or without it the first class of photos."""
+    return first_label - (num_classes - IMAGENET_CLASSES)
+
+
+def find(directory: str, split: str) -> Photos:
+    """Finds out what lies in a directory, and that it is whole.
+
+    Raises:
+        DataError: there is no such directory, nothing in it that is known, or something is missing.
+    """
+    path = existing_directory("imagenet", directory)
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
+    if shards:
+        return _records(directory, split, shards)
+    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), None)
+    if folder is None and split == "train":
+        folder = path
+    found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
+    if found is None:
+        holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
+        raise DataError(
+            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of JPEGs for each class"
+            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; {holds}. "
+            "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or leave --data_dir out for synthetic "
+            "images."
+        )
+    return found
+
+
+def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) -> PhotoRecords:
+    _check_complete(directory, shards)
+    files = [Path(directory) / name for name in shards]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
+    return PhotoRecords(directory=directory, split=split, files=files, layout=_layout_of(files))
+
+
+def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None:
+    totals = {(match["set"] or "", match["tfds"] or "", int(match["total"])) for match in shards.values()}
+    if len(totals) > 1:
+        named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
+        raise DataError(f"--data_dir={directory} mixes shards of {len(totals)} data sets ({named}): keep one.")
+    some = next(iter(shards.values()))
+    total = int(some["total"])
+    missing = sorted(set(range(total)) - {int(match["number"]) for match in shards.values()})
+    if missing:
+        stem = some.string[: some.start("number")]
+        examples = ", ".join(f"{stem}{number:05d}-of-{total:05d}" for number in missing[:_EXAMPLES_NAMED])
+        raise DataError(
+            f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
+            f"{', ...' if len(missing) > _EXAMPLES_NAMED else ''}. Copy or make them again."
+        )
+
+
+def _layout_of(files: Sequence[Path]) -> Layout:
+    """Returns the layout of the first record that is sound; the others are a matter for who reads them."""
+    problem = None
+    for file, record in ((path, record) for path in files for record in tfrecord.walk(path)):
+        if isinstance(record, Defect):
+            problem = problem or record
+            continue
+        try:
+            keys = features_of(record.payload)
+        except DecodeError:
+            reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
+            raise Defect(file, record.number, record.offset, "keys", reason).error() from None
+        for layout in LAYOUTS:
+            if layout.encoded in keys and layout.label in keys:
+                return layout
+        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+        reason = (
+            f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
+            "'run_bench.py data convert' (docs/data.md)"
+        )
+        raise Defect(file, record.number, record.offset, "keys", reason).error()
+    assert problem is not None, "files that are not empty hold a record or a defect"
+    raise problem.error()
+
+
+def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
+    """Returns the features of a serialised tf.train.Example.
+
+    Raises:
+        DecodeError: it is none.
+    """
+    return tf.train.Example.FromString(payload).features.feature
+
+
+def encoded_of(payload: bytes, layout: Layout) -> bytes:
+    """Returns the JPEG of a record without a problem."""
+    return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
+
+
+def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tuple[str, str] | None:
+    """Returns the kind of defect of a record's keys or label and what is wrong in words, or None."""
+    try:
+        feature = features_of(payload)
+    except DecodeError:
+        return "keys", "it is no tf.train.Example; make the file again"
+    for key in (layout.encoded, layout.label):
+        if key not in feature:
+            return "keys", f"it has no '{key}', only {', '.join(sorted(feature)[:5]) or 'nothing'}; make the file again"
+    label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
+    highest = layout.first_label + IMAGENET_CLASSES - 1
+    lowest = max(0, lowest_label)
+    if len(label) != 1 or not lowest <= label[0] <= highest:
+        return "label", f"its label is {list(label)}, one number of {lowest} to {highest} is wanted; correct it"
+    return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images, one is wanted; make it again")
+
+
+def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _PHOTO_ENDINGS) -> PhotoFolder | None:
+    """Returns what a folder of class folders holds, None if it is none.
+
+    Raises:
+        DataError: a folder cannot be read, or there are more classes than ImageNet has.
+    """
+    files: list[Path] = []
+    labels: list[int] = []
+    try:
+        # Empty ones as well: a class that one split lacks must not move the labels of the others.
+        classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
+        for label, name in enumerate(classes):
+            photos = [
+                directory / name / photo
+                for photo in sorted(os.listdir(directory / name))
+                if photo.lower().endswith(endings) and photo[0] != "."
+            ]
+            files += photos
+            labels += [label] * len(photos)
+    except OSError as error:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if not files:
+        return None
+    if len(classes) > IMAGENET_CLASSES:
+        raise DataError(f"{directory} holds {len(classes)} class folders, at most {IMAGENET_CLASSES} fit.")
+    return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)

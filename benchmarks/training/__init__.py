@@ -1,0 +1,1 @@
+"""The TensorFlow graph of a training step."""

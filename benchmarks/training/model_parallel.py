@@ -1,0 +1,123 @@
+"""Towers that compute features each for its own images, and then together the dense layers.
+
+Of a dense layer each tower holds some columns and computes them for the images of all towers; what it needs for that,
+the other towers' activations, is gathered. In VGG-16 the dense layers are nine tenths of the weights, and activations
+are far smaller than these weights' gradients. The arithmetic is that of data parallel training, but for dropout, which
+draws other units. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks",
+arXiv:1404.5997.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from benchmarks.input.tower_input import TowerInput
+from benchmarks.topology.devices import Devices
+from benchmarks.training.objective import Objective, Score
+from models.splitting import SplitModel, TailLayer
+from variable_mgr.manager import TowerUpdate, VariableManager
+
+
+@dataclasses.dataclass
+class _Tower:
+    """What one tower holds and has computed so far."""
+
+    device: str
+    values: Mapping[str, tf.Tensor]
+    features: tf.Tensor
+    state: dict[str, tf.Tensor]
+
+
+def train_towers(
+    model: SplitModel, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
+) -> tuple[list[Score], list[TowerUpdate]]:
+    """Returns each tower's score, and what it computed: of its columns the gradients of the mean over all towers.
+
+    Args:
+        model: what is trained.
+        inputs: one per tower, batches of one size.
+        devices: one per tower.
+        manager: has created the variables and gives each tower its columns of those that are divided.
+        objective: what is minimised.
+    """
+    towers = []
+    for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+        with tf.device(device), tf.name_scope(f"tower_{number}"):
+            names = (variable.name for variable in model.variables)
+            values = dict(zip(names, manager.read(number), strict=True))
+            features, state = model.compute_features(values, tower_input.images)
+            towers.append(_Tower(device, values, features, state))
+    scores = []
+    for tower, logits, tower_input in zip(towers, _logits(model.tail, towers), inputs, strict=True):
+        with tf.device(tower.device):
+            scores.append(objective.score(logits, tower_input.labels))
+    gradients = _gradients(model, towers, [score.loss for score in scores])
+    weights = [variable for variable in model.variables if variable.kind == "weight"]
+    updates = []
+    for tower, its_gradients in zip(towers, gradients, strict=True):
+        with tf.device(tower.device):
+            named = {v.name: objective.with_decay(v, tower.values[v.name], its_gradients[v.name]) for v in weights}
+        updates.append(TowerUpdate(gradients=named, state=tower.state))
+    return scores, updates
+
+
+def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tensor]:
+    """Runs the layers after the cut on all towers, and returns to each the logits of its own images."""
+    # First each tower gets the features of all images, then after every dense layer all columns of it.
+    parts, axis = [tower.features for tower in towers], 0
+    for layer in tail:
+        gathered = parts
+        if layer.weights:
+            gathered = []
+            for tower in towers:
+                with tf.device(tower.device):
+                    gathered.append(tf.concat(parts, axis))
+            axis = 1
+        parts = []
+        for tower, its_inputs in zip(towers, gathered, strict=True):
+            with tf.device(tower.device):
+                outputs, state = layer.call(its_inputs, tower.values)
+                parts.append(outputs)
+                tower.state.update(state)
+    pieces = []
+    for tower, columns in zip(towers, parts, strict=True):
+        with tf.device(tower.device):
+            pieces.append(tf.split(columns, len(towers), axis=0))
+    logits = []
+    for tower, own in zip(towers, zip(*pieces, strict=True), strict=True):
+        with tf.device(tower.device):
+            logits.append(tf.concat(own, axis=1))
+    return logits
+
+
+def _gradients(
+    model: SplitModel, towers: Sequence[_Tower], losses: Sequence[tf.Tensor]
+) -> list[dict[str, tf.Tensor | None]]:
+    """Returns each tower's gradients by name: of its columns those of the mean loss, of the rest those of its own loss.
+
+    The towers' losses do not mix before the cut, and behind it they are computed together. So all losses are
+    differentiated at once down to the features, each by 1 / towers; and from there each tower's own.
+    """
+    divided = [name for layer in model.tail for name in layer.weights]
+    features = [tower.features for tower in towers]
+    shards = [tower.values[name] for tower in towers for name in divided]
+    each_counts = []
+    for tower, loss in zip(towers, losses, strict=True):
+        with tf.device(tower.device):
+            each_counts.append(tf.fill(loss.shape, 1.0 / len(towers)))
+    # Behind the cut an operation's gradient belongs on the operation's own device.
+    down_to_the_cut = tf.compat.v1.gradients(
+        list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True
+    )
+    of_shards = iter(down_to_the_cut[len(towers) :])
+    found: list[dict[str, tf.Tensor | None]] = []
+    for tower, of_features in zip(towers, down_to_the_cut, strict=False):
+        names = [v.name for v in model.variables if v.kind == "weight" and v.name not in model.divided]
+        with tf.device(tower.device):
+            own_loss = tf.cast(len(towers), of_features.dtype) * of_features
+            before = tf.gradients(tower.features, [tower.values[name] for name in names], grad_ys=own_loss)
+        found.append(dict(zip(names, before, strict=True)) | {name: next(of_shards) for name in divided})
+    return found
