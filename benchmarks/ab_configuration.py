@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.ab_rounds import Pair
-from benchmarks.grid import Cell
-from benchmarks.sweep_display import in_few_words, what_is_run
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.progress import in_few_words, what_is_run
 from gate.decision import Decision
 from gate.finding import Finding, Verdict
 from gate.rounds import rate, why_failed

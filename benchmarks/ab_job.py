@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ab_rounds, ab_side, gate_outputs, grid
+from benchmarks import ab_rounds, ab_side, gate_outputs
 from benchmarks.ab_configuration import Configuration, titles
 from benchmarks.ab_rounds import Pair, Rounds, differences
 from benchmarks.ab_side import Side
 from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
-from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.compare_job import threshold_of
 from benchmarks.console import warn
-from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import DataError, ExitStatus, UsageError
-from benchmarks.grid import Cell
 from benchmarks.process.signals import until_stopped
-from benchmarks.sweep_display import what_is_run
+from benchmarks.sweep import grid
+from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
+from benchmarks.sweep.progress import what_is_run
 from benchmarks.system.provenance import of_this_run
 from gate import finding, noise
 from gate.likeness import hardware_in_words, software_differences, software_in_words

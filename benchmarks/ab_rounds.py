@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.ab_side import Side
-from benchmarks.cell_run import CellRunner, run_in_turn
 from benchmarks.console import warn
 from benchmarks.errors import UsageError
-from benchmarks.grid import Cell
 from benchmarks.record_files import open_store
-from benchmarks.sweep_display import what_is_run
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import CellRunner, run_in_turn
+from benchmarks.sweep.progress import what_is_run
 from benchmarks.system.provenance import Provenance
 from gate.likeness import hardware
 from gate.rounds import rate, why_failed

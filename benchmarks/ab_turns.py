@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks import turns
 from benchmarks.ab_rounds import Rounds
 from benchmarks.console import warn
-from benchmarks.grid import Cell
-from benchmarks.sweep_display import what_is_run
+from benchmarks.run import time_slices
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.progress import what_is_run
 from gate.rounds import rate, why_failed
 from results.record import Status
 
@@ -28,7 +28,7 @@ class TurnTakers:
 
     def try_out(self, cell: Cell, rounds: Rounds) -> None:
         """Runs an uncounted round of a cell; in turn, if that may be, to see whether both sides do so."""
-        may = self._wanted and cell.config is not None and turns.is_still(cell.config)
+        may = self._wanted and cell.config is not None and time_slices.is_still(cell.config)
         pair = rounds.once(cell, in_turn=may)
         if not may or Status.SKIPPED in (pair.base.status, pair.candidate.status):
             return

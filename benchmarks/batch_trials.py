@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.batch_search import Found, Probed, largest_that_fits
-from benchmarks.cell_run import CellRunner
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
-from benchmarks.grid import Cell
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
 from benchmarks.record_files import open_store
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache, linux
 from benchmarks.system.provenance import Provenance, of_this_run
 from results.record import Record, Status

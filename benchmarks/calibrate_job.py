@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ab_side, grid
+from benchmarks import ab_side
 from benchmarks.ab_configuration import titles_by_run
 from benchmarks.ab_job import STOPPED, seconds_above_zero
 from benchmarks.ab_rounds import Pair, Rounds
@@ -18,9 +18,10 @@ from benchmarks.ab_turns import TurnTakers
 from benchmarks.baseline_flags import BASELINES_DIR
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
-from benchmarks.grid import Cell
 from benchmarks.process.signals import until_stopped
-from benchmarks.sweep_display import what_is_run
+from benchmarks.sweep import grid
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.progress import what_is_run
 from benchmarks.system.provenance import of_this_run
 from gate import noise
 from gate.noise import Noise

@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks import (
     ab_flags,
     ab_job,
-    allreduce_job,
     baseline_flags,
     baseline_job,
     batch_trials,
@@ -22,21 +21,19 @@ from benchmarks import (
     doctor_job,
     explain_job,
     gate_flags,
-    grid,
-    input_job,
-    launch,
-    main_job,
     recommend_flags,
     recommend_job,
     record_flags,
     report_job,
     server_job,
-    sweep_job,
     verify_job,
 )
 from benchmarks.config import config, device_options, run_flags
 from benchmarks.datasets import data_verb
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
+from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.run import cluster_launch, runner
+from benchmarks.sweep import grid, sweep_verb
 from benchmarks.system import inventory
 from benchmarks.topology import discovery, launch_plan
 from results.version import SUITE_VERSION
@@ -152,12 +149,12 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
 
 
 def _allreduce(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
-    return allreduce_job.run(allreduce_job.resolve(values, _count_gpus), command)
+    return allreduce_verb.run(allreduce_verb.resolve(values, _count_gpus), command)
 
 
 def _input(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
     seconds = values.pop("seconds")
-    return input_job.run(input_job.resolve(values, seconds, _count_gpus), command)
+    return input_verb.run(input_verb.resolve(values, seconds, _count_gpus), command)
 
 
 def _run(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -166,8 +163,8 @@ def _run(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
     if values["print_config"]:
         return _print_config(resolved)
     if launch_plan.is_asked_for(values):
-        return launch.run(resolved, values, command, _count_gpus, keeps_record=True)
-    return main_job.run(resolved, launch.command_of_user(command, values))
+        return cluster_launch.run(resolved, values, command, _count_gpus, keeps_record=True)
+    return runner.run(resolved, cluster_launch.command_of_user(command, values))
 
 
 def _verify(values: dict[str, Any], command: Sequence[str]) -> ExitStatus:
@@ -200,7 +197,7 @@ def _start_or(
 ) -> ExitStatus:
     """Starts the cluster that the flags ask for, each task of which then works."""
     if launch_plan.is_asked_for(values):
-        return launch.run(resolved, values, command, _count_gpus, keeps_record=False)
+        return cluster_launch.run(resolved, values, command, _count_gpus, keeps_record=False)
     return work(resolved)
 
 
@@ -227,7 +224,7 @@ _MEASURING = {
 
 def _sweep(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:
     values = _lists(arguments, run_flags.SWEEP_FLAGS)
-    return sweep_job.run(sweep_job.resolve(values, _count_gpus), command)
+    return sweep_verb.run(sweep_verb.resolve(values, _count_gpus), command)
 
 
 def _ab(arguments: Sequence[str], command: Sequence[str]) -> ExitStatus:

@@ -10,19 +10,21 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from benchmarks import grid, ladder, ladder_roofline, ladder_words, outcomes
-from benchmarks.cell_run import CellRunner
+from benchmarks import ladder, ladder_words, outcomes
 from benchmarks.config.config import Config
 from benchmarks.console import say
-from benchmarks.duration import in_words
 from benchmarks.errors import ExitStatus
 from benchmarks.ladder import Ladder, Part, Rung, Span
 from benchmarks.ladder_plan import Plan, Step, step_with_data, steps
+from benchmarks.microbench import device_peak
+from benchmarks.microbench.roofline import Roofline
 from benchmarks.outcomes import Outcome
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
-from benchmarks.roofline import Roofline
+from benchmarks.sweep import grid
+from benchmarks.sweep.estimate import in_words
+from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system.provenance import of_this_run
 from gate.rounds import rate, why_failed
 from models import specs
@@ -46,7 +48,7 @@ def run(
     command: Sequence[str],
     disturbing: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
-    measure_roofline: MeasureRoofline = ladder_roofline.measure_apart,
+    measure_roofline: MeasureRoofline = device_peak.measure_apart,
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Climbs, and as text prints each rung as it comes, and what they say together.
 
@@ -78,7 +80,7 @@ def run(
         status = ExitStatus.RUN_FAILED
     return {
         "ladder": {**ladder.to_dict(found), "setting": dataclasses.asdict(setting), "sentences": sentences},
-        "roofline": ladder_roofline.to_dict(roofline) if roofline else None,
+        "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
 

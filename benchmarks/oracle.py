@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.expectations import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
 from benchmarks.input.tower_input import TowerInput
-from benchmarks.team import Alone, Team
+from benchmarks.run.team import Alone, Team
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import objective, optimizers
 from benchmarks.training import step as training

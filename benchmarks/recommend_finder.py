@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import recommend_stages
-from benchmarks.cell_run import CellRunner
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.duration import estimate_seconds, in_words
-from benchmarks.grid import Cell
 from benchmarks.halving import Budget, Search, Standing
 from benchmarks.outcomes import Durations, Outcome
 from benchmarks.process import subprocesses
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer, Row, Table
 from benchmarks.recommend_stages import Stage, Texts
+from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import CellRunner
 from results.doubts import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks import recommend_report, recommend_stages
-from benchmarks.cell_run import CellRunner
 from benchmarks.config import config, run_flags
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
@@ -18,6 +17,7 @@ from benchmarks.recommend_finder import Finder, Plan
 from benchmarks.recommend_flags import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS
 from benchmarks.recommend_report import Answer
 from benchmarks.record_files import open_store
+from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache
 from benchmarks.system.provenance import of_this_run
 

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.duration import in_words
 from benchmarks.halving import NOT_RUN
+from benchmarks.sweep.estimate import in_words
 
 _NAMED = 3
 

@@ -11,11 +11,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from benchmarks import grid
 from benchmarks.config import precision_options
 from benchmarks.config.config import Config
 from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
-from benchmarks.grid import Cell
+from benchmarks.sweep import grid
+from benchmarks.sweep.grid import Cell
 from benchmarks.system import inventory
 from models import specs
 from variable_mgr.algorithms import ALGORITHMS

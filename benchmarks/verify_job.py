@@ -54,8 +54,9 @@ def run(config: Config) -> ExitStatus:
 
 def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
-    from benchmarks import cluster_job, cluster_verify
+    from benchmarks import cluster_verify
     from benchmarks.cluster.member import ClusterTeam
+    from benchmarks.run import cluster_run
 
     status = ExitStatus.OK
 
@@ -71,7 +72,7 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
-    cluster_job.take_part(config, cluster, guard, work if cluster.own.has_towers else None)
+    cluster_run.take_part(config, cluster, guard, work if cluster.own.has_towers else None)
     guard.stop()
     return status
 

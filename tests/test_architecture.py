@@ -23,9 +23,9 @@ MAY_IMPORT = {
 NEEDS_NO_TENSORFLOW = (
     "results.record, results.store, results.columns, results.statistics, results.doubts, results.summary, "
     "results.report, results.plots, models.specs, variable_mgr.catalog, variable_mgr.placement, benchmarks.config.config, "
-    "benchmarks.config.run_flags, benchmarks.command_line, benchmarks.main_job, benchmarks.datasets.data_verb, benchmarks.measure.timing, "
-    "benchmarks.display, benchmarks.input.tfrecord, "
-    "benchmarks.input_job, benchmarks.sweep_job, benchmarks.report_job, benchmarks.allreduce_job, "
+    "benchmarks.config.run_flags, benchmarks.command_line, benchmarks.run.runner, benchmarks.datasets.data_verb, benchmarks.measure.timing, "
+    "benchmarks.run.display, benchmarks.input.tfrecord, "
+    "benchmarks.microbench.input_verb, benchmarks.sweep.sweep_verb, benchmarks.report_job, benchmarks.microbench.allreduce_verb, "
     "benchmarks.compare_job, benchmarks.gate_flags, benchmarks.gate_outputs, benchmarks.record_files, gate.comparison, "
     "gate.text_view, gate.json_view, gate.junit_view, gate.markdown_view, gate.benchmark_view"
 )

@@ -11,24 +11,21 @@ import pytest
 
 from benchmarks import (
     ab_job,
-    allreduce_job,
     batch_trials,
     calibrate_job,
     command_line,
     doctor_job,
     explain_job,
-    grid,
-    input_job,
-    launch,
-    main_job,
     recommend_job,
     server_job,
-    sweep_job,
     verify_job,
 )
 from benchmarks.config import config, ranges, run_flags
 from benchmarks.config import flag as flag_parsing
 from benchmarks.errors import BenchError, ExitStatus
+from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.run import cluster_launch, runner
+from benchmarks.sweep import grid, sweep_verb
 from benchmarks.system import inventory
 from deploy.kubernetes import render
 from tests.support import docs
@@ -56,8 +53,18 @@ SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|gate|models|tests|variable_
 @pytest.fixture
 def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Commands end where they are resolved, on a machine that seems to have 16 GPUs."""
-    jobs = (main_job, launch, sweep_job, ab_job, calibrate_job, recommend_job, verify_job, doctor_job, server_job)
-    for job in (*jobs, allreduce_job, input_job, explain_job):
+    jobs = (
+        runner,
+        cluster_launch,
+        sweep_verb,
+        ab_job,
+        calibrate_job,
+        recommend_job,
+        verify_job,
+        doctor_job,
+        server_job,
+    )
+    for job in (*jobs, allreduce_verb, input_verb, explain_job):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(batch_trials, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
     gpus = (inventory.Gpu("GPU", 2**36),) * 16

@@ -22,7 +22,7 @@ _left_out_seconds: list[float] = []
 
 @dataclasses.dataclass
 class RunLog:
-    """Filled by `benchmarks.execution`, read by `benchmarks.main_job`. Units as in `results.record.Measurement`.
+    """Filled by `benchmarks.run.session`, read by `benchmarks.run.runner`. Units as in `results.record.Measurement`.
 
     `apart` says whether this is a worker of a cluster that waits for no other; `steps_per_turn`, how many steps it took
     at a time where it measured in turn with another run.

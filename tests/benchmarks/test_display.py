@@ -6,8 +6,8 @@ import re
 import pytest
 
 from benchmarks.console import TerminalProgress
-from benchmarks.display import JsonDisplay, TextDisplay, step_line, total_line
 from benchmarks.measure.timing import Phase
+from benchmarks.run.display import JsonDisplay, TextDisplay, step_line, total_line
 from tests.support.records import make_record
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import grid
 from benchmarks.config import run_flags
 from benchmarks.errors import UsageError
+from benchmarks.sweep import grid
 
 TABLE = [flag for group in run_flags.RUN_FLAGS.values() for flag in group]
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import input_stages
 from benchmarks.config import config, run_flags
 from benchmarks.datasets import damage
 from benchmarks.errors import DataError
 from benchmarks.input import host_pipeline, imagenet_pipeline
 from benchmarks.input.tower_input import TowerInput
-from benchmarks.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.microbench import input_stages
+from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.topology import devices
 from benchmarks.training import objective as objectives
 from benchmarks.training import run_input

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from benchmarks import launch
 from benchmarks.cluster import launcher
 from benchmarks.errors import UsageError
 from benchmarks.process import subprocesses
+from benchmarks.run import cluster_launch
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 
@@ -122,7 +122,7 @@ def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
     command = launcher.local_command(words, {Task("worker", 0): "1"})
     cluster = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
     for task in cluster.tasks:
-        assert launch.command_of_user(command(task, cluster)[2:], STARTED) == words
+        assert cluster_launch.command_of_user(command(task, cluster)[2:], STARTED) == words
 
 
 @pytest.mark.parametrize(
@@ -130,4 +130,4 @@ def test_the_words_of_the_user_are_found_again(words: list[str]) -> None:
     [[], ["--model=trivial"], ["--job_name=worker", "--task_index=1", "--worker_hosts=a:1,b:1", "--model=trivial"]],
 )
 def test_a_command_that_started_no_cluster_is_as_the_user_gave_it(words: list[str]) -> None:
-    assert launch.command_of_user(words, {"local_cluster": None, "hosts": None}) == words
+    assert cluster_launch.command_of_user(words, {"local_cluster": None, "hosts": None}) == words

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import matmul_peak, peak_cache, roofline, roofline_job
 from benchmarks.config import config, run_flags
-from benchmarks.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.microbench import device_peak, matmul_peak, roofline
+from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.system.inventory import Inventory, describe_hardware
 from results.columns import row
 from results.headline import COLUMNS
@@ -84,18 +84,18 @@ HARDWARE = {"cpu_model": "A CPU", "cpu_cores_usable": 2, "memory_gib": 24, "gpus
 
 
 def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    key = peak_cache.key(HARDWARE, "2.21.0", "fp32")
+    key = device_peak.peak_key(HARDWARE, "2.21.0", "fp32")
     others = [
-        peak_cache.key(HARDWARE, "2.21.0", "bf16"),
-        peak_cache.key(HARDWARE, "2.20.0", "fp32"),
-        peak_cache.key({**HARDWARE, "cpu_cores_usable": 1}, "2.21.0", "fp32"),
-        peak_cache.key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32"),
+        device_peak.peak_key(HARDWARE, "2.21.0", "bf16"),
+        device_peak.peak_key(HARDWARE, "2.20.0", "fp32"),
+        device_peak.peak_key({**HARDWARE, "cpu_cores_usable": 1}, "2.21.0", "fp32"),
+        device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32"),
     ]
-    assert peak_cache.find(key) is None
-    peak_cache.keep(key, PEAK)
-    peak_cache.keep(others[0], PEAK.times(2))
-    assert peak_cache.find(key) == PEAK and peak_cache.find(others[0]) == PEAK.times(2)
-    assert [peak_cache.find(other) for other in others[1:]] == [None] * 3
+    assert device_peak.stored_peak(key) is None
+    device_peak.store_peak(key, PEAK)
+    device_peak.store_peak(others[0], PEAK.times(2))
+    assert device_peak.stored_peak(key) == PEAK and device_peak.stored_peak(others[0]) == PEAK.times(2)
+    assert [device_peak.stored_peak(other) for other in others[1:]] == [None] * 3
     assert {path.name for path in cache.parent.iterdir()} == {"peaks.json", "peaks.lock"}, (
         "nothing half written is left"
     )
@@ -104,7 +104,7 @@ def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: p
 
 def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
     one, four = ({**HARDWARE, "gpus": ["H200 141 GiB"] * count, "load": count} for count in (1, 4))
-    assert peak_cache.key(one, "2.21.0", "bf16") == peak_cache.key(four, "2.21.0", "bf16")
+    assert device_peak.peak_key(one, "2.21.0", "bf16") == device_peak.peak_key(four, "2.21.0", "bf16")
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ def test_one_gpu_s_peak_does_not_depend_on_how_many_there_are() -> None:
 def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.CaptureFixture[str], held: str) -> None:
     cache.parent.mkdir(parents=True)
     cache.write_text(held, encoding="latin-1")
-    assert peak_cache.find("KEY") is None
+    assert device_peak.stored_peak("KEY") is None
     (sentence,) = capsys.readouterr().err.splitlines()
     assert str(cache) in sentence and "ignored" in sentence
-    peak_cache.keep("KEY", PEAK)
+    device_peak.store_peak("KEY", PEAK)
     capsys.readouterr()
-    assert peak_cache.find("KEY") == PEAK
+    assert device_peak.stored_peak("KEY") == PEAK
     assert capsys.readouterr().err == "", "a measurement mends it"
 
 
 def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache.parent.parent.write_text("a file where a directory should be")
-    peak_cache.keep("KEY", PEAK)
+    device_peak.store_peak("KEY", PEAK)
     assert "cannot be kept" in capsys.readouterr().err
 
 
@@ -136,12 +136,12 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
     slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
     seen = iter([PEAK, PEAK.times(2), PEAK, slow_memory, PEAK])
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: next(seen))
-    found = [roofline_job.peak("cpu", "fp32") for _ in range(4)]
+    found = [device_peak.peak("cpu", "fp32") for _ in range(4)]
     best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
     assert found == [PEAK, PEAK.times(2), PEAK.times(2), best]
-    assert roofline_job.peak("cpu", "bf16") == PEAK, "each precision has its own"
+    assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
     version = importlib.metadata.version("tensorflow")
-    assert peak_cache.find(peak_cache.key(describe_hardware(Inventory()), version, "fp32")) == best
+    assert device_peak.stored_peak(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32")) == best
 
 
 def _config(*words: str) -> config.Config:
@@ -150,7 +150,7 @@ def _config(*words: str) -> config.Config:
 
 def _keep(precision: str, peak: Peak) -> None:
     version = importlib.metadata.version("tensorflow")
-    peak_cache.keep(peak_cache.key(describe_hardware(Inventory()), version, precision), peak)
+    device_peak.store_peak(device_peak.peak_key(describe_hardware(Inventory()), version, precision), peak)
 
 
 def test_a_record_shows_both_utilisations() -> None:
@@ -195,23 +195,23 @@ def test_a_run_finds_the_peak_of_its_host(
 def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     chosen = Derived(images_per_sec=10.0)
     surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
-    peak_cache.keep(peak_cache.key(surroundings, "2.21.0", "fp32"), PEAK)
+    device_peak.store_peak(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
     resnet = _config("--device=cpu", "--num_gpus=4")
     counted = {"flops_per_image": 5e9}
-    found = roofline_job.beside_peak(chosen, resnet, counted, surroundings)
+    found = device_peak.beside_peak(chosen, resnet, counted, surroundings)
     assert (found.measured_peak_tflops, found.mfu_of_measured_peak) == (0.1, 0.5)
-    assert roofline_job.beside_peak(chosen, resnet, {}, surroundings) == chosen
+    assert device_peak.beside_peak(chosen, resnet, {}, surroundings) == chosen
     of_gpus = dataclasses.replace(resnet, device="gpu")
-    assert roofline_job.beside_peak(chosen, of_gpus, counted, {**surroundings, "gpus": []}) == chosen
-    assert roofline_job.beside_peak(Derived(), resnet, counted, surroundings) == Derived()
+    assert device_peak.beside_peak(chosen, of_gpus, counted, {**surroundings, "gpus": []}) == chosen
+    assert device_peak.beside_peak(Derived(), resnet, counted, surroundings) == Derived()
     other = {**surroundings, "tensorflow_version": "2.20.0"}
-    assert roofline_job.beside_peak(chosen, resnet, counted, other) == chosen
+    assert device_peak.beside_peak(chosen, resnet, counted, other) == chosen
 
 
 def test_a_configuration_s_roofline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
     chosen = _config("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10")
-    step = roofline_job.measure(chosen, images_per_sec=1000.0)
+    step = device_peak.measure(chosen, images_per_sec=1000.0)
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)

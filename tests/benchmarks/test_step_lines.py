@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.step_lines import step_lines
+from benchmarks.run.result_text import step_lines
 from results.measurement import Measurement, derive
 from results.record import Record
 from tests.support.records import fake_run

@@ -17,7 +17,7 @@ from benchmarks.measure import telemetry
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
-from benchmarks.resource_lines import resource_lines, startup_line
+from benchmarks.run.result_text import resource_lines, startup_line
 from benchmarks.system import nvml
 from benchmarks.system.linux import PackageCounters
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
@@ -432,8 +432,8 @@ def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Ca
 def test_physical_gpus_are_looked_at_where_they_are(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], looks_at: tuple[int, str]
 ) -> None:
-    from benchmarks import stepping
+    from benchmarks.run import steps
 
     monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
     chosen = {"cluster": None, "variable_update": "replicated", "num_devices": 3, "virtual_gpus": 1} | config
-    assert stepping.prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at
+    assert steps.prepared_telemetry(types.SimpleNamespace(**chosen)) == looks_at

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import turns
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
-from benchmarks.turns import Turns
+from benchmarks.run import time_slices
+from benchmarks.run.time_slices import Turns
 from tests.support.commands import Finished
 
 _JOIN_SECONDS = 60.0
@@ -29,7 +29,7 @@ class Pair:
     """Two runs, whose steps are noted in the order in which they are taken."""
 
     def __init__(self) -> None:
-        first, second = turns.pair()
+        first, second = time_slices.pair()
         self.sockets = {"a": first.socket, "b": second.socket}
         self.sides = {"a": Turns(first.socket, begins=first.begins), "b": Turns(second.socket, begins=second.begins)}
         self.taken: list[str] = []
@@ -125,19 +125,19 @@ def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: 
     monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TURNS", said)
-    assert not turns.are_taken(config_of())
-    with turns.taken(config_of()) as own:
+    assert not time_slices.are_taken(config_of())
+    with time_slices.taken(config_of()) as own:
         assert own is None
 
 
 def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = turns.pair()
+    own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    assert turns.are_taken(config_of())
+    assert time_slices.are_taken(config_of())
     restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not turns.are_taken(restless)
+    assert not time_slices.are_taken(restless)
     peer = Turns(other.socket, begins=other.begins)
-    with turns.taken(restless) as mine:
+    with time_slices.taken(restless) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
     assert peer.steps_per_turn is None
@@ -157,20 +157,20 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
     ],
 )
 def test_who_stands_still_between_steps(words: str, still: bool) -> None:
-    assert turns.is_still(config_of(*words.split())) == still
+    assert time_slices.is_still(config_of(*words.split())) == still
 
 
 def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
-    assert not turns.is_still(config_of(f"--data_dir={fake_imagenet}"))
+    assert not time_slices.is_still(config_of(f"--data_dir={fake_imagenet}"))
 
 
 def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, other = turns.pair()
+    own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
     peer = Turns(other.socket, begins=other.begins)
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with pytest.raises(ValueError, match="broken"), turns.taken(config_of()) as mine:
+    with pytest.raises(ValueError, match="broken"), time_slices.taken(config_of()) as mine:
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")
@@ -183,7 +183,7 @@ def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) 
 def test_a_run_whose_other_side_is_gone_measures_alone(
     run_bench: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    first, second = turns.pair()
+    first, second = time_slices.pair()
     variables = second.variables()
     second.socket.detach()  # it belongs to the run
     first.socket.close()

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import ab_flags, baseline_flags, grid
+from benchmarks import ab_flags, baseline_flags
 from benchmarks.config import run_flags
-from benchmarks.grid import Cell
+from benchmarks.sweep import grid
+from benchmarks.sweep.grid import Cell
 from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks import turns
-from benchmarks.turns import Turns
+from benchmarks.run import time_slices
+from benchmarks.run.time_slices import Turns
 from results.store import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 3
 
 
 def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path: Path) -> None:
-    first, second = turns.pair()
+    first, second = time_slices.pair()
     words = ["--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=3", "--output_format=json"]
     with subprocess.Popen(
         [*RUN_BENCH, *words, "--num_batches=20", f"--step_timeout_seconds={STEP_SECONDS}"],

@@ -14,9 +14,9 @@ from benchmarks.config import config
 from benchmarks.config import run_flags as flags
 from benchmarks.config.config import Config
 from benchmarks.process.subprocesses import Command, Ended
+from benchmarks.run.time_slices import Turns
 from benchmarks.system import provenance
 from benchmarks.system.provenance import Provenance
-from benchmarks.turns import Turns
 from results.measurement import Measurement, derive
 from results.record import Record, Status
 from results.store import Store

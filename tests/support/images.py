@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import input_stages
 from benchmarks.input import host_pipeline, imagenet_pipeline, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.input.imagenet import INCEPTION, features_of
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec
+from benchmarks.microbench import input_stages
 from benchmarks.topology import devices
 
 

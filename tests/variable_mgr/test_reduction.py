@@ -10,8 +10,9 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import allreduce_job, verify
+from benchmarks import verify
 from benchmarks.config import config, run_flags
+from benchmarks.microbench import allreduce_verb
 from benchmarks.topology import devices
 from variable_mgr import all_reduce_spec, gradient_transfer
 from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
@@ -180,7 +181,7 @@ def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
         in_verify = [case for case in verify.cases() if case.modifiers.all_reduce_spec == "last_tower"]
         assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
         given = run_flags.parse(["--device=cpu", "--num_gpus=2"], run_flags.ALLREDUCE_FLAGS).values
-        assert "last_tower" in allreduce_job.resolve(run_flags.unset(given), lambda: 0).specs
+        assert "last_tower" in allreduce_verb.resolve(run_flags.unset(given), lambda: 0).specs
         config.resolve(
             run_flags.parse(
                 ["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS

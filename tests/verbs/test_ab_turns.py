@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import cell_run, command_line, grid, turns
+from benchmarks import command_line
 from benchmarks.errors import ExitStatus
 from benchmarks.process import subprocesses
+from benchmarks.run import time_slices
+from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
 from gate import noise
 from results.record import Record
@@ -68,7 +70,7 @@ class Builds:
         if own:
             own.finish()
         made = fake_run(step_seconds=32 / build.rate)
-        environment = turns.environment(own.steps_per_turn if own else None)
+        environment = time_slices.environment(own.steps_per_turn if own else None)
         return dataclasses.replace(made, environment={**made.environment, **environment})
 
     @property
@@ -206,7 +208,7 @@ def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
     program.write_text(f"ROOT, LOG = {str(ROOT)!r}, {str(log)!r}\n{CHILD}")
     origin = provenance.of_this_run([], on_gpus=False, session_id="abc")
     runners = [
-        cell_run.CellRunner(
+        isolated_run.CellRunner(
             program=(sys.executable, str(program), name),
             store=Store(tmp_path / name),
             output_dir=str(tmp_path / name),
@@ -216,6 +218,6 @@ def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
         for name in ("x", "y")
     ]
     (cell,) = grid.cells([{"device": ["cpu"], "model": ["trivial"]}], lambda: 0)
-    records = cell_run.run_in_turn(runners, cell, 0)
+    records = isolated_run.run_in_turn(runners, cell, 0)
     assert [str(record.status) for record in records] == ["ok", "ok"], [record.reason for record in records]
     assert log.read_text() == "xxyy" * 10 and all(record.in_turn for record in records)

@@ -13,11 +13,11 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import allreduce, allreduce_job, messages
-from benchmarks.allreduce_report import Report
 from benchmarks.config import run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.fastest_spec import fastest_spec
+from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
+from benchmarks.microbench.allreduce_report import Report
 from benchmarks.system import inventory
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import devices, placement
@@ -29,12 +29,15 @@ from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reduction import NoExchange, TowerTensors
 
-PATIENCE = messages.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
+PATIENCE = allreduce_report.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
 
 
 def _measure(
-    message: messages.Message, specs_: Sequence[str], towers: int = 2, patience: messages.Patience = PATIENCE
-) -> dict[str, messages.Timing]:
+    message: allreduce_report.Message,
+    specs_: Sequence[str],
+    towers: int = 2,
+    patience: allreduce_report.Patience = PATIENCE,
+) -> dict[str, allreduce_report.Timing]:
     place = placement.place("cpu", towers)
     reductions = {
         spec: factory.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
@@ -44,7 +47,7 @@ def _measure(
 
 @pytest.mark.parametrize("towers", [2, 3, 4])
 def test_every_reduction_is_timed_and_right(towers: int) -> None:
-    message = messages.Message("odd", ((5, 7), (3,), (1,)))
+    message = allreduce_report.Message("odd", ((5, 7), (3,), (1,)))
     here = [name for name in ALGORITHMS if name != "nccl" and (name != "rechd" or towers != 3)]
     timings = _measure(message, [*here, "collective#2"], towers)
     for timing in timings.values():
@@ -69,7 +72,7 @@ def two_bad_algorithms() -> object:
 
 
 def test_what_is_wrong_is_seen_and_what_fails_spoils_nothing_else(two_bad_algorithms: None) -> None:
-    timings = _measure(messages.of_size(4096), ["first_only", "pscpu", "nowhere"])
+    timings = _measure(allreduce_report.of_size(4096), ["first_only", "pscpu", "nowhere"])
     assert timings["first_only"].error > 0.1
     assert "no such luck" in timings["nowhere"].failure and timings["nowhere"].error is None
     assert timings["pscpu"].error < 1e-6 and len(timings["pscpu"].seconds) == 3
@@ -82,17 +85,17 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
 
     reductions = {"first": NoExchange(), "second": NeedsMuch()}
     place, config = placement.place("cpu", 2), devices.session_config("cpu", 2)
-    for timing in allreduce.measure(messages.of_size(4), reductions, place, config, PATIENCE).values():
+    for timing in allreduce.measure(allreduce_report.of_size(4), reductions, place, config, PATIENCE).values():
         assert timing.out_of_memory and timing.failure == "failed to allocate memory" and timing.error is None
 
 
 def test_a_slow_message_is_reduced_less_often() -> None:
-    patience = messages.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
-    assert len(_measure(messages.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
+    patience = allreduce_report.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
+    assert len(_measure(allreduce_report.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
 
 
 def test_messages() -> None:
-    assert [(m.name, m.size_bytes) for m in map(messages.of_size, (4, 1024, 2**21, 2**30))] == [
+    assert [(m.name, m.size_bytes) for m in map(allreduce_report.of_size, (4, 1024, 2**21, 2**30))] == [
         ("4", 4),
         ("1K", 1024),
         ("2M", 2**21),
@@ -139,8 +142,8 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
     assert all(chosen <= cost(lambda _, name=name: name) + 1e-9 for name in times[0])
 
 
-def _resolve(*arguments: str) -> allreduce_job.Plan:
-    return allreduce_job.resolve(
+def _resolve(*arguments: str) -> allreduce_verb.Plan:
+    return allreduce_verb.resolve(
         run_flags.unset(run_flags.parse(arguments, run_flags.ALLREDUCE_FLAGS).values), lambda: 0
     )
 
@@ -233,8 +236,8 @@ def test_sizes_are_not_proposed_for_what_is_packed(
     report = _report(tmp_path, *packing)
     for power in range(10):  # psgpu is faster up to 2^5 elements
         seconds = {"psgpu": 1.0 + power, "xring": 6.0 + 0.1 * power}
-        timings = {name: messages.Timing([value], 0.0) for name, value in seconds.items()}
-        report.enter(messages.of_size(4 * 2**power), timings)
+        timings = {name: allreduce_report.Timing([value], 0.0) for name, value in seconds.items()}
+        report.enter(allreduce_report.of_size(4 * 2**power), timings)
     assert report.close() == ExitStatus.OK
     assert f"--all_reduce_spec={spec}\n" in capsys.readouterr().out
 
@@ -253,12 +256,12 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
 ) -> None:
     report = _report(tmp_path, "--all_reduce_spec=pscpu,psgpu,xring,hierarchical")
     timings = {
-        "pscpu": messages.Timing([0.4] * 3, 1e-7),
-        "psgpu": messages.Timing([0.1] * 3, 1e-3),
-        "xring": messages.Timing([], None, failure="no such luck"),
-        "hierarchical": messages.Timing([], None, failure="failed to allocate", out_of_memory=True),
+        "pscpu": allreduce_report.Timing([0.4] * 3, 1e-7),
+        "psgpu": allreduce_report.Timing([0.1] * 3, 1e-3),
+        "xring": allreduce_report.Timing([], None, failure="no such luck"),
+        "hierarchical": allreduce_report.Timing([], None, failure="failed to allocate", out_of_memory=True),
     }
-    report.enter(messages.of_size(4), timings)
+    report.enter(allreduce_report.of_size(4), timings)
     assert report.close() == ExitStatus.RUN_FAILED
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["status"] for record in records] == ["ok", "invalid", "crash", "oom"]
@@ -280,7 +283,7 @@ def test_records_that_cannot_be_stored_are_printed(
 
     report = _report(tmp_path)
     monkeypatch.setattr(Store, "append", full)
-    report.enter(messages.of_size(4), {"pscpu": messages.Timing([0.1], 0.0)})
+    report.enter(allreduce_report.of_size(4), {"pscpu": allreduce_report.Timing([0.1], 0.0)})
     assert report.close() == ExitStatus.RUN_FAILED
     assert '"kind":"allreduce"' in capsys.readouterr().out
 

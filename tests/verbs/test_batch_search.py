@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import batch_trials, cell_run, command_line, grid
+from benchmarks import batch_trials, command_line
 from benchmarks.batch_search import Found, Probed, largest_that_fits
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
-from benchmarks.grid import Cell
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
+from benchmarks.sweep import grid, isolated_run
+from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
 from benchmarks.system import linux
 from results.record import Record, Status
@@ -120,7 +121,7 @@ class Trials:
         self.now = 0.0
         self.seconds_left_out: list[float] = []
 
-    def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
+    def run(self, runner: isolated_run.CellRunner, cell: Cell, number: int) -> Record:
         self.cells.append(cell)
         self.directories.add(runner.output_dir)
         assert runner.first_to_be_killed
@@ -143,7 +144,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     made = Trials(100)
     monkeypatch.setattr(batch_trials, "time", types.SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
-    monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
     return made
 
 

@@ -16,23 +16,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import (
-    command_line,
-    doctor_flags,
-    doctor_job,
-    ladder_job,
-    ladder_plan,
-    ladder_roofline,
-    machine_doctor,
-    roofline_job,
-)
+from benchmarks import command_line, doctor_flags, doctor_job, ladder_job, ladder_plan, machine_doctor
 from benchmarks.config import precision_options
 from benchmarks.config import run_flags as flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.ladder import Part
+from benchmarks.microbench import device_peak
+from benchmarks.microbench.roofline import Peak, Roofline
 from benchmarks.observation import Observation
 from benchmarks.process import subprocesses, tensorflow_setup
-from benchmarks.roofline import Peak, Roofline
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
@@ -235,9 +227,9 @@ def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
 
 @pytest.mark.process
 def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder_roofline, "_measure", os.abort)  # which takes no arguments, and so raises
+    monkeypatch.setattr(device_peak, "_measure", os.abort)  # which takes no arguments, and so raises
     chosen = planned(tmp_path, "--device=cpu").chosen
-    assert ladder_roofline.measure_apart(chosen, 1.0) == (
+    assert device_peak.measure_apart(chosen, 1.0) == (
         None,
         "the process that measures it ended before it could say",
     )
@@ -247,12 +239,12 @@ def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: py
     def refuse(*arguments: object) -> None:
         raise UsageError("There is no such precision here.")
 
-    monkeypatch.setattr(roofline_job, "measure", refuse)
+    monkeypatch.setattr(device_peak, "measure", refuse)
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda **given: None)
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     answers, answer = multiprocessing.Pipe(duplex=False)
     with answers, answer:
-        ladder_roofline._measure(planned(tmp_path, "--device=cpu").chosen, 1.0, answer)
+        device_peak._measure(planned(tmp_path, "--device=cpu").chosen, 1.0, answer)
         assert answers.recv() == "There is no such precision here."
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cell_run import CellRunner
 from benchmarks.config import config, run_flags
-from benchmarks.grid import Cell
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import inventory
 from gate import noise
 from results import report

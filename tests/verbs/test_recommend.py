@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cell_run, command_line, recommend_finder, recommend_flags, recommend_job, recommend_stages
+from benchmarks import command_line, recommend_finder, recommend_flags, recommend_job, recommend_stages
 from benchmarks.config import config, precision_options, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.grid import Cell
 from benchmarks.recommend_report import Answer
+from benchmarks.sweep import isolated_run
+from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
 from benchmarks.system import inventory
 from results.record import Record, Status
@@ -39,7 +40,7 @@ class Runs:
         self.now = 0.0
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
 
-    def run(self, runner: cell_run.CellRunner, cell: Cell, number: int) -> Record:
+    def run(self, runner: isolated_run.CellRunner, cell: Cell, number: int) -> Record:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
             raise KeyboardInterrupt
         self.cells.append(cell)
@@ -62,7 +63,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
-    monkeypatch.setattr(cell_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
     return made
 
 

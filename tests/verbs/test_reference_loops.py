@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from benchmarks.config import config, run_flags
 from benchmarks.errors import UsageError
-from benchmarks.foreign_run import _SGDWithDecay
-from benchmarks.foreign_stepping import _Turns
+from benchmarks.run.reference_run import _SGDWithDecay
+from benchmarks.run.reference_steps import _Turns
 from benchmarks.system.inventory import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import command_line, execution
+from benchmarks import command_line
+from benchmarks.run import session
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -31,14 +32,14 @@ def test_a_time_limit_still_gives_a_result(run_bench: RunBench, records: Records
 def test_a_record_that_cannot_be_stored_is_printed(
     run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    execute = execution.execute
+    execute = session.execute
 
     def replace_the_directory(*arguments: Any) -> None:
         execute(*arguments)
         shutil.rmtree(tmp_path / "out")
         (tmp_path / "out").write_text("in the way")
 
-    monkeypatch.setattr(execution, "execute", replace_the_directory)
+    monkeypatch.setattr(session, "execute", replace_the_directory)
     done = run_bench(*SHORT)
     assert done.status == 4
     assert "The record could not be stored" in done.stderr and "Traceback" not in done.stderr
@@ -71,7 +72,7 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
 def test_python_that_is_out_of_memory_is_a_record(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execution, "measure", lambda *_: bytearray(2**60))
+    monkeypatch.setattr(session, "measure", lambda *_: bytearray(2**60))
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()
@@ -85,7 +86,7 @@ def test_a_fault_of_the_suite_is_a_record_with_its_traceback_on_stderr(
     def measure(*_: object) -> None:
         raise ZeroDivisionError("no steps")
 
-    monkeypatch.setattr(execution, "measure", measure)
+    monkeypatch.setattr(session, "measure", measure)
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()

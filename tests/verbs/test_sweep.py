@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import grid, sweep_job
 from benchmarks.config import config, run_flags
-from benchmarks.duration import estimate_seconds, in_words
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.grid import Cell
 from benchmarks.process import subprocesses
-from benchmarks.sweep_display import SweepDisplay
+from benchmarks.sweep import grid, sweep_verb
+from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.progress import SweepDisplay
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
@@ -114,7 +114,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
 ) -> None:
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
     groups = grid.sweep_groups(run_flags.SWEEP_FLAGS)
-    plan = sweep_job.resolve(run_flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
+    plan = sweep_verb.resolve(run_flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
     run = subprocesses.run
 
     def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
@@ -122,7 +122,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
     monkeypatch.setattr(subprocesses, "run", run_longer)
-    assert sweep_job.run(dataclasses.replace(plan, program=program), []) == ExitStatus.RUN_FAILED
+    assert sweep_verb.run(dataclasses.replace(plan, program=program), []) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
@@ -249,7 +249,7 @@ def test_a_signal_ends_a_sweep_with_its_status(
 
 def test_no_run_is_begun_when_time_is_over(sweep: Sweep, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = types.SimpleNamespace(monotonic=lambda: 10.0 * len(runs.started))
-    monkeypatch.setattr(sweep_job, "time", clock)
+    monkeypatch.setattr(sweep_verb, "time", clock)
     done = sweep("--batch_size=1,8,9,10", "--stop_after_seconds=15")
     assert runs.started == [1, 8] and "2 runs are left for --resume" in done.stderr
 
@@ -324,7 +324,7 @@ staged_vars = true
 def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
-    plan = sweep_job.resolve(run_flags.parse(words, grid.sweep_groups(run_flags.SWEEP_FLAGS)).values, lambda: 0)
+    plan = sweep_verb.resolve(run_flags.parse(words, grid.sweep_groups(run_flags.SWEEP_FLAGS)).values, lambda: 0)
     found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in plan.cells if c.config]
     assert found == [
         ("trivial", 1, False),
@@ -348,7 +348,7 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
     values = run_flags.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(run_flags.SWEEP_FLAGS)).values
     with pytest.raises(UsageError) as error:
-        sweep_job.resolve(values, lambda: 0)
+        sweep_verb.resolve(values, lambda: 0)
     assert words in str(error.value)
 
 

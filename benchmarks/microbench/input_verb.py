@@ -64,7 +64,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
     tensorflow_setup.import_tensorflow()
-    from benchmarks import input_stages
+    from benchmarks.microbench import input_stages
     from benchmarks.topology import devices
     from benchmarks.training import run_input
 

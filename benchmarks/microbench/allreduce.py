@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.errors import headline
 from benchmarks.expectations import relative_error
-from benchmarks.messages import Message, Patience, Timing
+from benchmarks.microbench.allreduce_report import Message, Patience, Timing
 from models import building, specs
 from models.seeds import seed_at_run_time
 from variable_mgr.algorithms import Place

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks.console import warn
-from benchmarks.duration import in_words
-from benchmarks.grid import Cell
+from benchmarks.sweep.estimate import in_words
+from benchmarks.sweep.grid import Cell
 from results.record import Record
 from results.summary import manager_of
 

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.allreduce_report import Report
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.messages import Patience, of_size
+from benchmarks.microbench.allreduce_report import Patience, Report, of_size
 from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import open_store
 from benchmarks.system.provenance import of_this_run
@@ -114,7 +113,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
     tensorflow_setup.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
     tensorflow_setup.import_tensorflow()
-    from benchmarks import allreduce
+    from benchmarks.microbench import allreduce
     from benchmarks.topology import devices
     from variable_mgr import factory
 

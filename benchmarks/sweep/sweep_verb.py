@@ -10,16 +10,16 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import grid
-from benchmarks.cell_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
-from benchmarks.duration import estimate_seconds
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
-from benchmarks.grid import Cell
 from benchmarks.process import subprocesses
 from benchmarks.record_files import open_store
-from benchmarks.sweep_display import SweepDisplay, grid_lines
+from benchmarks.sweep import grid
+from benchmarks.sweep.estimate import estimate_seconds
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
+from benchmarks.sweep.progress import SweepDisplay, grid_lines
 from benchmarks.system import inventory
 from benchmarks.system.provenance import Provenance, of_this_run
 from results import headline

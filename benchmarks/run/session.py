@@ -7,15 +7,17 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from benchmarks import foreign_run, input_stages, run_facts
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.display import Display
 from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
-from benchmarks.stepping import FIRST_STEPS, measure, stepping
-from benchmarks.team import Team
+from benchmarks.microbench import input_stages
+from benchmarks.run import reference_run
+from benchmarks.run import steps as run_facts
+from benchmarks.run.display import Display
+from benchmarks.run.steps import FIRST_STEPS, measure, stepping
+from benchmarks.run.team import Team
 from benchmarks.training import graph as run_graph
 from benchmarks.training import run_input
 from benchmarks.training.graph import RunGraph
@@ -35,7 +37,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     # fp32 means fp32; TensorFlow's default is TF32.
     tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
-    (foreign_run.run if config.variable_update in BASELINES else _train)(config, log, display, team)
+    (reference_run.run if config.variable_update in BASELINES else _train)(config, log, display, team)
     if config.check_precision:
         log.peak_host_memory_bytes = largest_resident_bytes()
         try:

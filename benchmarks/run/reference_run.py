@@ -11,19 +11,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from benchmarks import foreign_stepping, run_facts
 from benchmarks.config.config import Config
-from benchmarks.display import Display
-from benchmarks.foreign_stepping import Trained
 from benchmarks.measure.run_log import RunLog
-from benchmarks.stepping import FIRST_STEPS, measure
-from benchmarks.team import Team
+from benchmarks.run import reference_steps, steps
+from benchmarks.run.display import Display
+from benchmarks.run.reference_steps import Trained
+from benchmarks.run.steps import FIRST_STEPS, measure
+from benchmarks.run.team import Team
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import run_input
 from models import building, specs
 
-_LOOPS = {"keras_fit": foreign_stepping.keras_fit, "mirrored_strategy": foreign_stepping.mirrored_strategy}
+_LOOPS = {"keras_fit": reference_steps.keras_fit, "mirrored_strategy": reference_steps.mirrored_strategy}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,10 +79,10 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     built = build(config)
     log.started("graph")
     log.placement = built.placement
-    display.start(run_facts.facts(config, built.input.description, log.placement))
+    display.start(steps.facts(config, built.input.description, log.placement))
     try:
         with _LOOPS[config.variable_update](built.trained) as stepper:
-            measure(config, run_facts.steps_to_measure(config, built.input), stepper, log, display, team)
+            measure(config, steps.steps_to_measure(config, built.input), stepper, log, display, team)
         team.expect("Looking at the variables after the run", FIRST_STEPS * config.step_timeout_seconds)
         log.replica_drift = _drift(built.trained)
         log.weights_are_finite = _all_finite(built.trained)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.measure.timing import Clock
-from benchmarks.roofline import Peak
+from benchmarks.microbench.roofline import Peak
 from benchmarks.topology import devices
 from benchmarks.topology.devices import HOST
 from models.seeds import seed_at_run_time

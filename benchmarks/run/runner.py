@@ -8,20 +8,21 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from benchmarks import roofline_job, turns
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.display import Display, JsonDisplay, TextDisplay
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
 from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
+from benchmarks.microbench import device_peak
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.watchdog import Guard
 from benchmarks.record_files import keep, open_store
+from benchmarks.run import time_slices
+from benchmarks.run.display import Display, JsonDisplay, TextDisplay
+from benchmarks.run.team import Alone
 from benchmarks.system import inventory
 from benchmarks.system.provenance import Provenance, of_this_run
-from benchmarks.team import Alone
 from benchmarks.topology import placement
 from models import specs
 from results.doubts import Conditions, doubts
@@ -128,13 +129,13 @@ def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Out
             existing_directory(config.data_name, config.data_dir)
         log.started("Python")
         tensorflow_setup.import_tensorflow()
-        from benchmarks import cluster_job, execution
+        from benchmarks.run import cluster_run, session
 
         log.started("TensorFlow")
         if config.cluster:
-            cluster_job.train(config, config.cluster, log, display, guard)
+            cluster_run.train(config, config.cluster, log, display, guard)
         else:
-            execution.execute(config, log, display, Alone(guard))
+            session.execute(config, log, display, Alone(guard))
     except UsageError:
         raise
     except BenchError as error:
@@ -162,13 +163,17 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
     derived = derive(measurement, config.towers_in_total, compiled=_compiles(config)) if stated else Derived()
-    derived = roofline_job.beside_peak(derived, config, log.placement, provenance.environment)
+    derived = device_peak.beside_peak(derived, config, log.placement, provenance.environment)
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
-        environment={**provenance.environment, **injected_delay.environment(), **turns.environment(log.steps_per_turn)},
+        environment={
+            **provenance.environment,
+            **injected_delay.environment(),
+            **time_slices.environment(log.steps_per_turn),
+        },
         model=specs.find(config.model).facts(),
         placement=log.placement,
         measurement=measurement,

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from benchmarks import execution
 from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.config.config import Config
 from benchmarks.console import say
-from benchmarks.display import Display
 from benchmarks.errors import BenchError
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process.watchdog import Guard
+from benchmarks.run import session
+from benchmarks.run.display import Display
 from benchmarks.system.inventory import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
@@ -33,7 +33,7 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, guard
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
-        execution.execute(config, log, display, team)
+        session.execute(config, log, display, team)
 
     serves = not placement.trains(cluster, cluster.own, config.variable_update)
     take_part(config, cluster, guard, None if serves else work)

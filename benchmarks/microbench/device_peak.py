@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import multiprocessing
+import signal
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks import peak_cache
 from benchmarks.config.config import Config
+from benchmarks.errors import BenchError
+from benchmarks.microbench.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.process import tensorflow_setup
-from benchmarks.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.system import inventory as hardware
 from benchmarks.system import provenance
+from benchmarks.system.cache import CacheFile
 from models import specs
 from results.measurement import Derived
+from results.record import key_of
 
 
 def peak(device: str, precision: str) -> Peak:
@@ -32,16 +38,16 @@ def peak(device: str, precision: str) -> Peak:
     """
     inventory = hardware.gpu_inventory() if device == "gpu" else hardware.Inventory()
     version = provenance.describe_software()["tensorflow_version"]
-    key = peak_cache.key(hardware.describe_hardware(inventory), version, precision)
+    key = peak_key(hardware.describe_hardware(inventory), version, precision)
     tensorflow_setup.import_tensorflow()
-    from benchmarks import matmul_peak
+    from benchmarks.microbench import matmul_peak
     from benchmarks.topology import devices
 
     if device == "gpu":
         devices.require_gpus(1, virtual_gpus=1)
     measured = matmul_peak.measure(device, precision)
-    best = measured.or_better(peak_cache.find(key) or measured)
-    peak_cache.keep(key, best)
+    best = measured.or_better(stored_peak(key) or measured)
+    store_peak(key, best)
     return best
 
 
@@ -91,7 +97,7 @@ def beside_peak(
         return derived
     if config.device == "gpu" and not surroundings["gpus"]:  # a client without GPUs: its own peak is no GPU's
         return derived
-    found = peak_cache.find(peak_cache.key(surroundings, surroundings["tensorflow_version"], config.precision))
+    found = find(key(surroundings, surroundings["tensorflow_version"], config.precision))
     if found is None:
         return derived
     reachable = found.times(_count(config)).flops_per_sec
@@ -110,3 +116,90 @@ def _count(config: Config) -> int:
         num_workers=config.num_workers,
         num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
     )
+
+
+FILE = CacheFile("peaks.json", "measured peaks")
+_HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib")
+
+
+def peak_key(hardware: Mapping[str, Any], tensorflow_version: str | None, precision: str) -> str:
+    """Returns what a peak is kept under.
+
+    Args:
+        hardware: as of `benchmarks.system.inventory.describe_hardware`, or more. Of its GPUs the first counts, for that is
+            whose peak is measured, however many there are.
+        tensorflow_version: of the package.
+        precision: of the arithmetic.
+    """
+    one_device = {**{name: hardware[name] for name in _HARDWARE}, "gpus": hardware["gpus"][:1]}
+    return f"{key_of(one_device)} {tensorflow_version} {precision}"
+
+
+def stored_peak(wanted: str) -> Peak | None:
+    """Returns the peak that is kept under a key; None if there is none."""
+    entry = FILE.find(wanted)
+    if entry is None:
+        return None
+    try:
+        peak = Peak(flops_per_sec=float(entry["flops_per_sec"]), bytes_per_sec=float(entry["bytes_per_sec"]))
+        if not all(0 < value < math.inf for value in dataclasses.astuple(peak)):
+            raise ValueError("a peak is not a positive number")
+    except (KeyError, TypeError, ValueError) as error:
+        FILE.ignore(error)
+        return None
+    return peak
+
+
+def store_peak(wanted: str, peak: Peak) -> None:
+    """Keeps a peak under a key."""
+    FILE.keep(wanted, dataclasses.asdict(peak))
+
+
+_SECONDS = 300.0
+
+
+def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
+    """Sets what one device reaches beside what it could. It takes some seconds, and no GPU is held afterwards.
+
+    Args:
+        config: of the run on all devices.
+        images_per_sec: of one of them.
+
+    Returns:
+        The roofline, or None, and why there is none.
+    """
+    context = multiprocessing.get_context("spawn")
+    answers, answer = context.Pipe(duplex=False)
+    alone = dataclasses.replace(config, num_devices=1)
+    process = context.Process(target=_measure, args=(alone, images_per_sec, answer), daemon=True)
+    process.start()
+    answer.close()
+    try:
+        found = answers.recv() if answers.poll(_SECONDS) else f"it took longer than {_SECONDS:g} s"
+    except EOFError:
+        found = "the process that measures it ended before it could say"
+    finally:
+        process.kill()
+        process.join()
+    return (None, found) if isinstance(found, str) else (found, "")
+
+
+def _measure(config: Config, images_per_sec: float, answer: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this process ends it
+    tensorflow_setup.prepare(device=config.device, visible_gpus=None)  # what is visible has been inherited
+    try:
+        answer.send(measure(config, images_per_sec))
+    except BenchError as error:
+        answer.send(str(error))
+
+
+def to_dict(found: Roofline) -> dict[str, Any]:
+    """Returns it as JSON can hold it."""
+    return {
+        **dataclasses.asdict(found),
+        "limit": found.limit,
+        "most_images_per_sec": found.most_images_per_sec,
+        "mfu": found.mfu,
+        "share_of_bound": found.share_of_bound,
+        "sentences": found.sentences(),
+    }

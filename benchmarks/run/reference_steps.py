@@ -20,7 +20,7 @@ from benchmarks.console import warn
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
 from benchmarks.measure.timing import Observed, Taken, timed
-from benchmarks.stepping import Stepper
+from benchmarks.run.steps import Stepper
 from benchmarks.training import objective
 
 _ENDLESS_STEPS = 2**31 - 1

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks import turns
-from benchmarks.grid import Cell
 from benchmarks.process import subprocesses
 from benchmarks.record_files import keep
+from benchmarks.run import time_slices
+from benchmarks.sweep.grid import Cell
 from benchmarks.system import inventory
 from benchmarks.system.provenance import Provenance
 from models import specs
@@ -63,7 +63,7 @@ class CellRunner:
             return self.record_of(started, ended, self.timeout_seconds)
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, turns_with: turns.End | None = None) -> Iterator[Started]:
+    def ready(self, cell: Cell, number: int, turns_with: time_slices.End | None = None) -> Iterator[Started]:
         """Yields what is started to run a cell, as long as what it says is wanted."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
@@ -132,7 +132,7 @@ def run_in_turn(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[
         number: of the first one's log, from 0; the second has the next.
     """
     limit = sum(runner.timeout_seconds for runner in runners)
-    ends = turns.pair()
+    ends = time_slices.pair()
     with contextlib.ExitStack() as stack:
         for end in ends:
             stack.enter_context(end.socket)

@@ -7,9 +7,8 @@ from typing import Protocol
 
 from benchmarks.console import TerminalProgress, say
 from benchmarks.measure.timing import Phase
-from benchmarks.resource_lines import resource_lines, startup_line
-from benchmarks.roofline import mfu_lines
-from benchmarks.step_lines import step_lines
+from benchmarks.microbench.roofline import mfu_lines
+from benchmarks.run.result_text import resource_lines, startup_line, step_lines
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record

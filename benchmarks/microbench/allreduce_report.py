@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,6 @@ from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.fastest_spec import fastest_spec
-from benchmarks.messages import Message, Timing
 from benchmarks.record_files import keep
 from benchmarks.system import inventory
 from benchmarks.system.provenance import Provenance
@@ -19,6 +19,7 @@ from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 from results.store import Store
+from variable_mgr.all_reduce_spec import describe_size
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _ROW = "{:>8}  {:>13}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
@@ -155,3 +156,46 @@ def _row(message: Message, spec: str, record: Record, *, fastest: bool) -> str:
     return _ROW.format(
         message.name, message.size_bytes, name, *numbers, "" if error is None else f"{error:.0e}", verdict
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """What is reduced: float32 tensors of these shapes on every tower."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Returns the size of one tower's tensors."""
+        return FLOAT32_BYTES * sum(math.prod(shape) for shape in self.shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patience:
+    """How often a message is reduced: rounds in which every reduction has its turn.
+
+    Attributes:
+        warmup_rounds: not measured; the first pays for graph optimisation.
+        rounds: measured, at most.
+        enough_seconds: once a message has taken so long, three measured rounds suffice.
+    """
+
+    warmup_rounds: int
+    rounds: int
+    enough_seconds: float
+
+
+@dataclasses.dataclass
+class Timing:
+    """What came of one reduction of one message: seconds of each round and the error, or why it failed."""
+
+    seconds: list[float] = dataclasses.field(default_factory=list)
+    error: float | None = None
+    failure: str = ""
+    out_of_memory: bool = False
+
+
+def of_size(size_bytes: int) -> Message:
+    """Returns one tensor of that size."""
+    return Message(describe_size(size_bytes), ((size_bytes // FLOAT32_BYTES,),))

@@ -7,13 +7,13 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
-from benchmarks import turns
 from benchmarks.config.config import Config
-from benchmarks.display import Display
+from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
 from benchmarks.measure.run_log import RunLog
@@ -28,9 +28,13 @@ from benchmarks.measure.timing import (
     run_phase,
     timed,
 )
-from benchmarks.team import Team
+from benchmarks.run import time_slices
+from benchmarks.run.display import Display
+from benchmarks.run.team import Team
 from benchmarks.topology.placement import IN_GRAPH
 from benchmarks.training import step as training
+from benchmarks.training.run_input import RunInput
+from models import specs
 
 # The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
 FIRST_STEPS = 3
@@ -87,7 +91,7 @@ def prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[tele
 
     In turn with another run, the time and the energy of both would be told.
     """
-    if turns.are_taken(config):
+    if time_slices.are_taken(config):
         return contextlib.nullcontext()
     if config.cluster and config.variable_update in IN_GRAPH:
         return telemetry.prepared(0, energy_of="")  # what the other workers use is not seen from here
@@ -128,7 +132,7 @@ def _take_phases(config: Config, steps: int, stepper: Stepper, log: RunLog, disp
 @contextlib.contextmanager
 def _in_turn(config: Config, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what is to be done after each measured step so that another run has its turn; nothing if there is none."""
-    with turns.taken(config) as own:
+    with time_slices.taken(config) as own:
         if own is None:
             yield []
             return
@@ -153,3 +157,39 @@ def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
     seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
     affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
     return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+
+
+def steps_to_measure(config: Config, tower_input: RunInput) -> int:
+    """Returns how many steps are measured; an epoch of synthetic images is as long as the real one."""
+    if config.num_batches:
+        return config.num_batches
+    images = (
+        tower_input.source.count() if tower_input.source else DATA_SETS[specs.find(config.model).data_name].train_images
+    )
+    assert config.num_epochs is not None, "the configuration gives either batches or epochs"
+    return max(1, round(config.num_epochs * images / config.batch_global))
+
+
+def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
+    """Returns what a person should know of the run before it starts.
+
+    Args:
+        config: of the run.
+        data: the input in words.
+        placement: see `benchmarks.training.placement_table`.
+    """
+    spec = specs.find(config.model)
+    mode = "inference only" if config.forward_only else "training"
+    per_device = placement["variable_bytes_per_device"].items()
+    return {
+        "TensorFlow": tf.__version__,
+        "Model": f"{spec.name} ({spec.title}), {mode}, {config.precision}, {config.data_format}",
+        "Data": data,
+        "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
+        "Devices": placement["devices"],
+        "Variables": f"{config.variable_update}: {placement['manager']}",
+        "Placement": f"{placement['variables']} variables; "
+        + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
+        "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
+        f"weight decay {config.weight_decay:g}",
+    }

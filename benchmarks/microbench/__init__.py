@@ -1,0 +1,1 @@
+"""One part measured alone: reductions, input stages, matrix products."""

@@ -1,0 +1,1 @@
+"""One run: session, steps, record, display."""
