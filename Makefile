@@ -72,13 +72,13 @@ coverage: install-test browser
 	rm -rf .coverage .coverage.* htmlcov
 	$(BIN)/coverage run -m $(PYTEST_ARGUMENTS) -m "not seldom"
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage html --quiet
-	@for package in benchmarks gate models results variable_mgr; do \
+	@for package in benchmarks models results variable_mgr; do \
 	    echo "$$package $$($(BIN)/coverage report --include="$$package/*" | tail -1)"; done
 	@$(BIN)/coverage report | sed -n '1p;$$p'
 
 test-all: test test-slow test-seldom
 
-# Do tests notice a small change of these modules? MODULE=gate/decision.py for one of them.
+# Do tests notice a small change of these modules? MODULE=results/gate/decision.py for one of them.
 MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python tests/mutation.py $(MODULE)

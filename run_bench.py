@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-PACKAGES = ("benchmarks", "gate", "models", "results", "variable_mgr")
+PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
 
 
 def main() -> int:
@@ -19,9 +19,9 @@ def main() -> int:
         return 2
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep asks a run that takes too long where it stands
-    from benchmarks import command_line
+    from benchmarks.cli.main import main as run_command_line
 
-    return command_line.main(sys.argv[1:])
+    return run_command_line(sys.argv[1:])
 
 
 def foreign_package() -> str | None:

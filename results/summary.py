@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from results.peaks import peak_tflops
+from results.datasheet_peaks import peak_tflops
 from results.record import Kind, Record, Status, key_of
 
 # The fields of a configuration in which a run may differ from the one-device run that it is compared with.

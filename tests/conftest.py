@@ -142,7 +142,7 @@ def run_bench(
     Keyword arguments are environment variables. Signals and stdout's file descriptor behave as in a process, but
     TensorFlow was imported before, so what is set for its import (GPUs, oneDNN, log level) needs `run_process`.
     """
-    from benchmarks import command_line
+    from benchmarks.cli import main
 
     def prepare(*, device: str, onednn: str | None = None, gpu_threads: object = None, **_: Any) -> None:
         assert (device, onednn, gpu_threads) == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
@@ -159,7 +159,7 @@ def run_bench(
                 patch.setenv(name, value)
             patch.setattr(tensorflow_setup, "prepare", prepare)
             patch.setattr(os, "execv", execv)
-            status = command_line.main(list(arguments))
+            status = main.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
 
     return run

@@ -1,4 +1,4 @@
-"""Mutation testing of the modules that decide: `make mutate`, or `make mutate MODULE=gate/decision.py` for one of them.
+"""Mutation testing of the modules that decide: `make mutate`; `make mutate MODULE=results/gate/decision.py` for one.
 
 mutmut makes one small change (a mutant) in a function of a module and runs the tests that call this function. If all of
 them pass, the mutant survives: no test holds what that line says. The modules, their tests and the mutants that change
@@ -128,7 +128,7 @@ def mutmut(tree: Path, *arguments: str) -> str:
 
 
 def function_of(mutant: str) -> str:
-    """Returns the function's name in a mutant's, such as gate.decision.x__mean__mutmut_3."""
+    """Returns the function's name in a mutant's, such as results.gate.decision.x__mean__mutmut_3."""
     return mutant.rpartition(".x_")[2].rpartition("__mutmut_")[0]
 
 

@@ -12,29 +12,51 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("benchmarks", "gate", "models", "results", "variable_mgr")
-MAY_IMPORT = {
-    "benchmarks": {"benchmarks", "gate", "models", "results", "variable_mgr"},
-    "gate": {"gate", "results"},
-    "models": {"models"},
-    "results": {"results"},
-    "variable_mgr": {"variable_mgr"},
-}
-NEEDS_NO_TENSORFLOW = (
-    "results.record, results.store, results.columns, results.statistics, results.doubts, results.summary, "
-    "results.report, results.plots, models.specs, variable_mgr.catalog, variable_mgr.placement, benchmarks.config.config, "
-    "benchmarks.config.run_flags, benchmarks.command_line, benchmarks.run.runner, benchmarks.datasets.data_verb, benchmarks.measure.timing, "
-    "benchmarks.run.display, benchmarks.input.tfrecord, "
-    "benchmarks.microbench.input_verb, benchmarks.sweep.sweep_verb, benchmarks.report_job, benchmarks.microbench.allreduce_verb, "
-    "benchmarks.compare_job, benchmarks.gate_flags, benchmarks.gate_outputs, benchmarks.record_files, gate.comparison, "
-    "gate.text_view, gate.json_view, gate.junit_view, gate.markdown_view, gate.benchmark_view"
+# The rooms of `benchmarks`, from the ground up: one imports only what stands in a row above its own.
+STACK = (
+    {"errors", "console"},
+    {"record_files"},
+    {"system"},
+    {"process", "topology"},
+    {"measure", "cluster"},
+    {"input"},
+    {"config"},
+    {"datasets", "training"},
+    {"microbench"},
+    {"run"},
+    {"sweep"},
+    {"verify", "tune", "doctor", "regression"},
+    {"cli"},
 )
-MOST_LINES_IN_A_FILE = 300
-MOST_LINES_IN_A_FUNCTION = 40
+LEVEL = {room: level for level, rooms in enumerate(STACK) for room in rooms}
+PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
+NEEDS_NO_TENSORFLOW = (
+    "benchmarks.cli.main",
+    "benchmarks.config.config",
+    "benchmarks.input.tfrecord",
+    "benchmarks.measure",
+    "benchmarks.run.display",
+    "benchmarks.run.runner",
+    "benchmarks.system",
+    "benchmarks.topology.cluster",
+    "models.specs",
+    "results",
+    "variable_mgr.catalog",
+    "variable_mgr.placement",
+)
+MOST_FILES_IN_A_ROOM = 12
+MOST_LINES_IN_A_FILE = 400
+MOST_LINES_IN_A_FUNCTION = 60
 
 
 def _sources() -> list[Path]:
     return [ROOT / "run_bench.py", *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]
+
+
+def _modules() -> list[str]:
+    """Returns the modules that must be importable without TensorFlow; a package stands for all in it."""
+    dotted = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in _sources()]
+    return [name for name in dotted if f"{name}.".startswith(tuple(f"{wanted}." for wanted in NEEDS_NO_TENSORFLOW))]
 
 
 @functools.cache
@@ -48,28 +70,63 @@ def _imports(path: Path) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name, False) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or "", node.level > 0
+            yield from ((f"{node.module}.{alias.name}", node.level > 0) for alias in node.names)
+
+
+def _runs_up(importing: tuple[str, ...], imported: tuple[str, ...]) -> bool:
+    """Returns whether an import goes from a package or room to one that must not be known there."""
+    if imported[0] not in PACKAGES:
+        return False
+    if importing[0] != "benchmarks":  # models, results and variable_mgr know only themselves
+        return importing[0] in PACKAGES and imported[0] != importing[0]
+    if imported[0] != "benchmarks" or len(imported) == 1:
+        return False
+    return importing[1] != imported[1] and LEVEL.get(imported[1], 0) >= LEVEL[importing[1]]
 
 
 def test_imports_go_one_way() -> None:
     for path in _sources():
-        allowed = MAY_IMPORT.get(path.relative_to(ROOT).parts[0], {"benchmarks"})
+        importing = path.relative_to(ROOT).with_suffix("").parts
         for module, relative in _imports(path):
-            top = module.split(".")[0]
             assert not relative, f"{path}: relative import of {module}"
-            assert top not in PACKAGES or top in allowed, f"{path} must not import {module}"
+            assert not _runs_up(importing, tuple(module.split("."))), f"{path} must not import {module}"
             assert not module.startswith("tensorflow.python"), f"{path}: {module} is private"
-            assert top != "tests", path
+            assert module.split(".")[0] != "tests", path
 
 
-@pytest.mark.parametrize("package", ["results", "gate"])
-def test_who_only_reads_records_knows_no_tensorflow(package: str) -> None:
-    for path in (ROOT / package).rglob("*.py"):
+@pytest.mark.parametrize(
+    ("importing", "imported", "wrong"),
+    [
+        ("benchmarks.measure.timing", "benchmarks.run.steps", True),
+        ("benchmarks.measure.timing", "benchmarks.cluster.probe", True),
+        ("benchmarks.errors", "benchmarks.console", True),
+        ("benchmarks.run.steps", "benchmarks.measure.timing", False),
+        ("benchmarks.run.steps", "benchmarks.run.session", False),
+        ("results.gate.decision", "benchmarks.errors", True),
+        ("results.gate.decision", "results.record", False),
+        ("models.specs", "variable_mgr.catalog", True),
+        ("benchmarks.run.steps", "variable_mgr.manager", False),
+    ],
+)
+def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: bool) -> None:
+    assert _runs_up(tuple(importing.split(".")), tuple(imported.split("."))) == wrong
+
+
+def test_every_room_stands_in_the_stack_and_is_small() -> None:
+    entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem not in ("__init__", "__pycache__")}
+    assert entries == set(LEVEL)
+    for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
+        files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
+        assert len(files) <= MOST_FILES_IN_A_ROOM, f"{room}: {files}"
+
+
+def test_code_that_only_reads_records_knows_no_tensorflow() -> None:
+    for path in (ROOT / "results").rglob("*.py"):
         assert not {"tensorflow", "keras"} & {module.split(".")[0] for module, _ in _imports(path)}, path.name
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("what", [f"import {NEEDS_NO_TENSORFLOW}", "import run_bench; run_bench.main()"])
+@pytest.mark.parametrize("what", [f"import {', '.join(_modules())}", "import run_bench; run_bench.main()"])
 def test_no_tensorflow_before_it_is_needed(what: str) -> None:
     script = f"import sys; sys.argv[1:] = ['--help']; {what}; assert not {{'tensorflow', 'keras'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
@@ -87,7 +144,7 @@ def test_nothing_is_long() -> None:
 
 def test_every_package_is_listed() -> None:
     listed = (ROOT / "setup.cfg").read_text().split("packages =")[1].split("install_requires")[0].split()
-    assert sorted(listed) == sorted([*PACKAGES, "benchmarks.datasets"])
+    assert sorted(listed) == sorted({".".join(path.relative_to(ROOT).parent.parts) for path in _sources()} - {""})
 
 
 def _environment_writes(tree: ast.Module) -> list[str]:
@@ -127,4 +184,4 @@ def test_every_way_to_set_an_environment_variable_is_found(source: str) -> None:
 
 def test_only_one_module_sets_environment_variables() -> None:
     setting = {path.name: writes for path in _sources() if (writes := _environment_writes(_tree(path)))}
-    assert list(setting) == ["process_environment.py"], setting
+    assert list(setting) == ["tensorflow_setup.py"], setting

@@ -9,24 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import (
-    ab_job,
-    batch_trials,
-    calibrate_job,
-    command_line,
-    doctor_job,
-    explain_job,
-    recommend_job,
-    server_job,
-    verify_job,
-)
+from benchmarks.cli import explain_verb, main, server_verb
 from benchmarks.config import config, ranges, run_flags
 from benchmarks.config import flag as flag_parsing
+from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.regression import ab_verb, calibrate_verb
 from benchmarks.run import cluster_launch, runner
 from benchmarks.sweep import grid, sweep_verb
-from benchmarks.system import inventory
+from benchmarks.system import hardware
+from benchmarks.tune import batch_size, recommend_verb
+from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
 from tests.support import docs
 from tests.support.commands import ROOT, Finished
@@ -47,7 +41,7 @@ OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
 OF_RENDER = ("command", "deadline_seconds", "results_claim", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
-SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|gate|models|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
+SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
 
 
 @pytest.fixture
@@ -57,18 +51,18 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         runner,
         cluster_launch,
         sweep_verb,
-        ab_job,
-        calibrate_job,
-        recommend_job,
-        verify_job,
-        doctor_job,
-        server_job,
+        ab_verb,
+        calibrate_verb,
+        recommend_verb,
+        verify_verb,
+        doctor_verb,
+        server_verb,
     )
-    for job in (*jobs, allreduce_verb, input_verb, explain_job):
+    for job in (*jobs, allreduce_verb, input_verb, explain_verb):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
-    monkeypatch.setattr(batch_trials, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
-    gpus = (inventory.Gpu("GPU", 2**36),) * 16
-    monkeypatch.setattr(inventory, "gpu_inventory", lambda *_: inventory.Inventory(gpus))
+    monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
+    gpus = (hardware.Gpu("GPU", 2**36),) * 16
+    monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
     for name in ("TF_CONFIG", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -88,13 +82,13 @@ def _check_run_bench(words: Sequence[str]) -> None:
     words = [word for word in words if word != "--help"]
     try:
         if verb in READING:
-            run_flags.parse(words[1:], command_line.FLAGS_OF[verb])
+            run_flags.parse(words[1:], main.FLAGS_OF[verb])
             if verb == "baseline":
                 _check_baseline(words[1])
         elif verb == "data":
             _check_data(words[1:])
         else:
-            command_line.dispatch([PLACEHOLDERS.get(word, word) for word in words])
+            main.dispatch([PLACEHOLDERS.get(word, word) for word in words])
     except BenchError as error:
         raise WrongPageError(str(error)) from error
 
@@ -102,7 +96,7 @@ def _check_run_bench(words: Sequence[str]) -> None:
 def _check_data(words: Sequence[str]) -> None:
     """Checks the flags of a command of `data`; it ends where it misses the directory, which is left out."""
     try:
-        command_line.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
+        main.dispatch(["data", words[0], *(word for word in words[1:] if word.startswith("-"))])
     except BenchError as error:
         if not re.match(rf"data {words[0]}( SRC DIR)?: name ", str(error)):
             raise
@@ -110,7 +104,7 @@ def _check_data(words: Sequence[str]) -> None:
 
 def _check_baseline(command: str) -> None:
     try:
-        command_line.dispatch(["baseline", command])
+        main.dispatch(["baseline", command])
     except BenchError as error:
         if "there is no" in str(error):  # else it misses files
             raise
@@ -184,7 +178,7 @@ def _check_inline(text: str) -> None:
         return
     if first.partition("=")[0] in OF_MAKE:
         _check_make(docs.words_of(text))
-    elif first in command_line.FLAGS_OF and " " in text:
+    elif first in main.FLAGS_OF and " " in text:
         _check_run_bench(docs.words_of(text))
     elif first in (*catalog.MANAGERS, *catalog.BASELINES) and " --" in text:
         _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
@@ -202,7 +196,7 @@ def _check_flags(words: Sequence[str]) -> None:
     known = {name for names in OF_OTHERS.values() for name in names} | {*OF_RENDER}
     named = [word for word in words if _name_of(word) not in known]
     problems = []
-    for groups in command_line.FLAGS_OF.values():
+    for groups in main.FLAGS_OF.values():
         try:
             ranges.check(run_flags.unset(run_flags.parse(list(_with_values(named, groups)), groups).values))
         except BenchError as error:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from variable_mgr import all_reduce_spec, gradient_transfer
-from variable_mgr.algorithms import Place
-from variable_mgr.cluster_parameter_server import ClusterParameterServer
-from variable_mgr.column_sharded import ColumnSharded
-from variable_mgr.distributed_replicated import DistributedReplicated
-from variable_mgr.gathering import Gathering
-from variable_mgr.local_sgd import ParameterAveraging
 from variable_mgr.manager import VariableManager
+from variable_mgr.managers.cluster_parameter_server import ClusterParameterServer
+from variable_mgr.managers.column_sharded import ColumnSharded
+from variable_mgr.managers.distributed_replicated import DistributedReplicated
+from variable_mgr.managers.gathering import Gathering
+from variable_mgr.managers.local_sgd import ParameterAveraging
+from variable_mgr.managers.parameter_server import ParameterServer
+from variable_mgr.managers.replicated import Replicated
+from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers, why_not
-from variable_mgr.parameter_server import ParameterServer
-from variable_mgr.reduction import AllReduce, NoExchange, Reduction
-from variable_mgr.replicated import Replicated
-from variable_mgr.staged import Staged
+from variable_mgr.reductions import all_reduce_spec, wrappers
+from variable_mgr.reductions.algorithms import Place
+from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
 
 
 def make(
@@ -45,17 +45,17 @@ def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: in
     """Makes the reduction of a spec, with what the modifiers put around it; `first_number` as of `AllReduce`."""
     reducing: Reduction = AllReduce(all_reduce_spec.parse(spec), place, first_number)
     if modifiers.relaxed_consistency:
-        reducing = gradient_transfer.Deferred(reducing, place)
+        reducing = wrappers.Deferred(reducing, place)
     if place.towers_in_total == 1:  # nothing travels, so there is nothing to pack or cast
         return reducing
     if modifiers.compact_gradient_transfer:
-        reducing = gradient_transfer.Compact(reducing, place, modifiers.wire_dtype)
+        reducing = wrappers.Compact(reducing, place, modifiers.wire_dtype)
     if modifiers.agg_small_grads_max_bytes:
-        reducing = gradient_transfer.SmallAggregated(
+        reducing = wrappers.SmallAggregated(
             reducing, place, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group
         )
     if modifiers.gradient_repacking:
-        reducing = gradient_transfer.Repacked(reducing, place, modifiers.gradient_repacking)
+        reducing = wrappers.Repacked(reducing, place, modifiers.gradient_repacking)
     return reducing
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from variable_mgr import all_reduce_spec
-from variable_mgr.algorithms import find
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.placement import even_parts, group_small
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.algorithms import find
 
 FLOAT32_BYTES = 4
 

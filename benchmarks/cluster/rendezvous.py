@@ -20,7 +20,7 @@ _MOST_WORDS = 1024
 class Meeting:
     """Messages between the leader and all other tasks, through the one port that each of them has.
 
-    Whether somebody is missing is not noticed here, since a session waits without limit; see `benchmarks.process.watchdog`.
+    A session waits without limit, so a missing task is not noticed here; see `benchmarks.process.watchdog`.
 
     Args:
         target: of this task's own server.

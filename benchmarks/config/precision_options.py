@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.errors import UsageError
-from benchmarks.system.inventory import CPUINFO, cpu_instructions
+from benchmarks.system.hardware import CPUINFO, cpu_instructions
 from models.specs import ModelSpec
 from variable_mgr.modifiers import Modifiers
 

@@ -16,7 +16,7 @@ from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN
 from models import specs
 from variable_mgr import catalog
-from variable_mgr.algorithms import ALGORITHMS
+from variable_mgr.reductions.algorithms import ALGORITHMS
 
 __all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "read_files", "unset", "words"]
 

@@ -22,7 +22,7 @@ from benchmarks.datasets.fake_imagenet import InceptionRecord, Split
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _JPEG_QUALITY = 95  # of photos that must be encoded anew
@@ -164,7 +164,7 @@ def convert(
     shares = np.array_split(order, split.shards)
 
     whole = Outcome()
-    with ThreadPoolExecutor(inventory.usable_cores()) as pool:
+    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
         for path, outcome in pool.map(
             lambda path, numbers: _write_shard(path, [found[int(number)] for number in numbers], shorter_side),
             split.paths(directory),

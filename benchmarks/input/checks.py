@@ -15,7 +15,7 @@ from benchmarks.errors import DataError, headline
 from benchmarks.input import imagenet, tfrecord
 from benchmarks.input.imagenet import PhotoFolder, PhotoRecords, Photos
 from benchmarks.input.tfrecord import Defect
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST
 
 # How long to look for a damaged record: some 100,000 images on one core.
@@ -77,7 +77,7 @@ def defects(
     Yields:
         For each file, or chunk of files in a folder: the (first) file, how many records it holds, and what is wrong.
     """
-    with ThreadPoolExecutor(inventory.usable_cores()) as pool:
+    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
         if isinstance(source, PhotoFolder):
             wanted = files or source.files
             chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
@@ -144,7 +144,7 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
     give_up_at = time.monotonic() + _SEARCH_SECONDS
     sound = 0
     with Decoding() as problem_of_jpeg:
-        at_a_time = _CHUNK if isinstance(source, PhotoFolder) else inventory.usable_cores()
+        at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
         for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
                 return _unexplained(source, f"the first {sound} of {len(source.files)} files are sound", error)

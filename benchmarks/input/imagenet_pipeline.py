@@ -17,7 +17,7 @@ from benchmarks.input.bad_records import Skipping
 from benchmarks.input.imagenet import BOX, PhotoFolder, Photos
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 
 # Each includes those before it.
 STAGES = ("read", "parse", "decode", "augment", "batch")
@@ -100,7 +100,7 @@ def stage(reading: Reading, name: str) -> tf.data.Dataset:
 
 def parallel_calls(options: InputOptions) -> int:
     """Returns how many images are prepared at a time: by default one more than cores, for when one is handed over."""
-    return options.parallel_calls or inventory.usable_cores() + 1
+    return options.parallel_calls or hardware.usable_cores() + 1
 
 
 def encoded_photos(names: tf.data.Dataset, source: Photos) -> tf.data.Dataset:

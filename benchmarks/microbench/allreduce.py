@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.errors import headline
-from benchmarks.expectations import relative_error
 from benchmarks.microbench.allreduce_report import Message, Patience, Timing
 from models import building, specs
 from models.seeds import seed_at_run_time
-from variable_mgr.algorithms import Place
-from variable_mgr.reduction import Reduction
+from variable_mgr.expected import relative_error
+from variable_mgr.reductions.algorithms import Place
+from variable_mgr.reductions.all_reduce import Reduction
 
 _FEWEST_ROUNDS = 3
 _CHECKED_ELEMENTS = 2**20

@@ -7,19 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import tolerances
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.fastest_spec import fastest_spec
 from benchmarks.record_files import keep
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
-from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
+from results.quality import Conditions, doubts
 from results.record import Kind, Record, Status
 from results.store import Store
-from variable_mgr.all_reduce_spec import describe_size
+from variable_mgr import expected
+from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _ROW = "{:>8}  {:>13}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
@@ -41,7 +40,7 @@ class Report:
         self._provenance = provenance
         self._devices = devices
         self._text = config.output_format == "text"
-        self._tolerance = tolerances.of(config.modifiers)
+        self._tolerance = expected.of(config.modifiers)
         self._seconds: dict[int, dict[str, float]] = {}  # of messages that are one tensor, by elements
         self._wrong = 0
         self._kept = True
@@ -132,7 +131,7 @@ class Report:
         conditions = Conditions(
             load_per_core=self._provenance.load_per_core,
             cpu_devices=self._config.num_devices if self._config.device == "cpu" else 0,
-            cores=inventory.usable_cores(),
+            cores=hardware.usable_cores(),
             training=False,
         )
         return doubts(Measurement(images_per_step=None), Derived(), conditions)

@@ -14,8 +14,7 @@ from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
 from benchmarks.microbench.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.process import tensorflow_setup
-from benchmarks.system import inventory as hardware
-from benchmarks.system import provenance
+from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
 from models import specs
 from results.measurement import Derived
@@ -97,7 +96,7 @@ def beside_peak(
         return derived
     if config.device == "gpu" and not surroundings["gpus"]:  # a client without GPUs: its own peak is no GPU's
         return derived
-    found = find(key(surroundings, surroundings["tensorflow_version"], config.precision))
+    found = stored_peak(peak_key(surroundings, surroundings["tensorflow_version"], config.precision))
     if found is None:
         return derived
     reachable = found.times(_count(config)).flops_per_sec
@@ -126,8 +125,8 @@ def peak_key(hardware: Mapping[str, Any], tensorflow_version: str | None, precis
     """Returns what a peak is kept under.
 
     Args:
-        hardware: as of `benchmarks.system.inventory.describe_hardware`, or more. Of its GPUs the first counts, for that is
-            whose peak is measured, however many there are.
+        hardware: as of `benchmarks.system.hardware.describe_hardware`, or more. Of its GPUs the first counts, for
+            that is whose peak is measured, however many there are.
         tensorflow_version: of the package.
         precision: of the arithmetic.
     """

@@ -16,7 +16,7 @@ from benchmarks.errors import BenchError, headline
 from benchmarks.input import host_pipeline, imagenet_pipeline, small_images
 from benchmarks.input.small_images import Pixels
 from benchmarks.measure.timing import Clock
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST, session_config
 from benchmarks.training import run_input
 
@@ -110,7 +110,7 @@ def _bare_decode(source: imagenet_pipeline.Photos, batch: int, source_may_be_bad
     records = imagenet_pipeline.encoded_photos(records, source)
     shapes = records.map(
         lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
-        num_parallel_calls=inventory.usable_cores(),
+        num_parallel_calls=hardware.usable_cores(),
         deterministic=False,
     )
     if source_may_be_bad:

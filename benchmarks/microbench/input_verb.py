@@ -14,7 +14,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
 from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import keep, open_store
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
 from results.input_verdict import advice, costs
@@ -75,7 +75,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     assert source is not None, "there is a directory"
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
-        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {inventory.usable_cores()} cores\n")
+        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
     with input_stages.probes(chosen, source, place.towers) as probes:
         rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
@@ -114,7 +114,7 @@ def _record(chosen: Config, read: Mapping[str, Any], measurement: Measurement, p
 
 def _show(measurement: Measurement, to_bare_decode: Sequence[float]) -> None:
     """Prints the table, batches over bare decode by rounds, and what limits."""
-    for line in table(measurement, inventory.usable_cores()):
+    for line in table(measurement, hardware.usable_cores()):
         say(line)
     if to_bare_decode:
         say(

@@ -15,10 +15,10 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.process.watchdog import Guard
 from benchmarks.run import session
 from benchmarks.run.display import Display
-from benchmarks.system.inventory import usable_cores
+from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
-from benchmarks.training import graph
+from benchmarks.training import run_graph
 
 # Where processes may differ from each other.
 _OWN_AFFAIRS = ("visible_gpus",)
@@ -56,7 +56,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
     if config.own_device == "gpu":
         devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     # A parameter server works while the workers wait, so it may have all cores.
-    own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
+    own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
     with joined(cluster, config.variable_update, guard, own_devices, config.start_timeout_seconds) as team:

@@ -21,7 +21,7 @@ from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
 from benchmarks.measure.timing import Observed, Taken, timed
 from benchmarks.run.steps import Stepper
-from benchmarks.training import objective
+from benchmarks.training import objectives
 
 _ENDLESS_STEPS = 2**31 - 1
 _JOIN_SECONDS = 60.0
@@ -53,7 +53,7 @@ def mirrored_strategy(trained: Trained) -> Iterator[Stepper]:
 
     def one_replica(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            loss = objective.cross_entropy(model(images, training=True), labels)
+            loss = objectives.cross_entropy(model(images, training=True), labels)
             share = loss / strategy.num_replicas_in_sync  # the optimizer adds up what the replicas have
         gradients = tape.gradient(share, model.trainable_variables)
         trained.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))

@@ -21,15 +21,15 @@ from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display, JsonDisplay, TextDisplay
 from benchmarks.run.team import Alone
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.topology import placement
 from models import specs
-from results.doubts import Conditions, doubts
 from results.measurement import Derived, Measurement, derive
+from results.quality import Conditions, doubts
 from results.record import Record, Status, trustworthy
+from results.siblings import synthetic_ratio
 from results.store import Store
-from results.synthetic import synthetic_ratio
 from variable_mgr.catalog import BASELINES
 
 
@@ -218,7 +218,7 @@ def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per
     conditions = Conditions(
         load_per_core=load_per_core,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
-        cores=inventory.usable_cores(),
+        cores=hardware.usable_cores(),
         training=not config.forward_only,
     )
     return doubts(measurement, derived, conditions)

@@ -18,9 +18,8 @@ from benchmarks.run import steps as run_facts
 from benchmarks.run.display import Display
 from benchmarks.run.steps import FIRST_STEPS, measure, stepping
 from benchmarks.run.team import Team
-from benchmarks.training import graph as run_graph
-from benchmarks.training import run_input
-from benchmarks.training.graph import RunGraph
+from benchmarks.training import run_graph, run_input
+from benchmarks.training.run_graph import RunGraph
 from models import specs
 from results.input_verdict import WORTH_A_WORD
 from variable_mgr.catalog import BASELINES

@@ -32,7 +32,7 @@ from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.run.team import Team
 from benchmarks.topology.placement import IN_GRAPH
-from benchmarks.training import step as training
+from benchmarks.training import training_step
 from benchmarks.training.run_input import RunInput
 from models import specs
 
@@ -49,7 +49,9 @@ class Stepper:
 
 
 @contextlib.contextmanager
-def stepping(session: tf.compat.v1.Session, step: training.Step, options: tf.compat.v1.RunOptions) -> Iterator[Stepper]:
+def stepping(
+    session: tf.compat.v1.Session, step: training_step.Step, options: tf.compat.v1.RunOptions
+) -> Iterator[Stepper]:
     """Yields what takes a global step, as long as it is needed."""
     takes = [injected_delay.slowed(_take(session, loop, options)) for loop in step.loops]
     if step.loops[0].staleness is None:
@@ -65,7 +67,7 @@ def stepping(session: tf.compat.v1.Session, step: training.Step, options: tf.com
         yield Stepper(towers.take, towers.forget)
 
 
-def _take(session: tf.compat.v1.Session, loop: training.Loop, options: tf.compat.v1.RunOptions) -> TakeTowerStep:
+def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeTowerStep:
     """Returns what runs a loop once, and returns its loss, its staleness (0 if it has none), and what was observed."""
     staleness = [] if loop.staleness is None else [loop.staleness]
     fetches = [loop.loss, *loop.observed.values(), *staleness, loop.operation]

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.config.config import Config
-from benchmarks.system.inventory import usable_cores
+from benchmarks.system.hardware import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
 

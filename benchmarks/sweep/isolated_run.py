@@ -14,7 +14,7 @@ from benchmarks.process import subprocesses
 from benchmarks.record_files import keep
 from benchmarks.run import time_slices
 from benchmarks.sweep.grid import Cell
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
 from models import specs
 from results.measurement import Derived, Measurement
@@ -108,7 +108,7 @@ class CellRunner:
         in_key = cell.config.key_fields() if cell.config else config
         provenance = self.provenance
         if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
-            provenance = dataclasses.replace(provenance, inventory=inventory.Inventory())
+            provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         return Record(
             identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
             config=config,

@@ -20,10 +20,10 @@ from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.sweep.progress import SweepDisplay, grid_lines
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
-from results import headline
 from results.record import Record, Status, key_of
+from results.report import headline
 from results.store import Store
 from results.summary import summarize
 from variable_mgr.modifiers import Modifiers
@@ -125,7 +125,7 @@ class _Sweep:
         )
         self._records: list[Record] = []
         # A run on the CPU does not look at GPUs, so its machine seems to have none.
-        without_gpus = dataclasses.replace(provenance, inventory=inventory.Inventory())
+        without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
         this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
         self._done: dict[str, list[Record]] = {}
         for record in earlier:

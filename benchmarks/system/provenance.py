@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.system import inventory as hardware
-from benchmarks.system.inventory import Inventory
+from benchmarks.system import hardware
+from benchmarks.system.hardware import Inventory
 from results.record import Identity, identify
 
 _RELEVANT_VARIABLES = (

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology.devices import Devices
-from benchmarks.training.objective import Objective, Score
+from benchmarks.training.objectives import Objective, Score
 from models.splitting import SplitModel, TailLayer
 from variable_mgr.manager import TowerUpdate, VariableManager
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.training.objective import Objective, Score
+from benchmarks.training.objectives import Objective, Score
 from models.building import Model
 from variable_mgr.manager import TowerUpdate
 

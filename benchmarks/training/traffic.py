@@ -10,8 +10,8 @@ from benchmarks.config.config import Config
 from models import splitting
 from models.building import Model
 from variable_mgr import network_traffic
-from variable_mgr.algorithms import Place
 from variable_mgr.manager import VariableManager
+from variable_mgr.reductions.algorithms import Place
 from variable_mgr.traffic import DividedLayers, Traffic, traffic
 
 

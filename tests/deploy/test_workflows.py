@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks import ab_flags, baseline_flags
 from benchmarks.config import run_flags
+from benchmarks.regression import ab_verb, baseline_verb
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from tests.support.commands import Finished
@@ -210,7 +210,7 @@ def script(tmp_path: Path) -> Callable[..., Ran]:
 def test_the_gate_compares_with_the_base_and_says_it_in_every_format(script: Callable[..., Ran]) -> None:
     ((verb, *given),) = script("gate", "--base=v1", "--threshold=7").commands
     assert verb == "ab"
-    values = run_flags.parse(given, grid.sweep_groups(ab_flags.AB_FLAGS)).values
+    values = run_flags.parse(given, grid.sweep_groups(ab_verb.AB_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "base": "v1",
         "suite": "deploy/gate/gate.toml",
@@ -285,7 +285,7 @@ def test_what_was_found_is_uploaded_from_where_it_is_written(script: Callable[..
     assert found["if"] == "always()", "a regression is worth looking at"
     for step in baselines:
         assert "if" not in step, "baselines are only worth keeping after a good night"
-        assert step["with"]["path"] == baseline_flags.BASELINES_DIR
+        assert step["with"]["path"] == baseline_verb.BASELINES_DIR
 
 
 def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
         "num_gpus": "8",
     }
     assert check[1] == "out/nightly"
-    assert run_flags.parse(check[2:], baseline_flags.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
+    assert run_flags.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
     assert promote == ["baseline", "promote", "out/nightly"]
 
 

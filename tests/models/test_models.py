@@ -12,16 +12,15 @@ import tensorflow as tf
 
 from benchmarks.input import tower_input
 from benchmarks.topology import devices
-from benchmarks.training import objective, optimizers
-from benchmarks.training import step as training
+from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.specs import ModelSpec
 from tests.support import models
 from tests.support.models import small_and_whole_models
 from variable_mgr import factory
-from variable_mgr.algorithms import Place
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.reductions.algorithms import Place
 
 pytestmark = pytest.mark.xdist_group("models")
 
@@ -76,7 +75,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             num_classes=spec.classes + 1,
             seed=1,
         )
-        step = training.build_training_step(
+        step = training_step.build_training_step(
             models.build_spec(spec),
             tower_input.synthetic(plan.towers, wanted),
             plan,
@@ -84,7 +83,7 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
                 "independent", Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
             ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
-            objective=objective.Objective(loss=objective.cross_entropy, weight_decay=4e-5),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             step.initialize(session)

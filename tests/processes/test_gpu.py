@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.system.inventory import gpu_inventory
+from benchmarks.system.hardware import gpu_inventory
 from tests.support.commands import USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from results.doubts import Conditions, doubts
 from results.measurement import POWER_LIMIT, Measurement, derive
+from results.quality import Conditions, doubts
 
 QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
 

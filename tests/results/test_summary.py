@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from results import headline, siblings
-from results.anomalies import anomalies, warnings_of
+from results import siblings
 from results.record import Record, Status
+from results.report import headline
+from results.report.anomalies import anomalies, warnings_of
 from results.summary import manager_of, repeats_interval, summarize
 from tests.support.records import fake_run
 

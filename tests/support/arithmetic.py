@@ -1,4 +1,4 @@
-"""How far managers on CPU devices of this process are from the two references of `benchmarks.oracle`."""
+"""How far managers on CPU devices of this process are from the two references of `benchmarks.verify.oracle`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
-from benchmarks import oracle, verify
 from benchmarks.topology import devices
+from benchmarks.verify import cases, oracle
 from variable_mgr.modifiers import Modifiers
 
 NO_MODIFIERS = Modifiers()
@@ -18,25 +18,25 @@ def scalar_error(
 ) -> float:
     """Trains two scalars and returns the error against NumPy."""
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
-    got = oracle.trained(verify.maker(manager, plan, modifiers), plan, optimizer, devices.session_config("cpu", towers))
-    return got.error(verify.wanted_of(manager, modifiers, towers, optimizer))
+    got = oracle.trained(cases.maker(manager, plan, modifiers), plan, optimizer, devices.session_config("cpu", towers))
+    return got.error(cases.wanted_of(manager, modifiers, towers, optimizer))
 
 
 def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:
     """Trains a small network and returns the error against one device that has the batches of all towers."""
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
     got = oracle.convolutional_weights(
-        verify.maker(manager, plan, modifiers),
+        cases.maker(manager, plan, modifiers),
         plan,
         towers,
         devices.session_config("cpu", towers),
         divided=modifiers.fc_model_parallel,
     )
-    return verify.largest_difference(got, _weights_of_one_device(towers))
+    return cases.largest_difference(got, _weights_of_one_device(towers))
 
 
 @functools.cache
 def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
     plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
-    make = verify.maker("replicated", plan, NO_MODIFIERS)
+    make = cases.maker("replicated", plan, NO_MODIFIERS)
     return oracle.convolutional_weights(make, plan, towers, devices.session_config("cpu", 1))

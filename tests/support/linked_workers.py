@@ -80,21 +80,21 @@ def lead() -> None:
 
 
 def _measure(server: Any, proxies: list[Proxy]) -> list[float]:
-    from benchmarks import cluster_doctor
+    from benchmarks.doctor import network
     from benchmarks.topology.cluster import Task
 
     def clock() -> float:
         return sum(proxy.sent_bytes / rate for proxy, rate in zip(proxies, RATES, strict=True))
 
     first, second = Task("worker", 0), Task("worker", 1)
-    link = cluster_doctor.measure(server.target, first, first, second, clock)
+    link = network.measure(server.target, first, first, second, clock)
     return [link.round_trip_seconds, link.there_bytes_per_second, link.back_bytes_per_second]
 
 
 def _carry(server: Any, proxies: list[Proxy]) -> dict[str, Any]:
     import tensorflow as tf
 
-    from benchmarks import cluster_doctor
+    from benchmarks.doctor import network
     from benchmarks.topology.cluster import Task
 
     first, second = Task("worker", 0), Task("worker", 1)
@@ -104,9 +104,9 @@ def _carry(server: Any, proxies: list[Proxy]) -> dict[str, Any]:
             with tf.device(source.device + "/cpu:0"):
                 variable = tf.Variable(tf.fill([CARRIED_BYTES // 4], 3.0), name=f"of_{source.index}")
             initializers.append(variable.initializer)
-            steps += [cluster_doctor.carry(variable, to)] * times
-        hops = cluster_doctor.chain(first, second, ROUND_TRIPS)
-        config = cluster_doctor.session_config({first, second})
+            steps += [network.carry(variable, to)] * times
+        hops = network.chain(first, second, ROUND_TRIPS)
+        config = network.session_config({first, second})
         with tf.compat.v1.Session(server.target, config=config) as session:
             session.run(initializers)
             before = [proxy.sent_bytes for proxy in proxies]

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from benchmarks import cluster_verify
 from benchmarks.cluster.liveness import GrpcProbe, Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
 from benchmarks.cluster.rendezvous import Meeting
@@ -21,7 +20,8 @@ from benchmarks.config import config, run_flags
 from benchmarks.process.watchdog import Guard
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
-from benchmarks.verify import Case, Verdict
+from benchmarks.verify import cluster_cases
+from benchmarks.verify.cases import Case, Verdict
 from models import building
 from tests.support.clusters import free_addresses
 
@@ -35,7 +35,7 @@ OTHERS = {
     ("distributed_all_reduce pscpu/xring", "sgd"),
 }
 CASES = [
-    case for case in cluster_verify.cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS
+    case for case in cluster_cases.cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS
 ]
 
 pytestmark = pytest.mark.xdist_group("cluster_arithmetic")  # they share one cluster
@@ -82,7 +82,7 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
     def work(cluster: Cluster, target: str) -> None:
         team = _team(cluster, server_config, target)
         try:
-            for verdict in cluster_verify.verdicts(chosen, cluster, team):
+            for verdict in cluster_cases.verdicts(chosen, cluster, team):
                 if team.is_leader:
                     found[verdict.case] = verdict
         except Exception as error:
@@ -94,7 +94,7 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
         if cluster.own.has_towers
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster_verify, "cases", lambda: iter(CASES))
+        patch.setattr(cluster_cases, "cases", lambda: iter(CASES))
         patch.setattr(building, "stateless_building", one_builds_at_a_time)
         for thread in threads:
             thread.start()

@@ -10,12 +10,13 @@ import tensorflow as tf
 
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster, Task
-from variable_mgr import all_reduce_spec, factory
-from variable_mgr.algorithms import ALGORITHMS, Place, find
-from variable_mgr.all_reduce_spec import Range, SpecError
+from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
-from variable_mgr.reduction import AllReduce
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.algorithms import ALGORITHMS, Place, find
+from variable_mgr.reductions.all_reduce import AllReduce
+from variable_mgr.reductions.all_reduce_spec import Range, SpecError
 
 WITH_PS = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 1))
 WITHOUT_PS = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 1))

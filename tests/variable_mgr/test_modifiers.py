@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tolerances
 from benchmarks.topology.placement import place
 from tests.support.arithmetic import scalar_error, weights_error
-from variable_mgr import factory
+from variable_mgr import expected, factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 
@@ -50,10 +49,10 @@ def _describe(manager: str, modifiers: Modifiers) -> str:
 @pytest.mark.parametrize(("manager", "modifiers"), RUN, ids=_title)
 def test_pairs_that_run_do_the_arithmetic(manager: str, modifiers: Modifiers) -> None:
     if modifiers.fc_model_parallel:
-        error, most = weights_error(manager, 2, modifiers), tolerances.AFTER_CONVOLUTIONS
+        error, most = weights_error(manager, 2, modifiers), expected.AFTER_CONVOLUTIONS
     else:
-        error, most = scalar_error(manager, 2, "momentum", modifiers=modifiers), tolerances.EXACT
-    assert error <= max(most, tolerances.of(modifiers))
+        error, most = scalar_error(manager, 2, "momentum", modifiers=modifiers), expected.EXACT
+    assert error <= max(most, expected.of(modifiers))
 
 
 @pytest.mark.parametrize(("manager", "modifiers"), REFUSED, ids=_title)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from variable_mgr import network_traffic
-from variable_mgr.algorithms import Place
 from variable_mgr.manager import Placed
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.reductions.algorithms import Place
 
 WORKERS = 3
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from variable_mgr.algorithms import ALGORITHMS
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.traffic import Traffic, traffic
 
 WEIGHTS = [1000, 24]  # 4096 bytes

@@ -18,12 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import ab_side, command_line
-from benchmarks.ab_rounds import differences
+from benchmarks.cli import main
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process import subprocesses
-from gate import noise
-from gate.noise import Noise
+from benchmarks.regression import sides as ab_side
+from benchmarks.regression.rounds import differences
+from results.gate import noise
+from results.gate.noise import Noise
 from results.record import Record
 from results.store import load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
@@ -132,7 +133,7 @@ def ab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     def run(*arguments: str, models: str = "trivial") -> Compared:
         words = ["ab", "--device=cpu", f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         chosen = [f"--model={models}"] if models else []
-        status = command_line.dispatch([*words, *chosen, "--nosteps_in_turn", "--output_format=json", *arguments])
+        status = main.dispatch([*words, *chosen, "--nosteps_in_turn", "--output_format=json", *arguments])
         shown = capsys.readouterr()
         said = json.loads(shown.out) if shown.out else {"findings": [], "notes": [], "base": {}, "candidate": {}}
         return Compared(status, said["findings"], said["notes"], [said["base"], said["candidate"]], shown.err)
@@ -471,7 +472,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: R
 )
 def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
-        command_line.dispatch(["ab", f"--output_dir={tmp_path / 'out'}", "--device=cpu", *arguments])
+        main.dispatch(["ab", f"--output_dir={tmp_path / 'out'}", "--device=cpu", *arguments])
     assert words in str(error.value)
 
 

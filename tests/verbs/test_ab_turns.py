@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import command_line
+from benchmarks.cli import main
 from benchmarks.errors import ExitStatus
 from benchmarks.process import subprocesses
 from benchmarks.run import time_slices
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
-from gate import noise
+from results.gate import noise
 from results.record import Record
 from results.store import Store, load
 from tests.support.commands import ROOT
@@ -99,7 +99,7 @@ def ab(tmp_path: Path, builds: Builds, capsys: pytest.CaptureFixture[str], monke
         builds.named["candidate"] = Build(**does)
         sides = [f"--{side}_command={sys.executable}" for side in ("base", "candidate")]
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
-        status = command_line.dispatch(["ab", "--device=cpu", "--model=mlp", *places, *sides, *words])
+        status = main.dispatch(["ab", "--device=cpu", "--model=mlp", *places, *sides, *words])
         shown = capsys.readouterr()
         return status, shown.out + shown.err
 
@@ -173,7 +173,7 @@ def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
 def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: Path, in_turn: bool) -> None:
     places = [f"--output_dir={tmp_path / 'calibrated'}", f"--baselines_dir={tmp_path / 'baselines'}"]
     words = ["calibrate", "--device=cpu", "--model=mlp", "--rounds=3", *places]
-    assert command_line.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
+    assert main.dispatch([*words, *([] if in_turn else ["--nosteps_in_turn"])]) == ExitStatus.OK
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn

@@ -15,19 +15,20 @@ from hypothesis import strategies as st
 
 from benchmarks.config import run_flags
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.fastest_spec import fastest_spec
 from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
 from benchmarks.microbench.allreduce_report import Report
-from benchmarks.system import inventory
+from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import devices, placement
 from models import specs
 from results.store import Store, StoreError
 from tests.support.commands import Finished
-from variable_mgr import all_reduce_spec, factory
-from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reduction import NoExchange, TowerTensors
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.reductions.all_reduce import NoExchange, TowerTensors
+from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
 PATIENCE = allreduce_report.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
 
@@ -246,7 +247,7 @@ def test_sizes_are_not_proposed_for_what_is_packed(
 def test_devices_that_share_cores_are_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cores: int
 ) -> None:
-    monkeypatch.setattr(inventory, "usable_cores", lambda: cores)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
     _report(tmp_path).close()
     assert ("2 logical CPU devices share 1 core" in capsys.readouterr().err) == (cores == 1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.command_line import dispatch
+from benchmarks.cli.main import dispatch
 from benchmarks.errors import BenchError
 from results.record import Record, Status
 from tests.support.commands import Finished

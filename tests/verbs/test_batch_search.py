@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import batch_trials, command_line
-from benchmarks.batch_search import Found, Probed, largest_that_fits
+from benchmarks.cli import main
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
@@ -23,6 +22,8 @@ from benchmarks.sweep import grid, isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
 from benchmarks.system import linux
+from benchmarks.tune import batch_size
+from benchmarks.tune.batch_size import Found, Probed, largest_that_fits
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -142,7 +143,7 @@ def trials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trials:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(linux, "available_bytes", lambda: 2**40)
     made = Trials(100)
-    monkeypatch.setattr(batch_trials, "time", types.SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(batch_size, "time", types.SimpleNamespace(monotonic=lambda: made.now))
     monkeypatch.setattr(run_log, "leave_out", made.seconds_left_out.append)
     monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
     return made
@@ -152,7 +153,7 @@ AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> Config:
-    return batch_trials.resolve(run_flags.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
+    return batch_size.resolve(run_flags.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
@@ -283,10 +284,10 @@ def test_the_host_keeps_a_fifth_of_its_memory(trials: Trials, monkeypatch: pytes
 
 def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="--print_config runs nothing"):
-        command_line.dispatch([*AUTO, "--print_config"])
+        main.dispatch([*AUTO, "--print_config"])
     _resolve()
     count = len(trials.cells)
-    command_line.dispatch([*AUTO, "--print_config"])
+    main.dispatch([*AUTO, "--print_config"])
     assert json.loads(capsys.readouterr().out)["batch_per_device"] == 96, "what is remembered can be shown"
     assert len(trials.cells) == count
 
@@ -303,7 +304,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
 )
 def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        command_line.dispatch(words)
+        main.dispatch(words)
     assert not trials.cells
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import calibrate_job, command_line
+from benchmarks.cli import main
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
-from gate.noise import Noise
+from benchmarks.regression import calibrate_verb
+from results.gate.noise import Noise
 from results.record import Record
 from results.store import load
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns
@@ -40,7 +41,7 @@ def calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
         monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
         places = [f"--output_dir={tmp_path / 'out'}", f"--baselines_dir={tmp_path / 'baselines'}"]
         words = ["--model=trivial", *arguments] if not any("--model" in word for word in arguments) else arguments
-        return command_line.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
+        return main.dispatch(["calibrate", "--device=cpu", "--nosteps_in_turn", *places, *words])
 
     return run
 
@@ -89,11 +90,11 @@ def test_each_configuration_has_its_noise_and_one_that_fails_none(
 
 
 def test_few_rounds_are_said_to_be_few() -> None:
-    assert "more --rounds make it surer" in calibrate_job.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))[-1]
+    assert "more --rounds make it surer" in calibrate_verb.lines(Noise(noise=0.02, low=0.01, high=0.04, rounds=5))[-1]
 
 
 def test_noise_that_no_number_of_rounds_overcomes() -> None:
-    words = calibrate_job.lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
+    words = calibrate_verb.lines(Noise(noise=0.8, low=0.5, high=1.0, rounds=5))
     assert any("more than 60 pairs" in line for line in words)
 
 

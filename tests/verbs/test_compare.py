@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import compare_job, gate_flags, gate_outputs, record_files
+from benchmarks import record_files
 from benchmarks.errors import UsageError
-from gate.finding import Findings, Side
+from benchmarks.regression import compare_verb, outputs
+from results.gate.findings import Findings, Side
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -70,7 +71,7 @@ def test_a_threshold_is_in_percent(run_bench: RunBench, keep: Keep) -> None:
 @pytest.mark.parametrize("percent", [0.0, -5.0, 100.0, float("nan")])
 def test_a_threshold_that_is_no_drop_is_refused(percent: float) -> None:
     with pytest.raises(UsageError, match="--threshold=.*more than 0 and less than 100"):
-        compare_job.threshold_of(percent)
+        compare_verb.threshold_of(percent)
 
 
 def test_where_takes_some_records_only(run_bench: RunBench, keep: Keep) -> None:
@@ -194,13 +195,13 @@ def test_to_have_compared_nothing_passes_no_gate() -> None:
     nothing = Findings(
         base=Side(name="a", software=""), candidate=Side(name="b", software=""), hardware="", findings=()
     )
-    assert gate_outputs.exit_status(nothing) == 3
+    assert outputs.exit_status(nothing) == 3
 
 
 def test_help_names_every_flag(run_bench: RunBench) -> None:
     done = run_bench("compare", "--help")
     assert done.status == 0
-    for flag in [flag for group in gate_flags.COMPARE_FLAGS.values() for flag in group]:
+    for flag in [flag for group in compare_verb.COMPARE_FLAGS.values() for flag in group]:
         assert f"  --{flag.name}=" in done.stdout
 
 

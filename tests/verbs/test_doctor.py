@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import command_line, doctor_flags, doctor_job, ladder_job, ladder_plan, machine_doctor
+from benchmarks.cli import main
 from benchmarks.config import precision_options
 from benchmarks.config import run_flags as flags
+from benchmarks.doctor import breakdown_plan, breakdown_run, doctor_verb, machine
+from benchmarks.doctor.breakdown import Part
+from benchmarks.doctor.observation import Observation
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.ladder import Part
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
-from benchmarks.observation import Observation
 from benchmarks.process import subprocesses, tensorflow_setup
 from results.record import Record
 from results.store import load
@@ -54,11 +55,11 @@ class Climbed:
         return {rung["part"]: rung for rung in self.found["rungs"]}
 
 
-def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_job.Plan:
+def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.Plan:
     """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
-    values = flags.unset(flags.parse(words, doctor_flags.DOCTOR_FLAGS).values)
-    return doctor_job.resolve(values, lambda: gpus)
+    values = flags.unset(flags.parse(words, doctor_verb.DOCTOR_FLAGS).values)
+    return doctor_verb.resolve(values, lambda: gpus)
 
 
 ROOFLINE = Roofline(
@@ -66,7 +67,7 @@ ROOFLINE = Roofline(
 )
 
 
-def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> ladder_plan.Plan:
+def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> breakdown_plan.Plan:
     plan = resolved(tmp_path, *arguments, gpus=gpus).ladder
     assert plan is not None
     return plan
@@ -146,7 +147,7 @@ def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
-        found, status = ladder_job.run(
+        found, status = breakdown_run.run(
             plan, ["doctor"], disturbing, clock=lambda: next(ticks), measure_roofline=lambda config, rate: roofline
         )
         commands = [list(each.words[2:]) for each in runs.started]
@@ -198,7 +199,7 @@ def test_rows_come_with_the_sentences_below(climb: Climb) -> None:
 
 def test_json_is_one_object_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], climb: Climb) -> None:
     assert climb("--output_format=json").out == ""
-    status = machine_doctor.run("json", lambda: [], climb=lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = machine.run("json", lambda: [], climb=lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
@@ -430,8 +431,8 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_defaults(tmp_path: Path) -> None:
-    values = flags.unset(flags.parse([], doctor_flags.DOCTOR_FLAGS).values)
-    plan = doctor_job.resolve(values, lambda: 0).ladder
+    values = flags.unset(flags.parse([], doctor_verb.DOCTOR_FLAGS).values)
+    plan = doctor_verb.resolve(values, lambda: 0).ladder
     assert plan is not None
     assert (plan.chosen.model, plan.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
     assert plan.chosen.output_dir == "out/doctor"
@@ -457,13 +458,13 @@ def test_flags_of_the_ladder_are_refused_where_there_is_none(given: str) -> None
         if given == "--ladder" and where == ["--noladder"]:
             continue
         with pytest.raises(UsageError, match=f"{name} is about the ladder .* {words} doctor climbs none"):
-            command_line.dispatch(["doctor", "--device=cpu", *where, given])
+            main.dispatch(["doctor", "--device=cpu", *where, given])
 
 
 def test_a_cluster_and_a_mere_look_have_no_ladder(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--noladder").ladder is None
-    values = flags.unset(flags.parse(["--local_cluster=ps:1,worker:2"], doctor_flags.DOCTOR_FLAGS).values)
-    plan = doctor_job.resolve(values, lambda: 0)
+    values = flags.unset(flags.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
+    plan = doctor_verb.resolve(values, lambda: 0)
     assert plan.ladder is None and plan.chosen.cluster is not None
 
 
@@ -491,7 +492,7 @@ LOUD = Observation("load", "9", True, "End it.")
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
 def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine_doctor.run("json", lambda: seen, climb=lambda names: ({}, ExitStatus(ended))) == status
+    assert machine.run("json", lambda: seen, climb=lambda names: ({}, ExitStatus(ended))) == status
 
 
 def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
@@ -501,7 +502,7 @@ def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine_doctor.run("json", lambda: [Observation("turbo", "off"), LOUD], climb=listen)
+    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], climb=listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
     loud, quiet = (climb("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))

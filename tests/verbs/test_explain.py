@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import explain_job
+from benchmarks.cli import explain_verb
 from benchmarks.config import config, run_flags
 from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
@@ -35,9 +35,9 @@ def test_what_is_no_manager_is_refused(run_bench: Callable[..., Finished], word:
 def test_every_manager_can_be_explained(
     manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    monkeypatch.setattr(explain_verb.process_environment, "prepare", lambda **_: None)
     cluster = [f"--local_cluster={NEED_A_CLUSTER[manager]}"] if manager in NEED_A_CLUSTER else []
-    explain_job.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
+    explain_verb.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
     text = capsys.readouterr().out
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
         assert fact in text
@@ -56,25 +56,27 @@ def test_contradictions_are_refused(run_bench: Callable[..., Finished], argument
 
 
 def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
+    monkeypatch.setattr(explain_verb.process_environment, "prepare", lambda **_: None)
     modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
-    explain_job.run(_explained("--model=trivial", "--num_gpus=2", *modified))
+    explain_verb.run(_explained("--model=trivial", "--num_gpus=2", *modified))
     text = capsys.readouterr().out
     assert "packed into 4 equal chunks; sent as float16" in text
     assert "rounded to float16" in text
-    explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1"))
+    explain_verb.run(
+        _explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1")
+    )
     assert "as one device with a batch of 64" in capsys.readouterr().out
 
 
 def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
-    explain_job.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
+    monkeypatch.setattr(explain_verb.process_environment, "prepare", lambda **_: None)
+    explain_verb.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
     assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out
 
 
 def _text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(explain_job.process_environment, "prepare", lambda **_: None)
-    explain_job.run(_explained(*arguments))
+    monkeypatch.setattr(explain_verb.process_environment, "prepare", lambda **_: None)
+    explain_verb.run(_explained(*arguments))
     return capsys.readouterr().out
 
 

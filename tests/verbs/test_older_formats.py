@@ -13,10 +13,10 @@ import pytest
 from benchmarks.config import config, run_flags
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.system import inventory
-from gate import noise
-from results import report
+from benchmarks.system import hardware
+from results.gate import noise
 from results.record import Record, key_of
+from results.report import write
 from results.store import Store, load
 from tests.support.commands import Finished
 from tests.support.records import GOLDEN, golden_records
@@ -28,7 +28,7 @@ FLAGS = ("--device=cpu", "--model=trivial", "--batch_size=4", "--num_batches=6",
 
 
 def test_a_report_is_of_all_formats(run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "save", lambda figure, path: None)  # its plots are on the page
+    monkeypatch.setattr(write, "save", lambda figure, path: None)  # its plots are on the page
     done = run_bench("report", *FILES, "--output=report")
     assert done.status == 0, done.stderr
     text = (tmp_path / "report" / "report.md").read_text()
@@ -169,7 +169,7 @@ def test_a_sweep_resumes_what_an_older_version_began(
     Store(tmp_path / "out").append(record)
     names = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
     machine = {name: record.environment[name] for name in names}
-    monkeypatch.setattr(inventory, "describe_hardware", lambda _: machine)
+    monkeypatch.setattr(hardware, "describe_hardware", lambda _: machine)
     begun = []
 
     def run(runner: CellRunner, cell: Cell, number: int) -> Record:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import command_line, recommend_finder, recommend_flags, recommend_job, recommend_stages
+from benchmarks.cli import main
 from benchmarks.config import config, precision_options, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.recommend_report import Answer
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
-from benchmarks.system import inventory
+from benchmarks.system import hardware
+from benchmarks.tune import recommend_verb, search, stages
+from benchmarks.tune.report import Answer
 from results.record import Record, Status
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -77,7 +78,7 @@ def _rate(chosen: Config) -> float:
 
 
 def _recommend(*arguments: str) -> ExitStatus:
-    return command_line.dispatch(["recommend", *arguments])
+    return main.dispatch(["recommend", *arguments])
 
 
 def _answer(capsys: pytest.CaptureFixture[str]) -> dict:
@@ -154,7 +155,7 @@ def test_threads_are_chosen_last(
     given: Sequence[str],
     tried: set[tuple[int, int]],
 ) -> None:
-    monkeypatch.setattr(inventory, "usable_cores", lambda: cores)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: cores)
 
     def threads(chosen: Config) -> tuple[int, int]:
         return chosen.num_intra_threads, chosen.num_inter_threads
@@ -339,7 +340,7 @@ def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFi
 
 @pytest.fixture
 def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recommend_finder, "time", types.SimpleNamespace(monotonic=lambda: runs.now))
+    monkeypatch.setattr(search, "time", types.SimpleNamespace(monotonic=lambda: runs.now))
 
 
 def _slow_steps(chosen: Config) -> float:
@@ -390,9 +391,9 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
 
 
 def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
-    def plan(*words: str, gpus: int) -> recommend_finder.Plan:
-        values = run_flags.parse(["--model=trivial", *words], recommend_flags.RECOMMEND_FLAGS).values
-        return recommend_job.resolve(values, lambda: gpus)
+    def plan(*words: str, gpus: int) -> search.Plan:
+        values = run_flags.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
+        return recommend_verb.resolve(values, lambda: gpus)
 
     found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
     assert (found.usual.device, found.usual.num_devices) == ("cpu", 2)
@@ -474,7 +475,7 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], count: int) -> None
     """Convolutions are products only with NHWC, and only in models that have them."""
     values = run_flags.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    found = recommend_stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
+    found = stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
     (choices,) = (stage.choices for stage in found if stage.title.startswith("layout"))
     assert len(choices) == count
     for choice in choices:

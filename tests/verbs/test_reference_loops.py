@@ -14,7 +14,7 @@ from benchmarks.config import config, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.run.reference_run import _SGDWithDecay
 from benchmarks.run.reference_steps import _Turns
-from benchmarks.system.inventory import Gpu, Inventory
+from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs
 from tests.support.commands import Finished

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import command_line
+from benchmarks.cli import main
 from benchmarks.run import session
 from tests.support.commands import Finished
 
@@ -100,6 +100,6 @@ def test_a_fault_of_the_suite_is_a_record_with_its_traceback_on_stderr(
 def test_a_fault_outside_a_run_is_no_regression(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_line, "dispatch", lambda arguments: 1 / 0)
-    assert command_line.main(["--help"]) == 4
+    monkeypatch.setattr(main, "dispatch", lambda arguments: 1 / 0)
+    assert main.main(["--help"]) == 4
     assert "ZeroDivisionError" in capsys.readouterr().err

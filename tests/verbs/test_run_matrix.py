@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.command_line import dispatch
+from benchmarks.cli.main import dispatch
 from benchmarks.measure.run_log import RunLog
 from models import specs
 from tests.support.commands import Finished

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks import verify
 from benchmarks.config import device_options
 from benchmarks.errors import ExitStatus
 from benchmarks.topology import devices
+from benchmarks.verify import cases as verify
 from tests.support.commands import Finished
-from variable_mgr.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
 
 
 def test_everything_that_is_registered_is_a_case() -> None:

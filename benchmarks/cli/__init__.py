@@ -1,0 +1,1 @@
+"""The command line: verbs, help, and the verbs that train nothing."""

@@ -1,0 +1,1 @@
+"""Is the machine quiet, and where does the step time go?"""

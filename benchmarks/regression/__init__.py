@@ -1,0 +1,1 @@
+"""`ab`, `calibrate`, `compare`, `baseline`, `check`, `history`: is a build slower than another?"""

@@ -1,0 +1,248 @@
+"""The verbs `baseline`, `check` and `history`: what was measured before, and is today like it? No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import record_files
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.console import say, warn
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
+from benchmarks.regression import outputs
+from benchmarks.regression.compare_verb import threshold_of
+from benchmarks.regression.outputs import OUTPUT_FLAGS
+from results.gate import baseline_check, rounds
+from results.gate.baselines import Baselines
+from results.gate.comparability import UnlikeError, hardware_in_words
+from results.gate.rounds import sessions
+from results.gate.session_limits import MOST_SESSIONS
+from results.gate.views import history_view
+from results.record import Record
+
+_PICTURES = (".png", ".svg")
+_MOST_REFUSALS = 10
+
+
+def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Keeps, lists or takes away baselines, as the first word says.
+
+    Raises:
+        UsageError: the command line is wrong, there is nothing to promote, or the directory cannot be written.
+        DataError: a file cannot be read.
+    """
+    if not words:
+        raise UsageError(f"baseline: say what to do: baseline {', '.join(_ACTIONS)}.")
+    action = words[0]
+    if action not in _ACTIONS:
+        raise UsageError(
+            f"baseline: there is no '{action}'.{did_you_mean(action, _ACTIONS)} Say baseline {', '.join(_ACTIONS)}."
+        )
+    try:
+        return _ACTIONS[action](_baselines(values), words[1:], values)
+    except OSError as error:
+        raise UsageError(
+            f"--baselines_dir={_directory(values)}: {error.strerror or error}. Name a directory that can be written."
+        ) from error
+
+
+def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Judges the runs of files by the stored sessions.
+
+    Raises:
+        UsageError: the command line is wrong, there are no baselines of this hardware, or an output cannot be written.
+        DataError: a file cannot be read.
+    """
+    threshold = threshold_of(values["threshold"])
+    files = record_files.paths(words)
+    try:
+        findings = baseline_check.check(
+            record_files.load(files),
+            _stored(values),
+            today_name=" and ".join(map(str, files)),
+            stored_name=_directory(values),
+            threshold=threshold,
+        )
+    except UnlikeError as error:
+        raise UsageError(str(error)) from error
+    outputs.write(findings, values)
+    return outputs.exit_status(findings)
+
+
+def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Shows the rate of each configuration session by session, of files or of the baselines.
+
+    Raises:
+        UsageError: there is nothing to show, or the picture cannot be written.
+        DataError: a file cannot be read.
+    """
+    plot = Path(values["plot"]) if values["plot"] is not None else None
+    if plot is not None and plot.suffix.lower() not in _PICTURES:
+        raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
+    wanted = record_files.conditions(values["where"])
+    records = record_files.load(record_files.paths(words)) if words else _stored(values)
+    found = history_view.histories(record for record in records if record_files.matches(record, wanted))
+    if not found:
+        where = ", ".join(words) or _directory(values)
+        such = f" with {values['where']}" if wanted else ""
+        raise UsageError(f"There are no ok runs{such} in {where}. `baseline promote FILE` keeps some.")
+    if values["output_format"] == "json":
+        say(history_view.as_json(found))
+    else:
+        for line in history_view.as_text(found):
+            say(line)
+    if plot is not None:
+        try:
+            drawn = history_view.draw(found, plot)
+        except OSError as error:
+            raise UsageError(f"--plot={plot}: {error.strerror or error}. Name a file that can be written.") from error
+        if drawn < len(found):
+            warn(f"{plot} shows {drawn} of {len(found)} configurations, those with the most sessions: use --where.")
+    return ExitStatus.OK
+
+
+def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    wanted = record_files.conditions(values["where"])
+    files = record_files.paths(words)
+    records = [record for record in record_files.load(files) if record_files.matches(record, wanted)]
+    promoted = baselines.promote(records)
+    for sentence in promoted.refused[:_MOST_REFUSALS]:
+        warn(sentence)
+    if len(promoted.refused) > _MOST_REFUSALS:
+        warn(f"Nor can {len(promoted.refused) - _MOST_REFUSALS} more.")
+    if not promoted.added and not promoted.there:
+        such = f" with {values['where']}" if wanted else ""
+        raise UsageError(f"There is no run{such} in {', '.join(map(str, files))} that can become a baseline.")
+    for group in rounds.group(promoted.added).values():
+        found = sessions(group.records)
+        words = f"{_counted(len(group.records), 'run')} in {_counted(len(found), 'session')}"
+        say(f"promoted: {group.title}: {words}, the last of {found[-1].images_per_sec:.2f} images/s")
+    there = f", {len(promoted.there)} there already" if promoted.there else ""
+    say(f"{_counted(len(promoted.added), 'run')} new in {baselines.directory}{there}.")
+    return ExitStatus.OK
+
+
+def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    _refuse_words("list", words)
+    machines: dict[str, list[rounds.Rounds]] = {}
+    for (_, hardware_key), group in rounds.group(_stored(values)).items():
+        machines.setdefault(hardware_key, []).append(group)
+    if not machines:
+        say(f"There are no baselines in {baselines.directory}. `baseline promote FILE` keeps some.")
+    for hardware_key, groups in machines.items():
+        say(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}")
+        rows = [("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")]
+        for group in groups:
+            found = sessions(group.records)
+            rate = f"{found[-1].images_per_sec:.2f}"
+            rows.append((group.config_key, group.title, str(len(found)), found[-1].date, rate))
+        for line in history_view.table(rows):
+            say(f"  {line}")
+    return ExitStatus.OK
+
+
+def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    if len(words) != 1:
+        raise UsageError(
+            "baseline show: name one hardware_key or config_key, or how it begins; `baseline list` has them."
+        )
+    found = [
+        record
+        for record in _stored(values)
+        if words[0]
+        and any(key.startswith(words[0]) for key in (record.identity.hardware_key, record.identity.config_key))
+    ]
+    if not found:
+        raise UsageError(
+            f"baseline show: no hardware_key or config_key in {baselines.directory} begins with '{words[0]}'. "
+            "`baseline list` has them."
+        )
+    for group in rounds.group(found).values():
+        say(f"{group.title} on {hardware_in_words(group.records[0])}")
+        rows = [("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")]
+        for session in sessions(group.records):
+            rate, count = f"{session.images_per_sec:.2f}", str(len(session.records))
+            rows.append((session.date, session.commit, session.tensorflow_version, count, rate))
+        for line in history_view.table(rows):
+            say(f"  {line}")
+    return ExitStatus.OK
+
+
+def _prune(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    _refuse_words("prune", words)
+    keep = MOST_SESSIONS if values["keep"] is None else values["keep"]
+    if keep < 1:
+        raise UsageError(f"--keep={keep}: say how many sessions of each configuration to keep, 1 or more.")
+    _stored(values)  # warns of lines that are no records, which pruning takes away
+    taken = baselines.prune(keep)
+    for path, count in taken.items():
+        say(f"{path}: {_counted(count, 'session')} taken away, {keep} kept")
+    if not taken:
+        say(f"No configuration in {baselines.directory} has more than {keep} sessions.")
+    return ExitStatus.OK
+
+
+_ACTIONS: Mapping[str, Callable[[Baselines, Sequence[str], Mapping[str, Any]], ExitStatus]] = {
+    "promote": _promote,
+    "list": _list,
+    "show": _show,
+    "prune": _prune,
+}
+
+
+def _directory(values: Mapping[str, Any]) -> str:
+    return str(values["baselines_dir"] or BASELINES_DIR)
+
+
+def _baselines(values: Mapping[str, Any]) -> Baselines:
+    return Baselines(Path(_directory(values)))
+
+
+def _stored(values: Mapping[str, Any]) -> list[Record]:
+    try:
+        loaded = _baselines(values).load()
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: {error.strerror}. Make it readable, or name other --baselines_dir."
+        ) from error
+    for problem in loaded.problems:
+        warn(problem)
+    return loaded.records
+
+
+def _refuse_words(action: str, words: Sequence[str]) -> None:
+    if words:
+        raise UsageError(f"baseline {action} takes no '{words[0]}', only flags.")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+BASELINES_DIR = "results/baselines"
+_DIRECTORY = Flag("baselines_dir", str, f"where baselines are kept, to be committed (default {BASELINES_DIR})")
+_WHERE = Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)")
+
+BASELINE_FLAGS: Groups = {
+    "baseline promote FILE ...: keep the ok runs of files; baseline list; baseline show KEY; baseline prune": (
+        _DIRECTORY,
+        Flag("where", str, f"promote: {_WHERE.help}"),
+        Flag("keep", int, "prune: how many sessions of each configuration to keep (default 20)"),
+    )
+}
+CHECK_FLAGS: Groups = {
+    "check FILE ...: today's runs against the last 20 stored sessions; status 1 if something is slower": (
+        Flag("threshold", float, "a drop matters from so many percent on (default 5, or twice the noise of sessions)"),
+        _DIRECTORY,
+    ),
+    "Output": OUTPUT_FLAGS,
+}
+HISTORY_FLAGS: Groups = {
+    "history [FILE ...]: the rate session by session, of baselines or of files": (
+        _DIRECTORY,
+        _WHERE,
+        Flag("plot", str, "a .png or .svg file for a picture"),
+        Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
+    )
+}

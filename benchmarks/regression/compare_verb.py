@@ -1,0 +1,73 @@
+"""The verb `compare`: is the candidate slower than the base? Reads two files of records. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks import record_files
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.regression import outputs
+from benchmarks.regression.outputs import OUTPUT_FLAGS
+from results.gate import comparison
+from results.record import Record
+
+
+def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+    """Compares the records of two files, and returns whether something became slower.
+
+    Raises:
+        UsageError: the command line is wrong, the records are of unlike machines, or an output cannot be written.
+        DataError: a file cannot be read, or holds no records.
+    """
+    if len(words) != 2:
+        raise UsageError(
+            "compare: name two files of records, first the base, such as compare main/results.jsonl "
+            f"branch/results.jsonl; {len(words)} came."
+        )
+    threshold = threshold_of(values["threshold"])
+    wanted = record_files.conditions(values["where"])
+    sides = [_records(word) for word in words]
+    chosen = [[record for record in side if record_files.matches(record, wanted)] for side in sides]
+    for word, records in zip(words, chosen, strict=True):
+        if not records:
+            raise UsageError(f"--where={values['where']}: no record in {word} is so.")
+    try:
+        findings = comparison.compare(
+            *chosen, base_name=words[0], candidate_name=words[1], threshold=threshold, thresholds={}
+        )
+    except comparison.UnlikeError as error:
+        raise UsageError(str(error)) from error
+    outputs.write(findings, values)
+    return outputs.exit_status(findings)
+
+
+def threshold_of(percent: float | None) -> float | None:
+    """Returns the share that --threshold means; None if it is not given.
+
+    Raises:
+        UsageError: it is not between 0 and 100 percent.
+    """
+    if percent is None:
+        return None
+    if not 0 < percent < 100:
+        raise UsageError(f"--threshold={percent:g}: say a drop in percent, more than 0 and less than 100, such as 5.")
+    return percent / 100
+
+
+def _records(word: str) -> list[Record]:
+    (path,) = record_files.paths([word])
+    records = record_files.load([path])
+    if not records:
+        raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
+    return records
+
+
+COMPARE_FLAGS: Groups = {
+    "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
+        Flag("threshold", float, "a drop matters from so many percent on (default 5)"),
+        Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)"),
+    ),
+    "Output": OUTPUT_FLAGS,
+}

@@ -1,0 +1,1 @@
+"""`recommend` and `--batch_size=auto`: searches for the fastest settings."""

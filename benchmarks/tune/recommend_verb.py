@@ -1,0 +1,138 @@
+"""The verb `recommend`: which settings train fastest on this machine? Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.config import config, run_flags
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.console import say
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process.signals import until_stopped
+from benchmarks.record_files import open_store
+from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.system import cache
+from benchmarks.system.provenance import of_this_run
+from benchmarks.tune import report, stages
+from benchmarks.tune.report import Answer
+from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, Plan
+
+# What `auto` asks to be varied; of other flags it is a value.
+_VARIED_IF_AUTO = ("batch_size", "data_format")
+_OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+    """Turns flag values (None: not given) into a plan.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+    limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
+    if not limit > 0:
+        raise UsageError(f"--time_limit_seconds={limit} must be above 0.")
+    if values["any_precision"] and (values["precision"] or values["use_fp16"]):
+        raise UsageError("--any_precision tries all precisions, and one is given: drop one of them.")
+    given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
+    given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
+    given = {"model": "resnet50", **given}
+    usual = config.resolve(run_flags.unset(given), count_gpus)
+    if usual.cluster:
+        raise UsageError("recommend is about one process, and TF_CONFIG names a cluster: unset it.")
+    fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
+    return Plan(
+        fixed=fixed,
+        usual=usual,
+        stages=stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
+        time_limit_seconds=limit,
+        any_precision=bool(values["any_precision"]),
+        fresh=bool(values["fresh"]),
+        output_dir=values["output_dir"] or DEFAULT_OUTPUT_DIR,
+        output_format=values["output_format"] or "text",
+    )
+
+
+def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
+    """Looks for the best settings, or remembers them, and prints what is known of them.
+
+    Raises:
+        UsageError: results cannot be kept.
+    """
+    provenance = of_this_run(command, on_gpus=plan.usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
+    question = {
+        "what": "recommend",
+        "fixed": plan.fixed,
+        "limit": plan.time_limit_seconds,
+        "usual": plan.usual.to_dict(),
+    }
+    question["stages"] = [dataclasses.asdict(stage) for stage in plan.stages]
+    wanted = cache.key(provenance.identity({}), question)
+    if not plan.fresh and _print_remembered(plan, wanted):
+        return ExitStatus.OK
+    runner = CellRunner(
+        program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
+    )
+    finder = Finder(plan, runner, count_gpus)
+    status = until_stopped(finder.find)
+    answer = finder.answer(is_complete=status is ExitStatus.OK)
+    _print(plan, answer, "")
+    if status is not ExitStatus.OK:
+        return status
+    if answer.best is None:
+        return ExitStatus.RUN_FAILED
+    if not answer.untested_on:
+        cache.keep(wanted, answer.to_dict())
+    return ExitStatus.OK
+
+
+def _print_remembered(plan: Plan, wanted: str) -> bool:
+    known = cache.find(wanted)
+    if known is None:
+        return False
+    try:
+        answer = Answer.from_dict(known[1])
+    except (KeyError, TypeError, AttributeError) as error:
+        cache.FILE.ignore(error)
+        return False
+    _print(plan, answer, known[0])
+    return True
+
+
+def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
+    """Prints an answer; `remembered_utc` is when it was found, empty for now."""
+    if plan.output_format == "json":
+        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc or None}))
+        return
+    for line in report.lines(answer):
+        say(line)
+    if remembered_utc:
+        say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
+
+
+# It is about one process, and decides itself how long each run is.
+_OTHER_GROUPS = ("Several processes", "How long", "Output")
+_NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy")
+
+RECOMMEND_FLAGS: Groups = {
+    "recommend: which settings train fastest here? What is given below is not varied": (
+        Flag(
+            "time_limit_seconds",
+            float,
+            f"for all runs together; none is begun that would not end by then (default {DEFAULT_TIME_LIMIT_SECONDS:g})",
+        ),
+        Flag("any_precision", bool, "try other precisions than fp32, too: they change the arithmetic"),
+        Flag("fresh", bool, "search again, even if the answer to the same question is remembered"),
+        Flag("output_dir", str, f"records and logs of all runs are kept there (default {DEFAULT_OUTPUT_DIR})"),
+        *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
+    ),
+    **{
+        title: [flag for flag in group if flag.name not in _NOT_HERE]
+        for title, group in RUN_FLAGS.items()
+        if title not in _OTHER_GROUPS
+    },
+}

@@ -1,0 +1,1 @@
+"""The arithmetic of every variable manager, compared with a NumPy reference."""

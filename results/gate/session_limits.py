@@ -1,0 +1,163 @@
+"""Is today's session slower than the stored ones? Decides it from medians, so that a few odd sessions do little.
+
+All is done on logarithms. Of the last MOST_SESSIONS stored sessions, each a median of rounds, n of them:
+
+* the centre is their median;
+* the noise is sigma = 1.4826 MAD n / (n - 0.8), at least LEAST_NOISE;
+* the bound of a new session is centre - max(0.83 t sigma, (1 + 4 / (n - 1)) D), where t is Student's 99 % quantile with
+  n - 1 degrees and D the largest distance of a stored session from the centre, on either side.
+
+With L = -ln(1 - threshold), the rate has regressed if the median of today's rounds is at least L below the centre and
+below the bound, and the earlier and the later half of today's rounds each show half of L or more. It has improved if
+so upwards. It has not changed if the 95 % interval of the change, by Student's t with (n - 1) / 2 degrees, lies within
+-L and L. Else it is not known.
+
+n / (n - 0.8) takes out that the MAD of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD alone
+knows nothing of tails: without the D in it, 4 % of unchanged sessions with heavy tails (t with 2 degrees, 3 %) were
+called regressed with 20 stored, with it 1.7 %. 0.83 and 4 were then chosen by simulation: with normal noise, less than
+1 % of unchanged sessions are called regressed for any n from 5 to 20, and a drop of 10 % is found in 95 % of the cases
+with 10 sessions and a noise of 2 %. tests/results/gate/test_session_limits.py keeps such rates;
+docs/baselines.md lists them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from results.gate.decision import Decision, in_words, log_threshold, student
+from results.gate.findings import Verdict
+from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
+from results.statistics import MAD_TO_SIGMA
+
+MOST_SESSIONS = 20
+FEWEST_SESSIONS = 5
+# Equal sessions on a quiet machine differ by so much, and a few of them may agree by chance.
+LEAST_NOISE = 0.005
+_STUDENT_SHARE = 0.83
+_STRAY = 4.0
+_REPEATED_SHARE = 0.5
+_BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
+# A drop of exactly the threshold counts, and logarithms round.
+_ROUNDING = 1e-9
+
+
+class Past:
+    """The stored sessions of one configuration on one machine.
+
+    Args:
+        rates: images per second of each session, in the order of time; the last MOST_SESSIONS count.
+
+    Raises:
+        ValueError: a rate is not above zero.
+    """
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        logs = [math.log(rate) for rate in rates[-MOST_SESSIONS:]]
+        self.sessions = len(logs)
+        self.centre = median(logs) if logs else math.nan
+        if self.is_enough:
+            distances = [abs(log - self.centre) for log in logs]
+            sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
+            self.noise = max(LEAST_NOISE, sigma)
+            self.reach = max(
+                _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
+                (1 + _STRAY / (self.sessions - 1)) * max(distances),
+            )
+
+    @property
+    def is_enough(self) -> bool:
+        """Returns whether there are sessions enough to tell noise from change; without, there is no noise or reach."""
+        return self.sessions >= FEWEST_SESSIONS
+
+    @property
+    def threshold(self) -> float:
+        """Returns the smallest drop, as a share, that is worth looking for: 5 %, or twice the noise."""
+        if not self.is_enough:
+            return QUIET_THRESHOLD
+        return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
+
+    def judge(self, today: Sequence[float], *, threshold: float) -> Decision:
+        """Judges today's rounds.
+
+        Args:
+            today: images per second of each round, in the order in which they ran.
+            threshold: the share by which a rate must drop to matter, such as 0.05.
+
+        Raises:
+            ValueError: a rate is not above zero, or the threshold is not between 0 and 1.
+        """
+        limit = log_threshold(threshold)
+        logs = [math.log(rate) - self.centre for rate in today]
+        if not self.is_enough or not logs:
+            return self._too_few(logs)
+        change = median(logs)
+        is_change = abs(change) >= limit - _ROUNDING and abs(change) > self.reach
+        halves = [math.copysign(1, change) * half for half in _halves(logs)]
+        is_again = bool(halves) and min(halves) >= _REPEATED_SHARE * limit
+        error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
+        half_width = self._t((1 + _CONFIDENCE) / 2) * error
+        if is_change and is_again:
+            verdict = Verdict.REGRESSED if change < 0 else Verdict.IMPROVED
+        elif not is_change and abs(change) + half_width < limit:
+            verdict = Verdict.UNCHANGED
+        else:
+            verdict = Verdict.INCONCLUSIVE
+        smallest = -math.expm1(-(max(limit, self.reach) + self._t(_POWER) * error))
+        return Decision(
+            verdict=verdict,
+            reason=self._reason(verdict, logs, is_change, threshold, smallest),
+            rounds=len(today),
+            is_suspect=is_change and not is_again,
+            change=math.expm1(change),
+            change_low=math.expm1(change - half_width),
+            change_high=math.expm1(change + half_width),
+            smallest_drop=smallest,
+        )
+
+    def _t(self, confidence: float) -> float:
+        """Returns Student's quantile for a noise that the MAD tells: as from about half as many values (simulated)."""
+        return student((self.sessions - 1) / 2, confidence)
+
+    def _too_few(self, logs: Sequence[float]) -> Decision:
+        missing = FEWEST_SESSIONS - self.sessions
+        reason = (
+            f"There {'is' if self.sessions == 1 else 'are'} {self.sessions} stored session"
+            f"{'s' * (self.sessions != 1)} of this configuration on this hardware, and {FEWEST_SESSIONS} are needed to "
+            f"tell a change from noise: promote {missing} more."
+        )
+        if self.is_enough:
+            reason = "There are no rounds of today to compare."
+        change = math.expm1(median(logs)) if logs and self.sessions else None
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
+
+    def _reason(
+        self, verdict: Verdict, logs: Sequence[float], is_change: bool, threshold: float, smallest: float
+    ) -> str:
+        change, limit = median(logs), f"The threshold is {100 * threshold:.3g} %."
+        who = f"{len(logs)} round{'s' * (len(logs) > 1)} {'are' if len(logs) > 1 else 'is'}"
+        seen = f"Today's {who} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
+        bound = in_words(math.expm1(math.copysign(self.reach, change)))
+        if is_change and len(logs) == 1:
+            return f"{seen}, but nothing repeats a single round. Run it again with 3 rounds or more. {limit}"
+        halves = " and ".join(in_words(math.expm1(half)) for half in _halves(logs))
+        if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
+            return (
+                f"{seen}, which is beyond their 99 % bound ({bound}), and the earlier and the later half of the rounds "
+                f"show it: {halves}. {limit}"
+            )
+        if verdict is Verdict.UNCHANGED:
+            return f"{seen}; with 95 % confidence it has not changed by the threshold of {100 * threshold:.3g} %."
+        if is_change:
+            return f"{seen}, but the earlier and the later half of the rounds do not agree on it: {halves}. {limit}"
+        return (
+            f"{seen}, which neither shows nor excludes a change by the threshold of {100 * threshold:.3g} %: sessions "
+            f"differ by {100 * self.noise:.1f} % here. A drop of {100 * smallest:.1f} % or more would be seen."
+        )
+
+
+def _halves(logs: Sequence[float]) -> list[float]:
+    """Returns the medians of the earlier and the later half; nothing for less than two rounds."""
+    middle = (len(logs) + 1) // 2
+    return [median(logs[:middle]), median(logs[middle:])] if len(logs) > 1 else []

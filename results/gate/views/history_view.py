@@ -1,0 +1,197 @@
+"""The rate of each configuration, session by session, as text, JSON and a plot. Nothing is decided by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results.gate import rounds
+from results.gate.change_points import change_points
+from results.gate.comparability import hardware_in_words
+from results.gate.decision import in_words
+from results.gate.rounds import Session, sessions
+from results.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s", "change %", "")
+_MOST_DATES = 8
+# Each panel shows at least so much below and above, so that noise does not look like news.
+_LEAST_SHOWN = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History:
+    """The sessions of one configuration on equal hardware, at least one, in the order of time.
+
+    Attributes:
+        title: what was run, in few words.
+        hardware: in words.
+        sessions: see there.
+        points: indices of the sessions with which the rate has another level than before.
+    """
+
+    title: str
+    hardware: str
+    sessions: Sequence[Session]
+    points: Sequence[int]
+
+    @property
+    def rates(self) -> list[float]:
+        """Returns images per second of each session."""
+        return [session.images_per_sec for session in self.sessions]
+
+    @property
+    def changes(self) -> list[float | None]:
+        """Returns for each session its rate over that of the one before, less 1."""
+        return [None, *(after / before - 1 for before, after in itertools.pairwise(self.rates))]
+
+    @property
+    def levels(self) -> list[tuple[int, int, float]]:
+        """Returns first session, session after the last, and median images per second of each level."""
+        ends = [0, *self.points, len(self.sessions)]
+        return [(begin, end, statistics.median(self.rates[begin:end])) for begin, end in itertools.pairwise(ends)]
+
+
+def histories(records: Iterable[Record]) -> list[History]:
+    """Returns the history of each configuration and hardware that has a valid run."""
+    found = []
+    for group in rounds.group(records).values():
+        past = sessions(group.records)
+        if past:
+            points = change_points([session.images_per_sec for session in past])
+            hardware = hardware_in_words(group.records[0])
+            found.append(History(title=group.title, hardware=hardware, sessions=past, points=points))
+    return found
+
+
+def as_text(found: Sequence[History]) -> list[str]:
+    """Returns lines: a heading and a table for each configuration; where a new level begins, both levels stand."""
+    lines = []
+    for history in found:
+        lines += [f"{history.title} on {history.hardware}", *table([_HEAD, *_rows(history)]), ""]
+    return lines[:-1]
+
+
+def as_json(found: Sequence[History]) -> str:
+    """Returns a list with an object for each configuration."""
+    return json.dumps([_fields(history) for history in found], indent=2)
+
+
+def draw(found: Sequence[History], path: Path) -> int:
+    """Draws as many configurations as a picture holds, those with the most sessions, and returns how many.
+
+    Args:
+        found: at least one.
+        path: a file whose suffix says in which format, such as .png or .svg.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from results.report.figures import MOST_PANELS, Plot, drawn  # with matplotlib, which takes its time
+
+    longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
+    shown = [history for history in found if history in longest]
+    for _, figure in drawn([Plot("history", "History", "", lambda rows: _figure(shown))], []):
+        figure.savefig(path, dpi=120, facecolor="white")
+    return len(shown)
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows of cells as lines of text with a rule below the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return [lines[0], "  ".join("-" * width for width in widths if width), *lines[1:]]
+
+
+def _rows(history: History) -> list[list[str]]:
+    marks = {
+        after[0]: f"<- {in_words(after[2] / before[2] - 1)} from here: {before[2]:.2f} to {after[2]:.2f}"
+        for before, after in itertools.pairwise(history.levels)
+    }
+    return [
+        [
+            session.date,
+            session.commit,
+            session.tensorflow_version,
+            str(len(session.records)),
+            f"{session.images_per_sec:.2f}",
+            "" if change is None else f"{100 * change:+.1f}",
+            marks.get(index, ""),
+        ]
+        for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
+    ]
+
+
+def _fields(history: History) -> dict[str, Any]:
+    first = history.sessions[0].records[0].identity
+    level = [rate for begin, end, rate in history.levels for _ in range(begin, end)]
+    return {
+        "title": history.title,
+        "hardware": history.hardware,
+        "config_key": first.config_key,
+        "hardware_key": first.hardware_key,
+        "sessions": [
+            {
+                "time_utc": session.records[0].identity.time_utc,
+                "suite_commit": session.records[0].identity.suite_commit,
+                "tensorflow_version": session.tensorflow_version or None,
+                "rounds": len(session.records),
+                "images_per_sec": session.images_per_sec,
+                "change": change,
+                "is_change_point": index in history.points,
+                "level_images_per_sec": level[index],
+            }
+            for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
+        ],
+    }
+
+
+def _figure(found: Sequence[History]) -> Figure:
+    from results.report.figures import panels_of
+
+    figure, axes = panels_of(len(found))
+    for axis, history in zip(axes, found, strict=True):
+        _panel(axis, history)
+    return figure
+
+
+def _panel(axis: Axes, history: History) -> None:
+    """Draws rounds as faint dots, sessions as a line, levels as bars, and what a new level changed in words."""
+    from results.report.figures import COLOURS, INK, look
+
+    dots = [
+        (index, rate)
+        for index, session in enumerate(history.sessions)
+        for record in session.records
+        if (rate := rounds.rate(record))
+    ]
+    axis.plot(*zip(*dots, strict=True), linestyle="", marker=".", markersize=3, color=COLOURS[7], alpha=0.6)
+    style = {name: value for name, value in look(0).items() if name != "capsize"}
+    axis.plot(range(len(history.rates)), history.rates, **style)
+    levels = history.levels if history.points else []
+    for begin, end, rate in levels:
+        axis.hlines(rate, begin - 0.5, end - 0.5, color=COLOURS[1], linewidth=2)
+    for before, after in itertools.pairwise(levels):
+        axis.axvline(after[0] - 0.5, color=COLOURS[1], linewidth=1, linestyle=":")
+        words = f" {in_words(after[2] / before[2] - 1)}"
+        axis.text(after[0] - 0.5, 1, words, transform=axis.get_xaxis_transform(), va="top", color=INK, fontsize=8)
+    axis.set_title(f"{history.title}\n{history.hardware}", fontsize=8)
+    axis.set_ylabel("images/s")
+    low, high = axis.get_ylim()
+    middle = statistics.median(history.rates)
+    axis.set_ylim(min(low, (1 - _LEAST_SHOWN) * middle), max(high, (1 + _LEAST_SHOWN) * middle))
+    every = -(-len(history.sessions) // _MOST_DATES)
+    axis.set_xticks(
+        range(0, len(history.sessions), every),
+        [session.date[:10] for session in history.sessions[::every]],
+        rotation=30,
+        ha="right",
+    )

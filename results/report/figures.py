@@ -1,0 +1,151 @@
+"""What all plots of a report share: their look, how they become files, and how rows become panels and lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from results.report.anomalies import USUAL
+from results.summary import Row
+
+# Okabe and Ito's colours, which people with any colour vision tell apart, in an order of contrast.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F")
+MARKERS = "osD^vPX*"
+# Drawn in this colour, text and axes take the page's own; see `as_svg`.
+INK = "#010203"
+MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
+_LABEL_LETTERS = 50
+_STYLE = {
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.framealpha": 0.0,
+    "legend.fontsize": 8,
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "cnn-train-bench",
+    **{name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """A plot: its file name, what it shows, how to read it, and how it is drawn."""
+
+    name: str
+    title: str
+    reading: str
+    draw: Callable[[Sequence[Row]], Figure | None]
+
+
+def as_svg(figure: Figure) -> str:
+    """Returns a figure as SVG to be put into a page: its text and axes take the colour of the text around it."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes PATH.svg and PATH.png, dark on white."""
+    for suffix in ("svg", "png"):
+        figure.savefig(path.with_suffix(f".{suffix}"), dpi=120, facecolor="white")
+
+
+def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Figure]]:
+    """Yields the plots for which there is something to show."""
+    with matplotlib.rc_context(_STYLE):
+        for plot in plots:
+            figure = plot.draw(rows)
+            if figure is not None:
+                yield plot, figure
+
+
+def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
+    """Returns a figure with so many panels, two in a row; one alone is wider."""
+    columns = min(2, count)
+    lines = -(-count // columns)
+    figure = Figure(figsize=(7.5 if count == 1 else 4.6 * columns, height * lines), layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
+
+
+def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
+    """Returns training rows with a rate whose configuration has these values."""
+    return [
+        row
+        for row in rows
+        if row.images_per_sec is not None
+        and not row.config.get("forward_only")
+        and all(row.config.get(name) == value for name, value in wanted.items())
+    ]
+
+
+def grouped(rows: Sequence[Row], key: Callable[[Row], Any], most: int) -> dict[Any, list[Row]]:
+    """Returns the largest groups of rows, in the order in which they first appear."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
+    return {name: group for name, group in groups.items() if name in largest}
+
+
+def error_bars(rows: Sequence[Row]) -> list[list[float]]:
+    """Returns the lengths of the bars of 95 % intervals, below and above."""
+    below = [max(0.0, row.rate - (row.rate if row.low is None else row.low)) for row in rows]
+    above = [max(0.0, (row.rate if row.high is None else row.high) - row.rate) for row in rows]
+    return [below, above]
+
+
+def model_and_batch(row: Row) -> str:
+    """Returns the title of a panel."""
+    config = row.config
+    words = [f"{config.get('model')}, batch {config.get('batch_per_device')} per device"]
+    words += [str(config[name]) for name, usual in USUAL.items() if config.get(name) not in (None, usual)]
+    return ", ".join([*words, *([row.also] if row.also else [])])
+
+
+def lines_of(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterator[tuple[Any, list[Row]]]:
+    """Returns the lines of a panel, at most as many as can be told apart."""
+    yield from grouped(rows, key, MOST_LINES).items()
+
+
+def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Returns a figure with one panel that is high enough for horizontal bars with these labels."""
+    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    return figure, axis
+
+
+def wrapped(label: str) -> str:
+    """Returns a label in lines that leave room for the panel beside them."""
+    return textwrap.fill(label, _LABEL_LETTERS)
+
+
+def legend_above(axis: Axes) -> None:
+    """Puts the legend above the panel, where it covers nothing."""
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+
+
+def look(number: int) -> dict[str, Any]:
+    """Returns colour and marker of a line."""
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "markersize": 4,
+        "linewidth": 1.4,
+        "capsize": 2,
+    }

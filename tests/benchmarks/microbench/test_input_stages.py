@@ -1,0 +1,159 @@
+"""The stages of the input: measured in turns, and what a step waits for."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.config import config, run_flags
+from benchmarks.datasets import damage
+from benchmarks.errors import DataError
+from benchmarks.input import host_pipeline, imagenet_pipeline
+from benchmarks.input.tower_input import TowerInput
+from benchmarks.microbench import input_stages
+from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.topology import devices
+from benchmarks.training import objectives, run_input, training_step
+from models import building, specs
+from tests.support.images import measure_by_count
+from variable_mgr import factory
+from variable_mgr.modifiers import Modifiers
+
+
+def _config(*arguments: str) -> config.Config:
+    usual = ["--device=cpu", "--model=trivial", "--batch_size=4"]
+    return config.resolve(run_flags.unset(run_flags.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
+
+
+def _found(chosen: config.Config) -> host_pipeline.Source:
+    source = run_input.find(chosen)
+    assert source is not None
+    return source
+
+
+def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
+    now = [0.0]
+    taken = {"fast": 0, "slow": 0}
+
+    def probe(name: str, seconds: float) -> Probe:
+        def take() -> None:
+            taken[name] += 1
+            now[0] += seconds
+
+        return Probe(name, take, images=8, waiting=3)
+
+    turns: list[str] = []
+    rates = measure(
+        [probe("fast", 0.25), probe("slow", 0.5)],
+        rounds=2,
+        seconds=1.0,
+        clock=lambda: now[0],
+        after_turn=turns.append,
+    )
+    assert turns == ["fast", "slow"] * 2
+    assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
+    assert taken == {"fast": 2 * (4 + 4), "slow": 2 * (4 + 2)}
+    assert input_stages.ratios(rates["slow"], rates["fast"]) == [0.5, 0.5]
+
+
+def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
+    towers = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu").towers
+    with input_stages.probes(chosen, _found(chosen), towers) as probes:
+        assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
+        rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
+    assert {rate.images_per_sec for name, rate in rates.items() if name != COPY} == {4}, "a batch at each tick"
+    assert rates[COPY].images_per_sec == 8, "a batch for each of two towers"
+
+
+def test_the_stages_are_measured_after_a_run(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure_by_count(monkeypatch)
+    chosen = _config(f"--data_dir={fake_imagenet}")
+    assert input_stages.measure_after_run(chosen, _found(chosen)) == dict.fromkeys(imagenet_pipeline.STAGES, 4)
+
+
+@pytest.fixture
+def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set with a bad record; what is measured reads more images than it has."""
+    measure_by_count(monkeypatch, batches=11)
+    bad = Path(shutil.copytree(fake_imagenet, tmp_path / "bad"))
+    damage.corrupt(bad / "train-00001-of-00004", "crc")
+    return bad
+
+
+def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(with_bad_record: Path) -> None:
+    chosen = _config(f"--data_dir={with_bad_record}", "--on_bad_record=skip")
+    with input_stages.probes(chosen, _found(chosen)) as probes:
+        assert len(input_stages.measure(probes)) == 6
+
+
+def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -> None:
+    failing = _config(f"--data_dir={with_bad_record}")
+    with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(failing, _found(failing)) as probes:
+        input_stages.measure(probes)
+    assert input_stages.measure_after_run(failing, _found(failing)) == {}, "the run before it was valid"
+
+
+@pytest.mark.parametrize("arrives_in_seconds", [1000.0, -1000.0])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: float) -> None:
+    """A staged batch is waited for from the end of computing on, another one from when it was asked for."""
+    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    asked = time.time()
+    arrived = asked + arrives_in_seconds
+    computed: list[float] = []
+
+    def compute(images: np.ndarray) -> np.ndarray:
+        time.sleep(0.1)  # what does not wait for it is done by then
+        computed.append(time.time())
+        return images
+
+    with tf.Graph().as_default():
+        images = tf.numpy_function(compute, [tf.zeros([4, 28, 28, 1])], tf.float32)
+        tower = TowerInput(
+            tf.ensure_shape(images, [4, 28, 28, 1]),
+            tf.fill([4], tf.constant(3, tf.int64)),
+            tf.no_op() if pipelined else None,
+            asked=tf.constant(asked, tf.float64),
+            arrived=tf.constant(arrived, tf.float64),
+        )
+        step = training_step.build_inference_step(
+            building.build(specs.find("mlp"), data_format="NHWC", num_classes=10, seed=1),
+            [tower],
+            plan,
+            manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
+            objective=objectives.Objective(loss=objectives.cross_entropy),
+        )
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+            step.initialize(session)
+            loop = step.together
+            everything = tf.compat.v1.RunMetadata()
+            waited, _ = session.run(
+                [loop.observed["input_wait_seconds"], loop.operation],
+                options=tf.compat.v1.RunOptions(output_partition_graphs=True),
+                run_metadata=everything,
+            )
+    ran = {node.op for partition in everything.partition_graphs for node in partition.node}
+    assert not pipelined or "Square" in ran, "what the end of computing is waited for by must not be optimised away"
+    if arrives_in_seconds < 0:
+        assert waited == 0
+    elif pipelined:
+        assert computed[-1] <= arrived - waited <= time.time(), "it waits from the end of computing on"
+    else:
+        assert waited == pytest.approx(arrives_in_seconds, abs=1e-6)
+
+
+def test_accuracy_is_the_share_of_right_answers() -> None:
+    logits = np.eye(8, dtype=np.float32)[[0, 1, 2, 3]] + 0.1 * np.arange(8, dtype=np.float32)
+    labels = [0, 1, 7, 0]  # two right; 7 comes second; of the last, 0 comes last
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        objective = objectives.Objective(loss=objectives.cross_entropy, with_accuracy=True)
+        score = objective.score(tf.constant(logits), tf.constant(labels, tf.int64))
+        found = session.run(dict(score.accuracy))
+    assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.errors import UsageError
+from benchmarks.process import tensorflow_setup
+from benchmarks.system import hardware, nvml
+from benchmarks.topology import devices
+
+
+def test_logical_cpu_devices_are_there_under_their_names() -> None:
+    import tensorflow as tf
+
+    plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="gpu")
+    assert plan.towers == ("/cpu:0", "/cpu:1", "/cpu:2")
+    assert plan.shared == plan.towers
+    assert devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu").shared == ("/cpu:0",)
+    assert "3 logical CPU devices sharing" in plan.description
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=devices.session_config("cpu", 3)) as session:
+        names = [device.name for device in session.list_devices() if device.device_type == "CPU"]
+    assert len(names) == 3
+
+
+def test_placement_is_strict() -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+        with tf.device("/cpu:5"):
+            lost = tf.random.normal([1])
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            session.run(lost)
+
+
+def test_gpus_that_tensorflow_does_not_see_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"2 GPUs wanted; TensorFlow .* sees 0.*--device=cpu"):
+        devices.require_gpus(2, virtual_gpus=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "indices"),
+    [
+        (None, [0, 1, 2, 3]),
+        ("2,0", [2, 0]),
+        ("", []),
+        ("-1", []),
+        ("1,9,2", [1]),
+        ("0,-1,1", [0]),
+        ("GPU-ab,GPU-cd", [0, 1]),
+    ],
+)
+def test_visible_gpus_are_those_that_cuda_shows(setting: str | None, indices: list[int]) -> None:
+    environment = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
+    assert nvml.visible_indices(4, environment) == indices
+
+
+def test_hardware_is_described_without_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platform
+
+    described = hardware.describe_hardware(hardware.Inventory((hardware.Gpu("H200", 141 * 2**30),)))
+    assert described["cpu_cores_usable"] >= 1
+    assert described["gpus"] == ["H200 141 GiB"]
+    assert platform.node() not in str(described)
+
+
+def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tensorflow  # noqa: F401 - it is too late once this has run
+
+    with pytest.raises(RuntimeError, match="before TensorFlow"):
+        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+
+
+@pytest.mark.parametrize(
+    ("before", "device", "visible", "after"),
+    [
+        (None, "cpu", None, "-1"),
+        ("0,1", "cpu", None, "-1"),
+        (None, "gpu", None, None),
+        ("2,3", "gpu", None, "2,3"),
+        (None, "gpu", (2, 0), "2,0"),
+        ("5,6,7", "gpu", (2, 0), "7,5"),
+    ],
+)
+def test_gpus_are_hidden_and_chosen(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, device: str, visible: tuple[int, ...] | None, after: str | None
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device=device, visible_gpus=visible)
+    assert variables.get("CUDA_VISIBLE_DEVICES") == after
+    assert variables["KERAS_BACKEND"] == "tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("threads", "mode", "count"),
+    [(None, "theirs", "9"), (("global", 0), "global", "9"), (("gpu_shared", 6), "gpu_shared", "6")],
+)
+def test_threads_of_gpus_are_the_users_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, threads: tuple[str, int] | None, mode: str, count: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device="gpu", visible_gpus=None, gpu_threads=threads)
+    assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
+
+
+def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    variables = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+    assert variables["TF_CPP_MIN_LOG_LEVEL"] == "0"

@@ -1,0 +1,45 @@
+"""What a session is told about GPUs; no GPU is needed to check it."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.system.hardware import Gpu, Inventory
+from benchmarks.topology import devices
+
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu("H200", 140 * 2**30)
+    monkeypatch.setattr(devices, "gpu_inventory", lambda: Inventory((gpu, gpu)))
+
+
+def test_only_the_gpus_that_are_needed_are_taken() -> None:
+    config = devices.session_config("gpu", 1, gpu_memory=(0.5, True))
+    assert config.gpu_options.visible_device_list == "0"
+    assert config.gpu_options.per_process_gpu_memory_fraction == 0.5
+    assert config.gpu_options.allow_growth
+    assert not config.allow_soft_placement
+    assert devices.session_config("gpu", 2).gpu_options.visible_device_list == "0,1"
+
+
+def test_virtual_gpus_share_the_memory_evenly() -> None:
+    config = devices.session_config("gpu", 3, virtual_gpus=2)
+    assert config.gpu_options.visible_device_list == "0,1"
+    limits = [list(gpu.memory_limit_mb) for gpu in config.gpu_options.experimental.virtual_devices]
+    half = 0.9 * 140 * 1024 / 2
+    assert limits == [pytest.approx([half, half])] * 2
+
+
+def test_a_share_of_split_gpus_is_a_limit_for_each_part() -> None:
+    config = devices.session_config("gpu", 2, virtual_gpus=2, gpu_memory=(0.5, False))
+    assert config.gpu_options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
+    (gpu,) = config.gpu_options.experimental.virtual_devices
+    assert list(gpu.memory_limit_mb) == pytest.approx([0.25 * 140 * 1024] * 2)
+
+
+def test_a_cpu_run_names_no_gpu() -> None:
+    config = devices.session_config("cpu", 4, threads=(2, 1))
+    assert config.device_count["CPU"] == 4
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
+    assert config.gpu_options.visible_device_list == ""

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.config.precision_options import Computing
+from benchmarks.input import tower_input
+from benchmarks.topology import devices
+from benchmarks.training import flop_count, objectives, optimizers, training_step
+from benchmarks.training.flop_count import Work, count
+from models import specs
+from models.specs import ModelSpec
+from tests.support import models
+from variable_mgr import factory
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.reductions.algorithms import Place
+
+pytestmark = pytest.mark.xdist_group("models")
+
+every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
+
+
+def _given(*shape: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    return tf.compat.v1.placeholder(dtype, shape)
+
+
+@every_model
+def test_forward_passes_are_those_of_the_literature(spec: ModelSpec) -> None:
+    work = flop_count.of_model(
+        spec, batch=2, data_format="NHWC", num_classes=spec.classes, precision="fp32", forward_only=True
+    )
+    assert work.flops / 2e9 == pytest.approx(spec.gflop_per_image, rel=0.02)
+    assert work.uncounted == ()
+
+
+# What the first layer does forward, in operations per image: nobody asks for the gradient of images.
+FIRST_LAYERS = {
+    "resnet50": 2 * (7 * 7 * 3) * (112 * 112 * 64),
+    "vgg16": 2 * (3 * 3 * 3) * (224 * 224 * 64),
+    "mlp": 2 * 784 * 100,
+}
+
+
+@pytest.mark.parametrize("name", FIRST_LAYERS)
+def test_a_training_step_is_three_passes_less_the_gradient_of_images(name: str) -> None:
+    spec = specs.find(name)
+    forward, step = (
+        flop_count.of_model(
+            spec, batch=2, data_format=layout, num_classes=10, precision="bf16", forward_only=layout == "NHWC"
+        )
+        for layout in ("NHWC", "NCHW")
+    )
+    assert step.flops == 3 * forward.flops - 2 * FIRST_LAYERS[name]
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(
+    ("padding", "strides", "dilations", "side"),
+    [("SAME", 1, 1, 9), ("SAME", 2, 1, 5), ("VALID", 1, 1, 7), ("VALID", 2, 1, 4), ("VALID", 1, 3, 3)],
+)
+def test_a_convolution_by_hand(data_format: str, padding: str, strides: int, dilations: int, side: int) -> None:
+    """A 3x3 kernel, 4 to 6 channels, on two images of 9x9: the result's sides are those of the table."""
+    with tf.Graph().as_default():
+        kernel = _given(3, 3, 4, 6)
+        images = _given(2, 4, 9, 9) if data_format == "NCHW" else _given(2, 9, 9, 4)
+        result = tf.nn.conv2d(images, kernel, strides, padding, data_format, dilations)
+        to_kernel, to_images = tf.gradients(result, [kernel, images])
+        forward = count([result])
+        assert forward.flops == 2 * (2 * side * side * 6) * (3 * 3 * 4)
+        sizes = 2 * 9 * 9 * 4, 3 * 3 * 4 * 6, 2 * side * side * 6
+        assert forward.moved_bytes == 4 * sum(sizes)
+        assert count([to_kernel]) == count([to_images]) == forward, "nothing else is needed for them"
+        assert count([result, to_kernel, to_images]) == forward + forward + forward
+
+
+def test_grouped_and_depthwise_convolutions_by_hand() -> None:
+    with tf.Graph().as_default():
+        images = _given(2, 8, 8, 4)
+        grouped = tf.nn.conv2d(images, _given(3, 3, 2, 6), 1, "SAME")
+        assert count([grouped]).flops == 2 * (2 * 8 * 8 * 6) * (3 * 3 * 2)
+        kernel = _given(3, 3, 4, 5)
+        depthwise = tf.nn.depthwise_conv2d(images, kernel, [1, 2, 2, 1], "SAME")
+        assert count([depthwise]).flops == 2 * (2 * 4 * 4 * 20) * (3 * 3)
+        assert count(tf.gradients(depthwise, [kernel, images])).flops == 2 * count([depthwise]).flops
+
+
+@pytest.mark.parametrize(("transpose_a", "transpose_b"), [(False, False), (False, True), (True, False), (True, True)])
+def test_a_matrix_product_by_hand(transpose_a: bool, transpose_b: bool) -> None:
+    with tf.Graph().as_default():
+        left = _given(*((5, 3) if transpose_a else (3, 5)), dtype=tf.bfloat16)
+        right = _given(*((7, 5) if transpose_b else (5, 7)), dtype=tf.bfloat16)
+        product = tf.matmul(left, right, transpose_a=transpose_a, transpose_b=transpose_b)
+        assert count([product]) == Work(2 * 3 * 5 * 7, 2 * (3 * 5 + 5 * 7 + 3 * 7))
+        assert count(tf.gradients(product, [left, right])).flops == 2 * count([product]).flops
+        batch = tf.matmul(_given(4, *left.shape), _given(4, *right.shape), transpose_a, transpose_b)
+        assert count([batch]).flops == 4 * count([product]).flops
+
+
+def _tiny_net(images: tf.Tensor, kernel: tf.Tensor, dense: tf.Tensor) -> tf.Tensor:
+    convolved = tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME"))
+    return tf.matmul(tf.reduce_mean(convolved, [1, 2]), dense)
+
+
+def _tiny_step(images: tf.Tensor, kernel: tf.Tensor, dense: tf.Tensor) -> list[tf.Tensor]:
+    return tf.gradients(tf.reduce_sum(_tiny_net(images, kernel, dense) ** 2), [kernel, dense])
+
+
+CONVOLUTION, DENSE = 2 * (4 * 4 * 4 * 5) * (3 * 3 * 3), 2 * 4 * 5 * 7
+
+
+def _tiny_inputs() -> list[tf.Tensor]:
+    return [_given(4, 8, 8, 3), _given(3, 3, 3, 5), _given(5, 7)]
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda step: step, tf.function, lambda step: tf.function(tf.function(step), jit_compile=True)],
+    ids=["graph", "function", "function in function"],
+)
+def test_a_step_counts_the_same_in_functions(wrap: Callable) -> None:
+    with tf.Graph().as_default():
+        assert count(wrap(_tiny_step)(*_tiny_inputs())).flops == 2 * CONVOLUTION + 3 * DENSE
+
+
+def test_a_function_whose_gradient_is_taken_outside_computes_that_of_images() -> None:
+    with tf.Graph().as_default():
+        images, kernel, dense = _tiny_inputs()
+        loss = tf.reduce_sum(tf.function(_tiny_net)(images, kernel, dense))
+        assert count(tf.gradients(loss, [kernel, dense])).flops == 3 * CONVOLUTION + 3 * DENSE
+
+
+def test_what_a_function_does_besides_returning_is_counted() -> None:
+    with tf.Graph().as_default() as graph:
+        variable = tf.Variable(tf.zeros((5, 7)), trainable=False)
+
+        @tf.function
+        def act(left: tf.Tensor) -> None:
+            variable.assign_add(tf.matmul(tf.matmul(variable, left), variable))
+
+        act(_given(7, 5))
+        (call,) = (operation for operation in graph.get_operations() if operation.type == "StatefulPartitionedCall")
+        assert count([call]).flops == 2 * (5 * 7 * 5 + 5 * 5 * 7)
+
+
+def test_what_cannot_be_counted_is_named_and_gives_no_figure() -> None:
+    with tf.Graph().as_default():
+        square, anything = _given(3, 3), tf.compat.v1.placeholder(tf.float32, (None, 3))
+        branch = tf.cond(tf.reduce_sum(square) > 0, lambda: square @ square, lambda: square)
+        assert count([branch]).uncounted == ("StatelessIf",)
+        plain = tf.cond(tf.reduce_sum(square) > 0, lambda: square + square, lambda: square)
+        assert count([plain]) == Work()
+        unknown = count([anything @ square, tf.einsum("ij,jk->ik", square, square)])
+        assert unknown.uncounted == ("Einsum", "MatMul")
+        assert unknown.per_image(2) == {"flops_per_image": None, "bytes_per_image": None}
+    assert Work(30, 40).per_image(10) == {"flops_per_image": 3, "bytes_per_image": 4}
+
+
+@pytest.mark.parametrize("computing", [Computing(), Computing(xla="jit")], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    ("manager", "modifiers"),
+    [("replicated", Modifiers()), ("parameter_server", Modifiers(asynchronous=True))],
+    ids=["replicated", "asynchronous"],
+)
+def test_a_step_of_two_towers_does_twice_the_work_of_the_model(
+    manager: str, modifiers: Modifiers, computing: Computing
+) -> None:
+    spec, plan = specs.find("alexnet"), devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
+    alone = flop_count.of_model(spec, batch=3, data_format="NHWC", num_classes=10, precision="fp32", forward_only=False)
+    assert alone.flops > 0 and alone.uncounted == ()
+    with tf.Graph().as_default():
+        wanted = tower_input.InputSpec(
+            batch_per_device=3, image_size=spec.image_size, data_format="NHWC", num_classes=10, seed=1
+        )
+        step = training_step.build_training_step(
+            models.build_spec(spec, num_classes=10),
+            tower_input.synthetic(plan.towers, wanted),
+            plan,
+            manager=factory.make(
+                manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=modifiers
+            ),
+            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
+            computing=computing,
+        )
+        assert count(loop.operation for loop in step.loops) == alone + alone

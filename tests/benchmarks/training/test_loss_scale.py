@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.config.precision_options import Computing, LossScaling
+from benchmarks.input.tower_input import TowerInput
+from benchmarks.topology import devices
+from benchmarks.training import objectives, optimizers, training_step
+from models.building import ModelVariable
+from variable_mgr import factory
+from variable_mgr.modifiers import Modifiers
+
+RATE, DECAY = 0.5, 0.125
+
+
+class _Product:
+    """A model of one weight, whose output is the weight times the image; its gradient is the image."""
+
+    keras_model = None
+    variables = (
+        ModelVariable(
+            name="kernel",
+            shape=(),
+            dtype="float32",
+            kind="weight",
+            decayed=True,
+            initial_value=lambda: tf.constant(3.0),
+        ),
+    )
+
+    def call(self, values: Any, images: tf.Tensor, *, training: bool) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        return values[0] * images, {}
+
+
+def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: Any) -> tuple[list[float], list[float]]:
+    """Returns the weight after each step, and the scale in each, of one tower per image."""
+    model: Any = _Product()
+    plan = devices.plan("cpu", len(images), virtual_gpus=1, shared_on="cpu")
+    with tf.Graph().as_default() as graph:
+        inputs = [TowerInput(images=tf.constant([image]), labels=tf.constant([0])) for image in images]
+        manager = factory.make(
+            how.get("manager", "replicated"),
+            plan.place,
+            shared_devices=plan.shared,
+            modifiers=Modifiers(all_reduce_spec="pscpu" if how.get("manager", "replicated") == "replicated" else None),
+        )
+        step = training_step.build_training_step(
+            model,
+            inputs,
+            plan,
+            manager=manager,
+            optimizer=optimizers.make(how.get("optimizer", "sgd"), learning_rate=RATE, momentum=0.9),
+            objective=objectives.Objective(loss=lambda out, labels: tf.reduce_mean(out), weight_decay=DECAY),
+            computing=Computing(loss_scaling=scaling),
+        )
+        weight = manager.checkpoint_variables()["kernel"][0]
+        config = devices.session_config("cpu", len(images), threads=(0, 0), virtual_gpus=1, gpu_memory=(None, False))
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            step.initialize(session)
+            weights, scales, skipped = [], [], []
+            for _ in range(steps):
+                observed, _ = session.run([dict(step.together.observed), step.together.operation])
+                weights.append(float(session.run(weight)))
+                if scaling and scaling.increase_every:
+                    scales.append(float(observed["loss_scales"]))
+                    skipped.append(float(observed["skipped_updates"]))
+    for before, after, left_out in zip([3.0, *weights], weights, skipped, strict=False):
+        assert (before == after) == bool(left_out)
+    return weights, scales
+
+
+def _plain(image: float, updates: int) -> list[float]:
+    """Returns the weight after each update by gradient descent, in NumPy."""
+    weight, found = np.float32(3.0), []
+    for _ in range(updates):
+        weight -= np.float32(RATE) * (np.float32(image) + np.float32(DECAY) * weight)
+        found.append(float(weight))
+    return found
+
+
+def test_a_fixed_scale_changes_nothing_but_the_range() -> None:
+    weights, scales = _train(LossScaling(1024.0), [2.0], 3)
+    assert weights == pytest.approx(_plain(2.0, 3)) and scales == []
+
+
+@pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_all_towers_leave_out_the_updates_that_overflow_in_one(manager: str, optimizer: str) -> None:
+    """Of the two towers' gradients one overflows, until the scale has been halved twice."""
+    images = [2.0**-20, 2.0**100]
+    how = {"manager": manager, "optimizer": optimizer}
+    weights, scales = _train(LossScaling(2.0**29, 1000), images, 5, **how)
+    assert scales == [2.0**29, 2.0**28, 2.0**27, 2.0**27, 2.0**27]
+    assert weights[:2] == [3.0, 3.0]
+    mean, _ = _train(None, [(images[0] + images[1]) / 2], 3, **how)
+    assert weights[2:] == pytest.approx(mean, rel=1e-6)
+
+
+def test_the_scale_grows_after_good_steps() -> None:
+    weights, scales = _train(LossScaling(4.0, 2), [1.0], 6)
+    assert scales == [4.0, 4.0, 8.0, 8.0, 16.0, 16.0]
+    assert weights == pytest.approx(_plain(1.0, 6))
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_every_update_rule_can_be_guarded(optimizer: str) -> None:
+    weights, _ = _train(LossScaling(4.0, 2), [1.0], 4, optimizer=optimizer)
+    assert weights == pytest.approx(_train(None, [1.0], 4, optimizer=optimizer)[0], rel=1e-6)
+
+
+def test_a_scale_of_one_is_not_the_end() -> None:
+    """What still overflows then must not look like steps that were taken."""
+    weights, scales = _train(LossScaling(1.0, 1000), [2.0**127, 2.0**127], 3)
+    assert scales == [1.0, 0.5, 0.25] and weights[0] == 3.0

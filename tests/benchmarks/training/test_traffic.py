@@ -1,0 +1,103 @@
+"""The formulas of what is sent, against the edges between devices in the graph that is really built."""
+
+from __future__ import annotations
+
+import keras
+import pytest
+import tensorflow as tf
+
+from benchmarks.config import config, run_flags
+from benchmarks.topology import devices
+from benchmarks.training import objectives, optimizers, traffic, training_step
+from models import building, splitting
+from variable_mgr import factory
+from variable_mgr.reductions.algorithms import Place
+
+WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
+BATCH = 6
+
+
+def _dense_model() -> building.Model:
+    with building.stateless_building(seed=0):
+        images = keras.Input((12, 1, 1))
+        x = keras.layers.Conv2D(12, 1, use_bias=False, name="conv")(images)
+        x = keras.layers.Flatten(name="flatten")(x)
+        for number, width in enumerate(WIDTHS):
+            x = keras.layers.Dense(width, activation="relu" if number < 2 else None, name=f"dense_{number}")(x)
+        return building.adapt(keras.Model(images, x))
+
+
+def _sent_in_graph(operation: tf.Operation) -> int:
+    """Returns the bytes of all tensors that go from one device to another, once per tensor and receiver."""
+    sent: set[tuple[str, str]] = set()
+    total, waiting, seen = 0, [operation], {operation}
+    while waiting:
+        receiver = waiting.pop()
+        for tensor in receiver.inputs:
+            crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
+            if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
+                sent.add((tensor.name, receiver.device))
+                total += tensor.shape.num_elements() * tensor.dtype.size
+        for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
+            if other not in seen:
+                seen.add(other)
+                waiting.append(other)
+    return total
+
+
+ON_THREE_TOWERS = [
+    ["--variable_update=independent"],
+    ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
+    ["--variable_update=parameter_server", "--local_parameter_device=gpu"],
+    ["--variable_update=parameter_server", "--local_parameter_device=gpu", "--fc_model_parallel"],
+    *(
+        ["--variable_update=replicated", f"--all_reduce_spec={spec}", *more]
+        for spec in ("pscpu", "psgpu", "xring", "hierarchical", "pscpu:100:xring")
+        for more in ([], ["--fc_model_parallel"])
+    ),
+    ["--variable_update=replicated", "--all_reduce_spec=xring", "--compact_gradient_transfer"],
+    ["--variable_update=replicated", "--all_reduce_spec=pscpu", "--gradient_repacking=2"],
+]
+# What these send grows in another way with the number of towers; rechd needs a power of two.
+ON_OTHER_NUMBERS = [
+    (["--variable_update=replicated", f"--all_reduce_spec={spec}", *more], towers)
+    for spec, more in (("xring", []), ("rechd", []), ("hierarchical", []), ("rechd", ["--fc_model_parallel"]))
+    for towers in (2, 4)
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "towers"),
+    [*((given, 3) for given in ON_THREE_TOWERS), *ON_OTHER_NUMBERS],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
+)
+def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
+    arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
+    chosen = config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+    names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
+    shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
+    plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
+    with tf.Graph().as_default():
+        whole = _dense_model()
+        model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole
+        manager = factory.make(
+            chosen.variable_update,
+            plan.place,
+            shared_devices=plan.shared,
+            modifiers=chosen.modifiers,
+            divided=model.divided,
+        )
+        inputs = []
+        for name in names:
+            with tf.device(name):
+                inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+        step = training_step.build_training_step(
+            model,
+            inputs,
+            plan,
+            manager=manager,
+            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+        )
+        sent = _sent_in_graph(step.together.operation)
+    assert traffic.model_traffic(chosen, whole).total_bytes == sent

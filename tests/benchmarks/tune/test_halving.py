@@ -1,0 +1,276 @@
+"""Successive halving on simulated machines: nothing is run, and the clock is made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import pytest
+
+from benchmarks.tune.halving import Budget, Search, Standing
+from results.repeats import Durations, Outcome, clearly_slower, interval, rate, spread
+
+IMAGES = 32
+START_SECONDS = 6.0
+WARMUP_STEPS = 3
+
+
+@dataclasses.dataclass
+class Machine:
+    """Runs candidates, numbered from 0, at their true rates, with noise of processes and of steps."""
+
+    rates: list[float]
+    noise: float = 0.03
+    seed: int = 0
+    failing: dict[int, str] = dataclasses.field(default_factory=dict)
+    fails_from_run: int = 0
+    starts: dict[int, float] = dataclasses.field(default_factory=dict)
+    drift: float = 0.0
+    now: float = 0.0
+    runs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def clock(self) -> float:
+        return self.now
+
+    def run(self, candidate: int, steps: int, left_seconds: float) -> Outcome:
+        self.runs.append((candidate, steps))
+        before = self.now
+        if candidate in self.failing and [c for c, _ in self.runs].count(candidate) > self.fails_from_run:
+            self.now += START_SECONDS
+            return Outcome(seconds=self.now - before, reason=self.failing[candidate])
+        slowness = math.exp(self._random.gauss(0, self.noise) + self.drift * self.now)
+        usual = IMAGES / self.rates[candidate]
+        seconds = [usual * slowness * math.exp(self._random.gauss(0, self.noise)) for _ in range(steps)]
+        start = self.starts.get(candidate, START_SECONDS) * math.exp(self._random.gauss(0, self.noise))
+        self.now += start + WARMUP_STEPS * usual + math.fsum(seconds)
+        if self.now - before > left_seconds:
+            self.now = before + left_seconds
+            return Outcome(seconds=left_seconds, reason="killed: time was up", cut_off=True)
+        return Outcome(seconds=self.now - before, images_per_step=IMAGES, step_seconds=seconds)
+
+    def guess(self, candidate: int, steps: int) -> float:
+        """Is wrong by a factor, as guesses are, but not by another for every candidate."""
+        return 3.0 + 0.5 * steps * IMAGES / self.rates[candidate]
+
+    def search(
+        self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0
+    ) -> list[Standing[int]]:
+        budget = Budget(budget_seconds, first_round_seconds, clock=self.clock)
+        search = Search(range(len(self.rates)), self.run, Durations(self.guess), budget, first_steps)
+        search.search()
+        return search.standings()
+
+
+def _machines(count: int, candidates: int, spread: float) -> list[Machine]:
+    draw = random.Random(candidates)
+    return [
+        Machine([100 * math.exp(draw.gauss(0, spread)) for _ in range(candidates)], seed=seed) for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "spread", "budget_seconds"), [(4, 0.05, 300), (8, 0.1, 300), (8, 0.1, 900), (12, 0.05, 900)]
+)
+def test_the_best_is_found_on_noisy_machines(candidates: int, spread: float, budget_seconds: float) -> None:
+    good, simulations = 0, 100
+    for machine in _machines(simulations, candidates, spread):
+        best = machine.search(budget_seconds)[0]
+        good += machine.rates[best.candidate] >= 0.97 * max(machine.rates)
+        assert machine.now <= budget_seconds
+    assert good >= 0.95 * simulations
+
+
+def test_whoever_is_truly_best_is_seldom_called_slower() -> None:
+    missed = 0
+    for machine in _machines(100, 6, 0.03):
+        truth = machine.rates.index(max(machine.rates))
+        first, *others = machine.search(600)
+        missed += truth != first.candidate and not any(one.is_close for one in others if one.candidate == truth)
+    assert missed <= 5
+
+
+def test_a_machine_that_slows_down_misleads_nobody() -> None:
+    rates = [100.0, 93.0, 92.0, 91.0, 90.0, 80.0]
+    for seed in range(20):
+        machine = Machine(rates, noise=0.01, seed=seed, drift=0.0005)  # by a fifth over the search
+        assert machine.search(400)[0].candidate == 0
+
+
+@pytest.mark.parametrize("budget_seconds", [1, 5, 20, 33, 60, 61, 97, 250])
+@pytest.mark.parametrize("candidates", [1, 2, 3, 9])
+def test_the_budget_is_kept(budget_seconds: float, candidates: int) -> None:
+    for machine in _machines(5, candidates, 0.3):
+        standings = machine.search(budget_seconds)
+        assert machine.now <= budget_seconds
+        assert len(standings) == candidates
+        assert (standings[0].rate is not None) == (budget_seconds > 6), "one run fits, and has a result"
+
+
+def test_a_budget_that_is_long_is_not_used_up_for_nothing() -> None:
+    machine = Machine([100.0, 50.0, 25.0])
+    best, second, third = machine.search(100_000)
+    assert [best.candidate, second.candidate, third.candidate] == [0, 1, 2]
+    assert not second.is_close and not third.is_close
+    assert machine.now < 200
+
+
+def test_equals_are_told_as_such() -> None:
+    machine = Machine([100.0] * 6)
+    best, *others = machine.search(3000)
+    assert sum(one.is_close for one in others) >= 4
+    assert best.low < 100 < best.high
+    assert not best.is_close, "of the best itself it is not said"
+    assert len(machine.runs) < 60, "a tie ends"
+
+
+def test_steps_are_doubled_and_the_worse_half_goes() -> None:
+    machine = Machine([100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0], noise=0.001)
+    machine.search(2000, first_steps=5)
+    rounds = {steps: [c for c, s in machine.runs if s == steps] for steps in (5, 10, 20)}
+    assert rounds[5] == list(range(8))
+    assert rounds[10] == [0, 1, 2, 3], "better first"
+    assert rounds[20][:4] == [0, 1, 1, 0], "the repeats go forth and back"
+
+
+def test_who_fails_is_a_row_with_a_reason() -> None:
+    machine = Machine([100.0, 200.0, 50.0, 70.0], failing={1: "oom", 3: "crash"})
+    standings = machine.search(300)
+    assert [one.candidate for one in standings[:2]] == [0, 2]
+    assert {one.candidate: (one.rate, one.reason) for one in standings[2:]} == {1: (None, "oom"), 3: (None, "crash")}
+    assert [candidate for candidate, _ in machine.runs].count(1) == 1, "it is not tried again"
+
+
+def test_who_is_left_alone_is_not_repeated_for_nothing() -> None:
+    machine = Machine([100.0, 50.0], failing={1: "oom"})
+    machine.search(1000)
+    assert len(machine.runs) == 2
+    alone = Machine([100.0])
+    (only,) = alone.search(1000)
+    assert len(alone.runs) == only.runs == 3 and only.low < 100 < only.high * 1.1
+
+
+def test_who_fails_later_is_not_the_best() -> None:
+    machine = Machine([100.0, 200.0, 50.0], failing={1: "crash"}, fails_from_run=1)
+    best, *_, last = machine.search(300)
+    assert best.candidate == 0
+    assert (last.candidate, last.reason) == (1, "crash")
+    assert last.rate == pytest.approx(200, rel=0.2), "what it reached before is told"
+
+
+def test_if_all_fail_there_is_no_rate() -> None:
+    machine = Machine([1.0, 2.0, 3.0], failing={0: "a", 1: "b", 2: "c"})
+    assert [(one.rate, one.reason) for one in machine.search(300)] == [(None, "a"), (None, "b"), (None, "c")]
+    assert len(machine.runs) == 3
+
+
+def test_what_would_take_too_long_is_not_begun_and_the_rest_is() -> None:
+    machine = Machine([100.0, 1.0, 99.0], noise=0.001)
+    standings = machine.search(60)
+    assert {candidate for candidate, _ in machine.runs} == {0, 2}
+    assert standings[-1].candidate == 1
+    assert "not run: it takes about" in standings[-1].reason
+
+
+def test_one_that_takes_for_ever_leaves_time_for_the_others() -> None:
+    machine = Machine([100.0, 200.0, 90.0, 80.0], starts={1: 900.0})
+    standings = machine.search(300)
+    assert [one.candidate for one in standings[:2]] == [0, 2] and standings[0].runs >= 3
+    assert (standings[-1].candidate, standings[-1].reason) == (1, "killed: time was up")
+    assert machine.runs.count((1, 8)) == len([one for one, _ in machine.runs if one == 1]) == 1
+
+
+def test_what_is_to_be_spared_is_asked_for_before_each_run() -> None:
+    machine = Machine([100.0] * 6)
+    spared = Budget(100, 100, lambda: 10 * len(machine.runs), machine.clock)
+    search = Search(range(6), machine.run, Durations(machine.guess), spared, 8)
+    search.search()
+    assert len(machine.runs) < 6 and machine.now <= 100 - 10 * (len(machine.runs) - 1)
+
+
+def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
+    assert not Machine([100.0, 99.0]).search(25)[0].is_repeated
+    assert Machine([100.0, 99.0]).search(300)[0].is_repeated
+    assert Machine([100.0]).search(10)[0].is_repeated, "there was nothing to select"
+
+
+@pytest.mark.parametrize("candidates", [2, 6])
+def test_everyone_may_be_tried_once_at_the_cost_of_what_comes_later(candidates: int) -> None:
+    machine = Machine([100.0 + n for n in range(candidates)])
+    machine.search(5, first_round_seconds=1000)
+    assert [candidate for candidate, _ in machine.runs] == list(range(candidates))
+    machine = Machine([100.0] * 6)
+    machine.search(5, first_round_seconds=30)
+    assert machine.now <= 30 and 2 <= len(machine.runs) < 6
+
+
+def test_an_interruption_leaves_the_best_so_far() -> None:
+    machine = Machine([100.0, 120.0, 110.0])
+    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), Budget(300), 8)
+    with pytest.raises(KeyboardInterrupt):
+        search.search()
+    standings = search.standings()
+    assert [one.candidate for one in standings] == [1, 0, 2]
+    assert standings[-1].reason == "not run"
+
+
+def _stopped_at_the_third(machine: Machine):
+    def run(candidate: int, steps: int, left_seconds: float) -> Outcome:
+        if len(machine.runs) == 2:
+            raise KeyboardInterrupt
+        return machine.run(candidate, steps, left_seconds)
+
+    return run
+
+
+def _runs(*rates: float) -> list[Outcome]:
+    return [Outcome(seconds=9, images_per_step=10, step_seconds=[10 / one] * 5) for one in rates]
+
+
+def test_what_repeats_have_in_common_hides_no_difference() -> None:
+    slowing = [1.0, 0.8, 1.3, 0.9]
+    fast, slow = _runs(*(100 * f for f in slowing)), _runs(*(97 * f for f in (1.001, 0.799, 1.302, 0.9)))
+    assert clearly_slower([fast, slow]) == [1]
+    assert clearly_slower([slow, fast, fast]) == [0]
+    assert clearly_slower([fast[:2], slow[:2]]) == [], "two repeats show no spread"
+    assert clearly_slower([fast, _runs(97, 104, 99, 101)]) == []
+
+
+def test_one_run_is_not_surer_than_processes_are_alike() -> None:
+    low, high = interval(_runs(100))
+    assert low == pytest.approx(96, abs=0.5) and high == pytest.approx(104, abs=0.5)
+    low, high = interval(_runs(100), between_runs=0.2)
+    assert low == pytest.approx(67, abs=0.5) and high == pytest.approx(149, abs=0.5)
+    assert interval([Outcome(seconds=9, images_per_step=10, step_seconds=[0.1] * 4)]) == (None, None)
+    assert rate(_runs(100, 50)) == pytest.approx(200 / 3)
+
+
+def test_how_much_runs_differ_shows_only_in_what_was_run_again() -> None:
+    assert spread([_runs(100), _runs(50)]) is None
+    assert spread([_runs(100, 110), _runs(50)]) == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert spread([_runs(100, 100), _runs(50, 55)]) == pytest.approx(math.log(1.1) / 2)
+
+
+def test_what_was_run_once_is_not_told_apart() -> None:
+    machine = Machine([100.0, 50.0])
+    best, other = machine.search(25)
+    assert len(machine.runs) == 2 and best.candidate == 0 and other.is_close
+
+
+def test_on_an_uneasy_machine_more_is_taken_for_noise() -> None:
+    for seed in range(10):
+        first, *others = Machine([100.0] * 6, noise=0.3, seed=seed).search(200)
+        assert sum(one.is_close for one in others) >= 4
+
+
+def test_durations_learn_from_other_candidates_and_from_ones_own() -> None:
+    durations = Durations(lambda candidate, steps: 2.0 + steps)
+    assert durations.expected("a", 100) == 0.0, "something must be run first"
+    durations.observe("a", Outcome(seconds=24.0, images_per_step=1, step_seconds=[2.0] * 10))
+    assert durations.expected("b", 18) == pytest.approx(1.1 * 40), "all takes twice as long as was guessed"
+    assert durations.expected("a", 20) == pytest.approx(1.1 * (4 + 40))
+    durations.observe("b", Outcome(seconds=7.0, reason="crash"))
+    assert durations.expected("b", 18) == pytest.approx(1.1 * 40), "a failure teaches nothing"

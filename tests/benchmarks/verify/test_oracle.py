@@ -1,0 +1,123 @@
+"""Every manager against arithmetic in NumPy that was written independently of the code under test.
+
+See `benchmarks.verify.oracle`, which `run_bench.py verify` uses on the user's devices.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from benchmarks.topology.placement import place
+from benchmarks.verify.cases import TRANSFERS, wanted_of
+from tests.support.arithmetic import scalar_error
+from variable_mgr import expected
+from variable_mgr.catalog import IN_ONE_PROCESS
+from variable_mgr.expected import EXACT
+from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.reductions.algorithms import ALGORITHMS
+
+# By default each number of towers meets one optimizer; `slow` adds the other.
+on_every_count = pytest.mark.parametrize(
+    ("towers", "optimizer"),
+    [
+        (1, "momentum"),
+        (2, "sgd"),
+        (3, "momentum"),
+        (4, "sgd"),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((1, "sgd"), (2, "momentum"))),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((3, "sgd"), (4, "momentum"))),
+    ],
+)
+# Only these keep anything on shared devices.
+WHERE_SHARED = [
+    (manager, shared_on)
+    for manager in IN_ONE_PROCESS
+    for shared_on in (("cpu", "gpu") if manager in ("parameter_server", "local_sgd") else ("cpu",))
+]
+SEVERAL_TOWERS = (2, 3, 4)
+REFUSED_ON_CPUS = {("nccl", towers): "NVIDIA GPUs only" for towers in SEVERAL_TOWERS} | {("rechd", 3): "2, 4, 8"}
+ON_CPUS = [pair for pair in itertools.product(ALGORITHMS, SEVERAL_TOWERS) if pair not in REFUSED_ON_CPUS]
+
+
+@on_every_count
+@pytest.mark.parametrize(("manager", "shared_on"), WHERE_SHARED)
+def test_manager_does_the_arithmetic(manager: str, towers: int, optimizer: str, shared_on: str) -> None:
+    assert scalar_error(manager, towers, optimizer, shared_on=shared_on) <= EXACT
+
+
+@pytest.mark.parametrize(("spec", "towers"), ON_CPUS)
+def test_reduction_does_the_arithmetic(spec: str, towers: int) -> None:
+    assert scalar_error("replicated", towers, "sgd", modifiers=Modifiers(all_reduce_spec=spec)) <= EXACT
+
+
+def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
+    for spec, towers in itertools.product(ALGORITHMS, SEVERAL_TOWERS):
+        sentence = why_not("replicated", Modifiers(all_reduce_spec=spec), place("cpu", towers))
+        if (spec, towers) in ON_CPUS:
+            assert sentence is None
+        else:
+            assert sentence is not None and REFUSED_ON_CPUS[spec, towers] in sentence
+
+
+@pytest.mark.parametrize("transfer", [name for name in TRANSFERS if name])
+@pytest.mark.parametrize(
+    ("spec", "towers"),
+    [
+        *((spec, 2) for spec, towers in ON_CPUS if towers == 2),
+        *(pytest.param(spec, 4, marks=pytest.mark.slow) for spec, towers in ON_CPUS if towers == 4),
+    ],
+)
+def test_reduction_does_the_arithmetic_of_what_is_transferred(spec: str, towers: int, transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
+    assert scalar_error("replicated", towers, "sgd", modifiers=modifiers) <= expected.of(modifiers)
+
+
+@pytest.mark.parametrize("transfer", TRANSFERS)
+def test_one_tower_has_nothing_to_transfer_but_may_defer(transfer: str) -> None:
+    modifiers = Modifiers(all_reduce_spec="xring", **TRANSFERS[transfer])
+    assert scalar_error("replicated", 1, "sgd", modifiers=modifiers) <= EXACT
+
+
+@pytest.mark.parametrize("shared_on", ["cpu", "gpu"])
+@on_every_count
+def test_staging_delays_exactly_as_it_says(towers: int, optimizer: str, shared_on: str) -> None:
+    modifiers = Modifiers(staged_vars=True)
+    assert scalar_error("parameter_server", towers, optimizer, shared_on=shared_on, modifiers=modifiers) <= EXACT
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+@on_every_count
+def test_local_sgd_averages_weights_when_it_says(towers: int, optimizer: str, steps: int) -> None:
+    assert scalar_error("local_sgd", towers, optimizer, modifiers=Modifiers(local_sgd_steps=steps)) <= EXACT
+
+
+def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> None:
+    weights = wanted_of("local_sgd", Modifiers(local_sgd_steps=1), 3, "sgd")
+    assert weights.error(wanted_of("replicated", Modifiers(), 3, "sgd")) < 1e-12
+
+
+def test_the_oracle_by_hand() -> None:
+    """One tower, one step: x = -1, 0; loss = -0.5 * 1 * 2; gradients -0.5 * 2 + 1/16 and -0.5 * 1 + 2/16."""
+    first = expected.expected(1, "sgd", exchanged=True)
+    assert first.loss[0] == -1.0
+    assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 32]
+    assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 32]
+    # Two towers: x = -1, 0 and 1, 2; the mean of the gradients.
+    second = expected.expected(2, "sgd", exchanged=True)
+    assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 32] * 2
+
+
+def test_the_oracle_tells_everything_apart() -> None:
+    """A check that cannot fail checks nothing."""
+    kinds = [
+        expected.expected(2, optimizer, exchanged=exchanged, mode=mode)
+        for optimizer in ("sgd", "momentum")
+        for exchanged in (True, False)
+        for mode in ("plain", "relaxed", "staged")
+    ]
+    for index, one in enumerate(kinds):
+        for other in kinds[index + 1 :]:
+            assert one.error(other) > 0.01
+    assert kinds[0].error(expected.Trajectory()) == float("inf")

@@ -1,0 +1,248 @@
+"""Baselines on disk, and today's records against them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from results.gate.baseline_check import check
+from results.gate.baselines import Baselines, nearest_hardware
+from results.gate.comparability import UnlikeError
+from results.gate.findings import Finding, Findings, Verdict
+from results.gate.rounds import sessions
+from results.record import Record, Status
+from tests.support.records import fake_input, fake_reduction, fake_run
+
+MACHINE = {"cpu_model": "EPYC", "cpu_cores_usable": 8, "memory_gib": 32, "gpus": []}
+
+
+def run(day: int, rate: float = 100.0, *, session: str | None = None, minute: int = 0, **given: object) -> Record:
+    """A run at a rate, by default of the session of its day."""
+    made = fake_run(step_seconds=32 / rate, **given)
+    time = f"2026-01-{day:02d}T00:{minute:02d}:00+00:00"
+    name = f"night {day}" if session is None else session
+    environment = {**MACHINE, "tensorflow_version": "2.21.0"}
+    return dataclasses.replace(
+        made, identity=dataclasses.replace(made.identity, time_utc=time, session_id=name), environment=environment
+    )
+
+
+def night(day: int, rate: float = 100.0, rounds: int = 3, **given: object) -> list[Record]:
+    return [run(day, rate * (1 + 0.002 * (index - 1)), minute=index, **given) for index in range(rounds)]
+
+
+def nights(number: int, rate: float = 100.0, **given: object) -> list[Record]:
+    return [
+        record for day in range(1, number + 1) for record in night(day, rate * (1 + 0.005 * ((day % 3) - 1)), **given)
+    ]
+
+
+def ids(records: list[Record]) -> list[str]:
+    return [record.identity.run_id for record in records]
+
+
+@pytest.fixture
+def baselines(tmp_path: Path) -> Baselines:
+    return Baselines(tmp_path / "results" / "baselines")
+
+
+class TestStore:
+    def test_promoted_records_lie_whole_below_their_hardware_and_configuration(self, baselines: Baselines) -> None:
+        records = [run(1), run(1, model="vgg16"), run(1, hardware="another")]
+        promoted = baselines.promote(records)
+        assert promoted.added == records and not promoted.there and not promoted.refused
+        for record in records:
+            path = baselines.directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
+            assert path.read_text() == record.to_json() + "\n"
+        assert len(baselines.load().records) == 3
+
+    def test_what_is_there_is_not_promoted_again(self, baselines: Baselines) -> None:
+        first, second = run(1), run(2)
+        baselines.promote([first])
+        promoted = baselines.promote([first, second])
+        assert (promoted.added, promoted.there) == ([second], [first])
+        assert ids(baselines.load().records) == ids([first, second])
+
+    @pytest.mark.parametrize(
+        ("record", "why"),
+        [
+            *((run(1, status=status), f"its status is {status}") for status in Status if status is not Status.OK),
+            (fake_reduction("pscpu", 1024, 0.1), "it is of kind allreduce"),
+            (fake_input(), "it is of kind input"),
+            (dataclasses.replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
+            (dataclasses.replace(run(1), environment={"steps_per_turn": 5}), "it measured in turn with another run"),
+        ],
+    )
+    def test_only_ok_runs_become_baselines(self, baselines: Baselines, record: Record, why: str) -> None:
+        promoted = baselines.promote([record])
+        assert not promoted.added and not baselines.directory.exists()
+        (sentence,) = promoted.refused
+        assert record.identity.run_id in sentence and why in sentence
+
+    @pytest.mark.parametrize("key", ["../../outside", "", "a/b", "."])
+    def test_a_record_does_not_choose_where_it_is_written(self, baselines: Baselines, key: str) -> None:
+        record = run(1)
+        strange = dataclasses.replace(record, identity=dataclasses.replace(record.identity, config_key=key))
+        promoted = baselines.promote([strange])
+        assert not promoted.added and "cannot name a file" in promoted.refused[0]
+
+    def test_a_torn_line_is_named_and_does_not_swallow_the_next(self, baselines: Baselines) -> None:
+        first, second = run(1), run(2)
+        baselines.promote([first])
+        (path,) = baselines.directory.glob("*/*.jsonl")
+        with path.open("ab") as file:
+            file.write(b'{"format_version": 4, "ident\xff')
+        baselines.promote([second])
+        loaded = baselines.load()
+        assert ids(loaded.records) == ids([first, second])
+        assert len(loaded.problems) == 1 and f"{path}:2" in loaded.problems[0]
+
+    def test_a_failed_write_leaves_the_old_file(self, baselines: Baselines, monkeypatch: pytest.MonkeyPatch) -> None:
+        baselines.promote([run(1)])
+        (path,) = baselines.directory.glob("*/*.jsonl")
+        before = path.read_bytes()
+        monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        with pytest.raises(OSError, match="no space"):
+            baselines.promote([run(2)])
+        assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [path.name]
+
+    def test_pruning_keeps_the_last_sessions_whole(self, baselines: Baselines) -> None:
+        baselines.promote([*reversed(nights(5)), *night(1, model="vgg16")])
+        taken = baselines.prune(2)
+        assert list(taken.values()) == [3]
+        left = [record for record in baselines.load().records if record.config["model"] == "resnet50"]
+        assert [session.name for session in sessions(left)] == ["night 4", "night 5"] and len(left) == 6
+        assert baselines.prune(2) == {}
+
+    def test_where_nothing_was_promoted_nothing_is_loaded(self, baselines: Baselines) -> None:
+        assert baselines.load().records == [] and baselines.prune(1) == {}
+
+
+class TestSessions:
+    def test_a_session_is_the_median_of_its_rounds(self) -> None:
+        (session,) = sessions([run(1, rate, minute=index) for index, rate in enumerate((100.0, 50.0, 102.0))])
+        assert session.images_per_sec == pytest.approx(100) and session.date == "2026-01-01 00:00"
+
+    def test_runs_without_a_session_id_are_sessions_of_their_own(self) -> None:
+        found = sessions([run(2, 90.0, session=""), run(1, 100.0, session="")])
+        assert [session.images_per_sec for session in found] == pytest.approx([100, 90])
+
+    def test_a_round_that_failed_does_not_count(self) -> None:
+        (session,) = sessions([run(1), run(1, status=Status.CRASH)])
+        assert len(session.records) == 1
+
+    @pytest.mark.parametrize(
+        ("commit", "short"), [("0123456789ab+", "0123456+"), ("0123456789ab", "0123456"), (None, "")]
+    )
+    def test_commits_are_short_but_say_if_there_were_changes(self, commit: str | None, short: str) -> None:
+        record = run(1)
+        named = dataclasses.replace(record, identity=dataclasses.replace(record.identity, suite_commit=commit))
+        assert sessions([named])[0].commit == short
+
+
+def judged(today: list[Record], stored: list[Record], threshold: float | None = None) -> Findings:
+    return check(today, stored, today_name="today.jsonl", stored_name="kept", threshold=threshold)
+
+
+def only(found: Findings) -> Finding:
+    (finding,) = found.findings
+    return finding
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("rate", "verdict"), [(100.0, Verdict.UNCHANGED), (85.0, Verdict.REGRESSED), (115.0, Verdict.IMPROVED)]
+    )
+    def test_today_is_judged_by_the_stored_sessions(self, rate: float, verdict: Verdict) -> None:
+        found = judged(night(20, rate), nights(10))
+        finding = only(found)
+        assert finding.verdict is verdict
+        assert finding.change == pytest.approx(rate / 100 - 1, abs=0.01)
+        assert finding.base_images_per_sec == pytest.approx(100, rel=0.01)
+        assert finding.candidate_images_per_sec == pytest.approx(rate)
+        assert (finding.base_rounds, finding.candidate_rounds, finding.threshold) == (30, 3, 0.05)
+        assert found.has_regressed == (verdict is Verdict.REGRESSED)
+        assert found.base.name == "kept, 2026-01-01 to 2026-01-10" and "TensorFlow 2.21.0" in found.base.software
+        assert found.hardware == "EPYC, 8 cores, 32 GiB"
+
+    def test_a_threshold_that_is_given_counts(self) -> None:
+        assert only(judged(night(20, 91.0), nights(10), 0.2)).verdict is Verdict.UNCHANGED
+
+    def test_a_configuration_without_enough_sessions_is_inconclusive(self) -> None:
+        found = judged([*night(20), *night(20, model="vgg16")], nights(4))
+        few, none = found.findings
+        assert few.verdict is none.verdict is Verdict.INCONCLUSIVE
+        assert "There are 4 stored sessions" in few.reason and "There are 0 stored sessions" in none.reason
+        assert none.base_images_per_sec is None and found.is_undecided
+
+    def test_a_failed_run_where_baselines_are_is_a_failure(self) -> None:
+        today = [*night(20), run(20, status=Status.CRASH, reason="Ended by signal 11.", minute=9)]
+        finding = only(judged(today, nights(1)))
+        assert finding.verdict is Verdict.FAILED
+        assert "1 of today's 4 rounds failed" in finding.reason and "Ended by signal 11." in finding.reason
+
+    def test_a_failed_run_without_baselines_decides_nothing(self) -> None:
+        today = [*night(20), run(20, status=Status.CRASH, model="vgg16")]
+        assert judged(today, nights(10)).findings[1].verdict is Verdict.MISSING
+
+    def test_a_run_that_was_skipped_is_missing(self) -> None:
+        today = [run(20, status=Status.SKIPPED, reason="asks for 8 GPUs")]
+        finding = only(judged(today, nights(10)))
+        assert finding.verdict is Verdict.MISSING and "asks for 8 GPUs" in finding.reason
+
+    def test_what_is_stored_but_not_in_the_file_is_a_note(self) -> None:
+        found = judged(night(20), [*nights(10), *nights(10, model="vgg16")])
+        assert only(found).verdict is Verdict.UNCHANGED
+        (note,) = found.notes
+        assert "today.jsonl has no run of what is stored: vgg16" in note
+
+    def test_only_the_last_twenty_sessions_judge(self) -> None:
+        old = [record for day in range(1, 10) for record in night(day, 50.0)]
+        new = [record for day in range(10, 30) for record in night(day, 100 + day % 3)]
+        finding = only(judged(night(31, 101.0), [*old, *new]))
+        assert finding.verdict is Verdict.UNCHANGED and finding.base_rounds == 60
+
+    def test_what_is_stored_already_does_not_judge_itself(self) -> None:
+        stored = nights(10)
+        slow = night(20, 85.0)
+        finding = only(judged(slow, [*stored, *slow]))
+        assert finding.verdict is Verdict.REGRESSED and finding.base_rounds == 30
+        assert only(judged([*stored, *slow], stored)).candidate_rounds == 3, "of a file, what is not stored is today's"
+
+    def test_a_level_that_changed_is_a_note_if_it_hides_the_answer(self) -> None:
+        stored = [record for day in range(1, 21) for record in night(day, (100 if day < 11 else 92) + day % 3)]
+        found = judged(night(25, 92.0), stored)
+        assert only(found).verdict is Verdict.INCONCLUSIVE
+        (note,) = found.notes
+        assert "has changed with the session of 2026-01-11" in note and "--keep=10" in note
+
+    def test_other_hardware_is_refused_with_both_in_words_and_what_differs(self) -> None:
+        today = [
+            dataclasses.replace(record, environment={**record.environment, "memory_gib": 64})
+            for record in night(20, hardware="larger")
+        ]
+        with pytest.raises(UnlikeError) as refused:
+            judged(today, nights(10))
+        for words in ("EPYC, 8 cores, 64 GiB", "EPYC, 8 cores, 32 GiB: memory_gib is 64 here, not 32", "kept"):
+            assert words in str(refused.value)
+
+    def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
+        with pytest.raises(UnlikeError, match="baseline promote FILE"):
+            judged(night(20), [])
+
+    def test_a_file_without_runs_is_refused(self) -> None:
+        with pytest.raises(UnlikeError, match="no record of a run in today.jsonl"):
+            judged([fake_input()], nights(10))
+
+
+def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
+    far = run(1, hardware="far")
+    far = dataclasses.replace(far, environment={"cpu_model": "Xeon", "gpus": ["L4"]})
+    near = run(1, hardware="near")
+    near = dataclasses.replace(near, environment={**MACHINE, "cpu_cores_usable": 4})
+    assert nearest_hardware(run(1), [far, near]) == (near, "cpu_cores_usable is 8 here, not 4")
+    same = run(1, hardware="as recorded by another version")
+    assert "other versions of the suite" in nearest_hardware(run(1), [same])[1]
+    assert nearest_hardware(run(1), []) is None

@@ -1,0 +1,110 @@
+"""Where a series of rates changed its level, how often that is missed or made up, and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from results.gate.change_points import change_points
+from results.gate.views.history_view import History, as_json, as_text, draw, histories
+from results.record import Record, Status
+from tests.support.records import fake_run
+
+NOISE = 0.02
+SERIES = 300
+
+
+def series(seed: int, length: int, *, step_at: int | None = None, back_at: int | None = None) -> list[list[float]]:
+    """Rates of sessions with normal noise, which drop by 5 % at `step_at` and come back at `back_at`."""
+    logs = NOISE * np.random.default_rng(seed).normal(size=(SERIES, length))
+    logs[:, step_at or length : back_at] += math.log(0.95)
+    return np.exp(logs).tolist()
+
+
+@pytest.mark.parametrize("length", [16, 30])
+def test_steady_series_rarely_seem_to_change(length: int) -> None:
+    assert sum(bool(change_points(rates)) for rates in series(1, length)) < 0.05 * SERIES
+
+
+def test_a_step_between_eight_and_eight_sessions_is_found_where_it_is() -> None:
+    found = [change_points(rates) for rates in series(2, 16, step_at=8)]
+    assert sum(any(abs(point - 8) <= 2 for point in points) for points in found) >= 0.9 * SERIES
+
+
+def test_a_drop_and_the_recovery_are_both_found() -> None:
+    found = [change_points(rates) for rates in series(3, 30, step_at=10, back_at=20)]
+    assert sum(len(points) == 2 for points in found) >= 0.85 * SERIES
+
+
+def test_a_single_odd_session_is_no_level() -> None:
+    rates = [100 + 0.5 * (index % 3) for index in range(20)]
+    rates[9] = 70.0
+    assert change_points(rates) == []
+
+
+@pytest.mark.parametrize("rates", [[], [1.0], [1.0, 2.0, 1.0, 2.0, 1.0], [5.0] * 20])
+def test_too_few_or_equal_sessions_have_no_change_point(rates: list[float]) -> None:
+    assert change_points(rates) == []
+
+
+def night(day: int, rate: float, rounds: int = 3, **config: object) -> list[Record]:
+    """A session of rounds; a night's rate is their median."""
+    made = []
+    for index in range(rounds):
+        run = fake_run(step_seconds=32 / (rate * (1 + 0.001 * (index - 1))), **config)
+        time = f"2026-01-{day:02d}T0{index}:00:00+00:00"
+        identity = dataclasses.replace(run.identity, time_utc=time, session_id=f"night {day}")
+        made.append(dataclasses.replace(run, identity=identity))
+    return made
+
+
+@pytest.fixture
+def found() -> list[History]:
+    """Twelve nights of which the last six are 10 % slower, and another configuration of a single night."""
+    rates = [100.0, 101.0, 99.0, 100.0, 101.0, 99.0, 90.0, 91.0, 89.0, 90.0, 91.0, 89.0]
+    records = [record for day, rate in enumerate(rates, start=1) for record in night(day, rate)]
+    return histories([*reversed(records), fake_run(status=Status.CRASH), *night(3, 50.0, model="vgg16")])
+
+
+def test_a_history_is_in_the_order_of_time_and_knows_its_levels(found: list[History]) -> None:
+    first, other = found
+    assert first.rates[:2] == pytest.approx([100.0, 101.0]) and len(first.sessions) == 12
+    assert first.points == [6] and other.points == []
+    (_, end, before), (begin, _, after) = first.levels
+    assert (end, begin) == (6, 6) and (before, after) == (pytest.approx(100), pytest.approx(90))
+
+
+def test_the_text_marks_the_session_of_a_new_level_with_both_levels(found: list[History]) -> None:
+    lines = as_text(found)
+    (marked,) = [line for line in lines if "<-" in line]
+    assert marked.startswith("2026-01-07 00:00  abc    2.21.0      3       90.00     -9.1")
+    assert marked.endswith("<- 10.0 % slower from here: 100.00 to 90.00")
+    assert sum(line.startswith("2026-01-") for line in lines) == 13
+
+
+def test_the_json_has_the_numbers_of_the_text(found: list[History]) -> None:
+    first, _ = json.loads(as_json(found))
+    session = first["sessions"][6]
+    assert session["images_per_sec"] == pytest.approx(90) and session["change"] == pytest.approx(90 / 99 - 1)
+    assert session["is_change_point"] and session["level_images_per_sec"] == pytest.approx(90)
+    assert session["rounds"] == 3 and first["sessions"][0]["change"] is None
+
+
+@pytest.mark.parametrize("name", ["history.png", "history.svg"])
+def test_the_picture_shows_levels_and_what_changed(found: list[History], tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    assert draw(found, path) == 2
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG") if name.endswith("png") else b"10.0 % slower" in content
+
+
+def test_a_picture_holds_the_longest_histories(found: list[History], tmp_path: Path) -> None:
+    many = [*found, *(histories(night(1, 10.0, batch_per_device=batch))[0] for batch in range(1, 9))]
+    assert draw(many, tmp_path / "history.svg") == 6
+    text = (tmp_path / "history.svg").read_text()
+    assert "resnet50, replicated psgpu, 1 GPU, batch 32" in text

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from results.gate.comparison import UnlikeError, compare
+from results.gate.findings import Finding, Findings, Verdict
+from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
+from tests.support.commands import ROOT
+from tests.support.records import fake_input, fake_reduction, fake_run, golden_records
+
+NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def at(record: Record, minute: float, session: str = "") -> Record:
+    time = (START + datetime.timedelta(minutes=minute)).isoformat(timespec="seconds")
+    return dataclasses.replace(record, identity=dataclasses.replace(record.identity, time_utc=time, session_id=session))
+
+
+def with_rate(record: Record, rate: float | None) -> Record:
+    return dataclasses.replace(record, derived=dataclasses.replace(record.derived, images_per_sec=rate))
+
+
+def apart(speed: float = 1.0, number: int = 8, *, start: float = 0.0, **config: object) -> list[Record]:
+    """One side's rounds, one after the other."""
+    return [at(fake_run(step_seconds=0.1 / speed * NOISE[n], **config), start + n) for n in range(number)]
+
+
+def interleaved(
+    speed: float = 1.0, number: int = 8, *, order: str = "ABBA", drift: float = 0.0, session: str = ""
+) -> tuple[list[Record], list[Record]]:
+    """Both sides' rounds in such an order; each process takes `drift` longer than the one before."""
+    sides: dict[str, list[Record]] = {"A": [], "B": []}
+    for n in range(2 * number):
+        side = order[n % len(order)]
+        seconds = 0.1 * (1 + drift) ** n / (speed if side == "B" else 1.0) * NOISE[(n * 3) % 8]
+        sides[side].append(at(fake_run(step_seconds=seconds), n, session))
+    return sides["A"], sides["B"]
+
+
+def judged(base: Sequence[Record], candidate: Sequence[Record], threshold: float | None = None) -> Findings:
+    return compare(base, candidate, base_name="main", candidate_name="branch", threshold=threshold)
+
+
+def only(base: Sequence[Record], candidate: Sequence[Record], threshold: float | None = None) -> Finding:
+    (finding,) = judged(base, candidate, threshold).findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("speed", "verdict"), [(0.9, Verdict.REGRESSED), (1.12, Verdict.IMPROVED), (0.995, Verdict.UNCHANGED)]
+)
+@pytest.mark.parametrize("order", ["ABBA", "ABAB", "BAAB", "apart"])
+def test_a_change_of_speed_is_judged(speed: float, verdict: Verdict, order: str) -> None:
+    sides = (apart(), apart(speed, start=60)) if order == "apart" else interleaved(speed, order=order)
+    findings = judged(*sides)
+    (finding,) = findings.findings
+    assert finding.verdict is verdict
+    assert finding.change == pytest.approx(speed - 1, abs=0.01)
+    assert finding.change_low < finding.change < finding.change_high
+    assert finding.candidate_images_per_sec / finding.base_images_per_sec == pytest.approx(1 + finding.change)
+    assert (finding.base_rounds, finding.candidate_rounds, finding.threshold) == (8, 8, 0.05)
+    assert any("were not interleaved" in note and "`ab`" in note for note in findings.notes) == (order == "apart")
+    assert findings.has_regressed == (verdict is Verdict.REGRESSED)
+
+
+def test_drift_does_not_matter_if_rounds_were_interleaved() -> None:
+    assert only(*interleaved(drift=0.01)).verdict is Verdict.UNCHANGED
+    before, after = apart(), apart(start=60)
+    drifted = [with_rate(r, r.derived.images_per_sec * 0.99 ** (8 + n)) for n, r in enumerate(after)]
+    assert only(before, drifted).change < -0.05, "which is what the note warns of"
+
+
+def test_rounds_may_lie_in_the_file_in_any_order() -> None:
+    base, candidate = interleaved(0.9, drift=0.01)
+    assert only(base[::-1], candidate[::-1]) == only(base, candidate)
+    assert not judged(base[::-1], candidate[::-1]).notes
+
+
+def test_an_interleaved_run_that_was_broken_off_is_interleaved() -> None:
+    base, candidate = interleaved(0.9)
+    findings = judged(base, candidate[:-1])
+    assert not findings.notes
+    assert findings.findings[0].verdict is Verdict.REGRESSED
+    assert judged(base, candidate[:-2]).notes
+
+
+def test_rounds_of_one_second_are_interleaved_only_within_a_session() -> None:
+    sides = interleaved(session="ab-1")
+    assert not judged(*([at(record, 0, "ab-1") for record in side] for side in sides)).notes
+    assert judged(*([at(record, 0) for record in side] for side in sides)).notes
+
+
+def test_a_pair_that_lost_a_base_round_is_left_out() -> None:
+    base, candidate = interleaved(drift=0.02)
+    base[3] = dataclasses.replace(base[3], status=Status.INVALID, reason="Losses are NaN.")
+    finding = only(base, candidate)
+    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.UNCHANGED, 7, 8)
+    assert "over 7 rounds" in finding.reason
+
+
+@pytest.mark.parametrize("status", [Status.CRASH, Status.OUT_OF_MEMORY, Status.TIMEOUT, Status.INVALID])
+@pytest.mark.parametrize("failing", [1, 8])
+def test_a_failure_where_the_base_ran_is_one(status: Status, failing: int) -> None:
+    candidate = apart(2.0)
+    candidate[:failing] = [fake_run(status=status, reason="It went wrong.") for _ in range(failing)]
+    findings = judged(apart(), candidate)
+    (finding,) = findings.findings
+    assert finding.verdict is Verdict.FAILED
+    assert finding.reason == f"{failing} of 8 rounds failed where the base ran. {status}: It went wrong."
+    assert findings.has_regressed
+    assert finding.candidate_rounds == 8 - failing
+
+
+@pytest.mark.parametrize("rate", [math.nan, None, 0.0, -3.0, math.inf])
+def test_a_run_without_a_rate_does_not_count_as_one(rate: float | None) -> None:
+    broken = [with_rate(record, rate) for record in apart()]
+    finding = only(apart(), broken)
+    assert (finding.verdict, finding.candidate_rounds, finding.change) == (Verdict.FAILED, 0, None)
+    assert only(broken, apart()).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_base_that_did_not_run_decides_nothing() -> None:
+    crashed = [fake_run(status=Status.CRASH, reason="Ended by SIGSEGV.")]
+    for candidate in (apart(), crashed):
+        finding = only(crashed, candidate)
+        assert finding.verdict is Verdict.INCONCLUSIVE
+        assert "crash: Ended by SIGSEGV." in finding.reason
+        assert finding.base_rounds == 0
+
+
+def test_what_fails_now_and_then_on_both_sides_is_not_decided() -> None:
+    flaky = [*apart(), fake_run(status=Status.CRASH, reason="Ended by SIGBUS.")]
+    assert only(flaky, flaky).verdict is Verdict.INCONCLUSIVE
+    assert only(flaky, [flaky[-1]]).verdict is Verdict.FAILED
+    assert only(flaky, apart(start=60)).verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize("status", [Status.SKIPPED, Status.INTERRUPTED])
+def test_what_the_candidate_did_not_run_is_missing(status: Status) -> None:
+    base = [*apart(), *apart(model="vgg16")]
+    assert [f.verdict for f in judged(base, apart()).findings] == [Verdict.UNCHANGED, Verdict.MISSING]
+    left_out = fake_run(model="vgg16", status=status, reason="It asks for 8 GPUs.")
+    finding = judged(base, [*apart(), left_out]).findings[1]
+    assert finding.verdict is Verdict.MISSING
+    assert f"{status}: It asks for 8 GPUs." in finding.reason
+    assert judged(base, apart()).is_undecided
+
+
+def test_a_run_that_was_broken_off_does_not_spoil_the_others() -> None:
+    broken_off = fake_run(status=Status.INTERRUPTED, reason="SIGINT")
+    assert only(apart(), [*apart(), broken_off]).verdict is Verdict.UNCHANGED
+
+
+@pytest.mark.parametrize(("of_base", "of_candidate"), [(1, 8), (2, 2), (8, 1)])
+def test_fewer_than_three_rounds_decide_nothing(of_base: int, of_candidate: int) -> None:
+    finding = only(apart(number=of_base), apart(0.5, number=of_candidate))
+    assert finding.verdict is Verdict.INCONCLUSIVE
+    assert finding.change == pytest.approx(-0.5, abs=0.01)
+    assert f"{of_base} valid rounds of the base and {of_candidate} of the candidate" in finding.reason
+
+
+def test_three_rounds_are_enough_for_a_large_drop() -> None:
+    assert only(apart(number=3), apart(0.5, number=3)).verdict is Verdict.REGRESSED
+
+
+def test_the_threshold_is_that_of_the_configuration_else_the_given_else_five_percent() -> None:
+    base, candidate = [*apart(), *apart(model="vgg16")], [*apart(0.92), *apart(0.92, model="vgg16")]
+    keys = [base[0].identity.config_key, base[-1].identity.config_key]
+
+    def verdicts(threshold: float | None, thresholds: dict[str, float]) -> list[tuple[Verdict, float]]:
+        names = {"base_name": "a", "candidate_name": "b"}
+        found = compare(base, candidate, **names, threshold=threshold, thresholds=thresholds).findings
+        return [(finding.verdict, finding.threshold) for finding in found]
+
+    assert verdicts(None, {}) == [(Verdict.REGRESSED, 0.05)] * 2
+    assert verdicts(0.2, {}) == [(Verdict.UNCHANGED, 0.2)] * 2
+    assert verdicts(0.2, {keys[1]: 0.03}) == [(Verdict.UNCHANGED, 0.2), (Verdict.REGRESSED, 0.03)]
+
+
+def test_only_runs_are_compared() -> None:
+    others = [fake_input(), fake_reduction("psgpu", 1024, 1e-4)]
+    assert len(judged([*others, *apart()], [*apart(), *others]).findings) == 1
+    for sides in ((others, apart()), (apart(), others), ([], apart()), (apart(), [])):
+        with pytest.raises(UnlikeError, match=r"no record of a run in (main|branch)\. Name a file"):
+            judged(*sides)
+    assert {record.kind for record in others} == {Kind.INPUT, Kind.ALL_REDUCE}
+
+
+def test_findings_are_in_the_order_of_the_base() -> None:
+    models = ["vgg16", "alexnet", "resnet50"]
+    base = [record for model in models for record in apart(model=model)]
+    candidate = [record for model in sorted(models) for record in apart(model=model)]
+    findings = judged(base, [*candidate, *apart(model="trivial")])
+    assert [finding.title.split(",")[0] for finding in findings.findings] == models
+    (note,) = (note for note in findings.notes if "Only the candidate" in note)
+    assert "trivial" in note and "vgg16" not in note
+
+
+def test_titles_tell_configurations_apart() -> None:
+    base = [*apart(seed=1), *apart(seed=2)]
+    titles = [finding.title for finding in judged(base, base).findings]
+    assert ["seed 1" in titles[0], "seed 2" in titles[1]] == [True, True]
+
+
+def test_other_hardware_is_refused_by_the_field_that_differs() -> None:
+    def on(cores: int) -> list[Record]:
+        return [
+            dataclasses.replace(
+                record,
+                environment={**record.environment, "cpu_model": "Xeon", "cpu_cores_usable": cores},
+                identity=dataclasses.replace(record.identity, hardware_key=key_of({"cores": cores})),
+            )
+            for record in apart()
+        ]
+
+    with pytest.raises(UnlikeError) as refused:
+        judged(on(8), on(16))
+    assert "cpu_cores_usable is 8 in main and 16 in branch" in str(refused.value)
+    assert "cpu_model" not in str(refused.value)
+    assert "run both on one of them" in str(refused.value)
+    assert judged(on(8), on(8)).hardware == "Xeon, 8 cores"
+    with pytest.raises(UnlikeError, match="hardware_key is .* in main and .* in branch"):
+        judged(apart(hardware="one"), apart(hardware="another"))
+
+
+def test_a_machine_that_only_the_base_has_is_missing() -> None:
+    findings = judged([*apart(hardware="one"), *apart(hardware="another")], apart(hardware="one"))
+    assert [finding.verdict for finding in findings.findings] == [Verdict.UNCHANGED, Verdict.MISSING]
+
+
+def test_unlike_configurations_are_refused_by_the_fields_of_the_nearest() -> None:
+    base = [*apart(model="vgg16", precision="fp16", batch_per_device=8), *apart(output_dir="here")]
+    modifiers = {"all_reduce_spec": "xring"}
+    with pytest.raises(UnlikeError) as refused:
+        judged(base, apart(batch_per_device=64, modifiers=modifiers, output_dir="there"))
+    message = str(refused.value)
+    assert "batch_per_device is 32 in main and 64 in branch" in message
+    assert "modifiers.all_reduce_spec is psgpu in main and xring in branch" in message
+    assert "precision" not in message and "output_dir" not in message
+    assert "same flags" in message
+
+
+def test_the_nearest_are_of_equal_hardware() -> None:
+    candidate = [*apart(hardware="one", batch_per_device=64), *apart(hardware="another")]
+    with pytest.raises(UnlikeError, match="batch_per_device is 32 in main and 64 in branch"):
+        judged(apart(hardware="one"), candidate)
+
+
+def test_a_field_that_one_side_does_not_know_is_named() -> None:
+    with pytest.raises(UnlikeError, match="new_option is not recorded in main and 3 in branch"):
+        judged(apart(), apart(new_option=3))
+
+
+def test_software_may_differ_and_is_named() -> None:
+    def under(version: str, keras: str = "3.12", commit: str = "abc") -> list[Record]:
+        return [
+            dataclasses.replace(
+                record,
+                environment={**record.environment, "tensorflow_version": version, "keras_version": keras},
+                identity=dataclasses.replace(
+                    record.identity, software_key=key_of({"tf": version, "keras": keras}), suite_commit=commit
+                ),
+            )
+            for record in apart()
+        ]
+
+    findings = judged(under("2.20.0"), under("2.21.0"))
+    assert findings.findings[0].verdict is Verdict.UNCHANGED
+    assert findings.base.software.startswith("TensorFlow 2.20.0, suite ")
+    assert findings.candidate.software.startswith("TensorFlow 2.21.0, suite ")
+    assert "(abc)" in findings.base.software
+    (note,) = (note for note in findings.notes if "software differs" in note)
+    assert "tensorflow_version is 2.20.0 in main and 2.21.0 in branch" in note and "keras" not in note
+    assert not any("mixes" in note for note in findings.notes)
+    mixed = judged(under("2.20.0") + under("2.21.0"), under("2.21.0", commit="x") + under("2.21.0", commit="y"))
+    assert any("main mixes 2 sets of software versions;" in note for note in mixed.notes)
+    assert any("branch mixes 2 commits of the suite;" in note for note in mixed.notes)
+
+
+def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
+    def in_turn(records: Sequence[Record]) -> list[Record]:
+        return [dataclasses.replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
+
+    def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
+        return any("in turn with another one" in note for note in judged(base, candidate).notes)
+
+    assert told(in_turn(apart()), apart()) and told(apart(), [*in_turn(apart(number=1)), *apart(start=1.0)])
+    assert not told(apart(), apart()) and not told(in_turn(apart()), in_turn(apart()))
+    failed = [with_rate(record, None) for record in in_turn(apart(number=2))]
+    assert not told(apart(), [*apart(), *failed])
+
+
+def test_a_stored_record_whose_rate_was_no_number_has_failed() -> None:
+    stored = Record.from_json(with_rate(fake_run(), math.nan).to_json())
+    assert only(apart(), [*apart(), stored]).verdict is Verdict.FAILED
+
+
+def test_rounds_of_the_first_format_are_judged() -> None:
+    rounds = golden_records(1)[:3]
+    finding = only(rounds, [with_rate(record, record.derived.images_per_sec / 100) for record in rounds])
+    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.REGRESSED, 3, 3)
+    # The geometric mean of 306.11, 95.49 and 571.24.
+    assert finding.base_images_per_sec == pytest.approx(255.60, abs=0.01)
+    assert finding.change == pytest.approx(-0.99)
+
+
+def test_a_configuration_that_was_only_added_to_compares_across_formats() -> None:
+    finding = judged(golden_records(3), golden_records(4)).findings[0]
+    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.INCONCLUSIVE, 1, 1)
+    assert finding.change == pytest.approx(525.24 / 263.02 - 1, abs=1e-4)
+
+
+def test_a_format_that_knew_less_of_a_configuration_is_refused_by_what_it_lacks() -> None:
+    with pytest.raises(UnlikeError, match="num_workers is not recorded in main and 1 in branch"):
+        judged(golden_records(1), golden_records(4))
+
+
+def test_nothing_that_is_slow_to_import_is_imported() -> None:
+    slow = "{'scipy.stats', 'matplotlib', 'pandas'}"
+    script = f"import sys, results.gate.comparison, results.gate.trial; print(*({slow} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from results.gate.decision import Decision, in_words, judge, judge_apart, log_threshold
+from results.gate.findings import Verdict
+
+L = -math.log(0.95)
+PASSES = (Verdict.UNCHANGED, Verdict.IMPROVED)
+MIRRORED = {Verdict.REGRESSED: Verdict.IMPROVED, Verdict.IMPROVED: Verdict.REGRESSED}
+
+# Rounds as a quiet, a noisy or a broken machine makes them, around some true change.
+log_ratios = st.builds(
+    lambda center, spread, noise: [center + spread * value for value in noise],
+    st.floats(-0.3, 0.3),
+    st.sampled_from([0.0, 0.001, 0.02, 0.3]),
+    st.lists(st.floats(-1, 1), min_size=2, max_size=15),
+)
+thresholds = st.sampled_from([0.01, 0.05, 0.1])
+
+
+def paired(logs: list[float], threshold: float = 0.05) -> Decision:
+    return judge(logs, threshold=threshold, fresh=len(logs) // 2)
+
+
+def around(center: float, spread: float = 0.01) -> list[float]:
+    return [center + spread * off for off in (-1, 1, 0.5, -0.5, 1, -1, -0.5, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("center", "verdict"),
+    [
+        (-0.08, Verdict.REGRESSED),
+        (0.08, Verdict.IMPROVED),
+        (0.0, Verdict.UNCHANGED),
+        (-0.02, Verdict.UNCHANGED),
+        (-0.045, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_clear_cases(center: float, verdict: Verdict) -> None:
+    decision = paired(around(center))
+    assert decision.verdict is verdict
+    assert decision.change == pytest.approx(math.expm1(center))
+    assert decision.rounds == 8
+    assert not decision.is_suspect
+
+
+def test_the_interval_is_students() -> None:
+    decision = paired([-0.01, 0.01, 0.03])  # mean 0.01, standard deviation 0.02, t(2) 4.3027
+    half = 4.3027 * 0.02 / math.sqrt(3)
+    assert decision.change_low == pytest.approx(math.expm1(0.01 - half), abs=1e-5)
+    assert decision.change_high == pytest.approx(math.expm1(0.01 + half), abs=1e-5)
+
+
+def test_the_interval_apart_is_welchs() -> None:
+    # Variances 0.0001 and 0.0016 of 2 and 3: standard error 0.024152, 2.3646 degrees of freedom by hand.
+    decision = judge_apart([0.0, 0.0002**0.5], [0.0, 0.04, 0.08], threshold=0.05)
+    mean, error = 0.04 - 0.0002**0.5 / 2, math.sqrt(0.0001 / 2 + 0.0016 / 3)
+    degrees = (0.0001 / 2 + 0.0016 / 3) ** 2 / ((0.0001 / 2) ** 2 + (0.0016 / 3) ** 2 / 2)
+    draws = np.random.default_rng(1).standard_t(degrees, 400_000)
+    quantile = float(np.quantile(np.abs(draws), 0.95))
+    assert decision.change_high is not None
+    assert math.log1p(decision.change_high) == pytest.approx(mean + quantile * error, rel=0.01)
+
+
+def test_a_drop_of_exactly_the_threshold_counts() -> None:
+    for rate in range(1, 200):
+        for slower, verdict in ((0.95 * rate, Verdict.REGRESSED), (0.951 * rate, Verdict.UNCHANGED)):
+            assert paired([math.log(slower) - math.log(rate)] * 6).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    "noise", [0.0, 1.0], ids=["a drop that is not surely one", "a drop that is sure but less than the threshold"]
+)
+def test_both_size_and_certainty_are_needed(noise: float) -> None:
+    logs = [-0.06 + noise * off for off in (-1, 1, -1, 1, -1, 1)] if noise else around(-0.045)
+    decision = paired(logs)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert not decision.is_suspect
+    assert f"{100 * (decision.smallest_drop or 0):.1f} %" in decision.reason
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_change_that_fresh_rounds_do_not_repeat_is_only_suspect(sign: int) -> None:
+    logs = [sign * value for value in (0.1, 0.11, 0.1, 0.11, 0.1, 0.04, 0.045)]
+    assert judge(logs, threshold=0.05, fresh=6).verdict is not Verdict.INCONCLUSIVE
+    decision = judge(logs, threshold=0.05, fresh=2)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert decision.is_suspect
+    assert "the last 2 rounds alone did not" in decision.reason
+
+
+def test_without_fresh_rounds_nothing_has_regressed() -> None:
+    decision = judge(around(-0.2), threshold=0.05, fresh=0)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert decision.is_suspect
+    assert "no rounds were left to repeat it" in decision.reason
+
+
+def test_apart_each_half_must_show_the_drop() -> None:
+    base = around(0.0)
+    assert judge_apart(base, around(-0.08), threshold=0.05).verdict is Verdict.REGRESSED
+    for early, late in ((-0.04, -0.12), (-0.12, -0.04)):
+        candidate = around(early)[:4] + around(late)[4:]
+        decision = judge_apart(base, candidate, threshold=0.05)
+        assert decision.is_suspect
+        assert decision.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("logs", "rounds"), [([], 0), ([-0.2], 1)])
+def test_fewer_than_two_rounds_decide_nothing(logs: list[float], rounds: int) -> None:
+    for decision in (
+        judge(logs, threshold=0.05, fresh=rounds),
+        judge_apart([0.0] * rounds, logs, threshold=0.05),
+        judge_apart([0.0, 0.0], logs, threshold=0.05),
+    ):
+        assert decision.verdict is Verdict.INCONCLUSIVE
+        assert decision.rounds == rounds
+        assert decision.reason
+        assert (decision.change_low, decision.change_high, decision.smallest_drop) == (None, None, None)
+        assert (decision.change is None) == (rounds == 0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="rates above zero"):
+        judge([0.0, bad], threshold=0.05, fresh=1)
+    with pytest.raises(ValueError, match="rates above zero"):
+        judge_apart([0.0, 0.0], [bad, 0.0], threshold=0.05)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, 5.0, -0.05, math.nan])
+def test_a_threshold_is_a_share(bad: float) -> None:
+    for decide in (lambda: paired([0.0, 0.0], bad), lambda: judge_apart([0.0], [0.0], threshold=bad)):
+        with pytest.raises(ValueError, match=r"such as 0.05 for 5 %"):
+            decide()
+
+
+@pytest.mark.parametrize("fresh", [-1, 3])
+def test_there_are_not_more_fresh_rounds_than_rounds(fresh: int) -> None:
+    with pytest.raises(ValueError, match="cannot be fresh"):
+        judge([0.0, 0.0], threshold=0.05, fresh=fresh)
+
+
+@given(log_ratios, thresholds, st.data())
+def test_a_slower_candidate_never_makes_a_pass_of_a_regression(
+    logs: list[float], threshold: float, data: st.DataObject
+) -> None:
+    slower = [log - data.draw(st.floats(0, 0.5)) for log in logs]
+    if paired(logs, threshold).verdict is Verdict.REGRESSED:
+        assert paired(slower, threshold).verdict not in PASSES
+    base = [0.001 * number for number in range(len(logs))]
+    if judge_apart(base, logs, threshold=threshold).verdict is Verdict.REGRESSED:
+        assert judge_apart(base, slower, threshold=threshold).verdict not in PASSES
+
+
+@given(log_ratios, thresholds, st.floats(0, 0.5))
+def test_a_candidate_slower_throughout_stays_regressed(logs: list[float], threshold: float, by: float) -> None:
+    if paired(logs, threshold).verdict is Verdict.REGRESSED:
+        assert paired([log - by for log in logs], threshold).verdict is Verdict.REGRESSED
+
+
+@given(log_ratios, thresholds)
+def test_swapped_sides_mirror_the_decision(logs: list[float], threshold: float) -> None:
+    base = [0.002 * (number % 3) for number in range(len(logs))]
+    for one, other in (
+        (paired(logs, threshold), paired([-log for log in logs], threshold)),
+        (judge_apart(base, logs, threshold=threshold), judge_apart(logs, base, threshold=threshold)),
+    ):
+        assert other.verdict is MIRRORED.get(one.verdict, one.verdict)
+        assert other.is_suspect == one.is_suspect
+        assert None not in (one.change, one.change_low, other.change_high)
+        assert 1 + other.change == pytest.approx(1 / (1 + one.change))
+        assert 1 + other.change_high == pytest.approx(1 / (1 + one.change_low))
+        assert other.smallest_drop == pytest.approx(one.smallest_drop)
+
+
+@given(log_ratios, thresholds, st.randoms(use_true_random=False))
+def test_order_does_not_matter_within_a_part(logs: list[float], threshold: float, chance: random.Random) -> None:
+    fresh = len(logs) // 2
+    parts = [logs[: len(logs) - fresh], logs[len(logs) - fresh :]]
+    shuffled = [value for part in parts for value in chance.sample(part, len(part))]
+    assert paired(shuffled, threshold) == paired(logs, threshold)
+    base = [0.0] * len(logs)
+    assert judge_apart(base, shuffled, threshold=threshold) == judge_apart(base, logs, threshold=threshold)
+
+
+@given(log_ratios, thresholds, st.floats(-3, 3))
+def test_the_unit_of_rates_does_not_matter_apart(logs: list[float], threshold: float, scale: float) -> None:
+    base = [0.002 * (number % 3) for number in range(len(logs))]
+    one = judge_apart(base, logs, threshold=threshold)
+    other = judge_apart([log + scale for log in base], [log + scale for log in logs], threshold=threshold)
+    assert other.change == pytest.approx(one.change, abs=1e-9)
+    assert other.change_low == pytest.approx(one.change_low, abs=1e-9)
+
+
+@given(log_ratios, thresholds)
+def test_a_verdict_fits_its_interval(logs: list[float], threshold: float) -> None:
+    decision = paired(logs, threshold)
+    assert None not in (decision.change, decision.change_low, decision.change_high, decision.smallest_drop)
+    assert decision.change_low <= decision.change <= decision.change_high
+    assert threshold - 1e-9 <= decision.smallest_drop <= 1
+    if decision.verdict is Verdict.REGRESSED:
+        assert decision.change_high < 0 and decision.change <= -threshold + 1e-8
+    if decision.verdict is Verdict.UNCHANGED:
+        assert -threshold < decision.change_low and decision.change_high < 1 / (1 - threshold) - 1
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+@pytest.mark.parametrize("rounds", [3, 6, 10, 15])
+def test_the_smallest_drop_is_found_in_95_of_100_cases(noise: float, rounds: int) -> None:
+    generator = np.random.default_rng(rounds)
+    seen = generator.standard_normal((1000, rounds)) * noise * math.sqrt(2)
+    typical = seen[0] / np.std(seen[0], ddof=1) * noise * math.sqrt(2)
+    smallest = paired(list(typical)).smallest_drop
+    for share, low, high in ((1.0, 0.93, 0.985), (0.85, 0.0, 0.93)):
+        drop = math.log1p(-share * smallest)
+        found = np.mean([paired(list(row + drop)).verdict is Verdict.REGRESSED for row in seen])
+        assert low <= found <= high
+
+
+def test_the_smallest_drop_apart_is_found_too() -> None:
+    generator = np.random.default_rng(3)
+    base, candidate = generator.standard_normal((2, 1000, 10)) * 0.03
+    both = [(list(row), list(other)) for row, other in zip(base, candidate, strict=True)]
+    smallest = float(np.median([judge_apart(*logs, threshold=0.05).smallest_drop for logs in both]))
+    drop = math.log1p(-smallest)
+    decisions = [judge_apart(row, [log + drop for log in other], threshold=0.05) for row, other in both]
+    assert 0.93 <= np.mean([decision.verdict is Verdict.REGRESSED for decision in decisions]) <= 0.985
+
+
+# By hand, or by scipy.stats, which the product does not use.
+
+
+def numbers(reason: str) -> list[str]:
+    return re.findall(r"[\d.]+ %(?: slower| faster)?", reason)
+
+
+UNEVEN = [-0.1, -0.1, -0.07, -0.045, -0.045]  # means of the halves -0.09 and -0.045
+
+
+@pytest.mark.parametrize(("base", "candidate"), [([0.0, 0.03], [0.01, 0.06, 0.05]), ([0.0] * 5, UNEVEN)])
+def test_bounds_apart_are_those_of_welchs_test(base: list[float], candidate: list[float]) -> None:
+    decision = judge_apart(base, candidate, threshold=0.05)
+    welch = stats.ttest_ind(candidate, base, equal_var=False)
+    low, high = welch.confidence_interval(0.95)
+    assert (decision.change_low, decision.change_high) == pytest.approx((math.expm1(low), math.expm1(high)))
+    assert decision.change == pytest.approx(math.expm1(np.mean(candidate) - np.mean(base)))
+    assert decision.rounds == len(base)
+
+
+def test_rounds_of_each_side_are_counted_in_either_order() -> None:
+    assert judge_apart([0.0, 0.03, 0.01], [0.01, 0.06], threshold=0.05).rounds == 2
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_equal_rounds_apart_have_an_interval_of_no_width(rounds: int) -> None:
+    decision = judge_apart([0.125] * rounds, [0.0] * rounds, threshold=0.05)
+    assert decision.verdict is Verdict.REGRESSED
+    assert decision.change_low == decision.change == decision.change_high == math.expm1(-0.125)
+    assert decision.smallest_drop == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("fresh", [0, 1, 4])
+def test_the_smallest_drop_of_quiet_rounds_must_repeat(fresh: int) -> None:
+    # Standard deviation 0.0084515, of a mean over half of the 8 rounds 0.0042258; t(7) 1.8946 in 95 % of the cases.
+    decision = judge(around(0.0), threshold=0.05, fresh=fresh)
+    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 1.894579 * 0.0042257713)))
+
+
+def test_an_odd_round_does_not_repeat_anything() -> None:
+    # Standard deviation 0.001, and each half has one round; t(2) 2.9200.
+    decision = judge([0.0, 0.001, 0.002], threshold=0.05, fresh=1)
+    assert decision.smallest_drop == pytest.approx(-math.expm1(-(L + 2.919986 * 0.001)))
+
+
+def test_the_smallest_drop_apart_must_repeat_in_both_halves() -> None:
+    # Half of the 5 % for each of the two halves, of 1 of the 3 rounds and of 2 of the 4.
+    base, candidate = [0.0, 0.001, 0.002], [0.0, 0.002, 0.004, 0.006]
+    again_error = math.sqrt(np.var(base, ddof=1) / 1 + np.var(candidate, ddof=1) / 2)
+    quantile = stats.t.ppf(0.975, stats.ttest_ind(candidate, base, equal_var=False).df)
+    smallest = judge_apart(base, candidate, threshold=0.05).smallest_drop
+    assert smallest == pytest.approx(-math.expm1(-(L + quantile * again_error)))
+
+
+def test_the_smallest_drop_of_noisy_rounds_must_exceed_its_bound() -> None:
+    smallest = paired(around(0.0, spread=0.2)).smallest_drop
+    errors = -math.log1p(-smallest) / (0.2 * 0.84515425 / math.sqrt(8))
+    assert stats.nct.sf(stats.t.ppf(0.99, 7), 7, errors) == pytest.approx(0.95, abs=1e-6)
+
+
+def test_a_bound_excludes_99_of_100_cases() -> None:
+    # Standard error 0.01 and t(1) 31.8205: the bound is 0.318205 from the mean.
+    for center, verdict in ((-0.3183, Verdict.REGRESSED), (-0.3181, Verdict.INCONCLUSIVE)):
+        assert judge([center - 0.01, center + 0.01], threshold=0.05, fresh=1).verdict is verdict
+    # Of a tenth of the error 0.0318205, which leaves 0.0194728 to the threshold.
+    for center, verdict in ((-0.0194, Verdict.UNCHANGED), (-0.0195, Verdict.INCONCLUSIVE)):
+        assert judge([center - 0.001, center + 0.001], threshold=0.05, fresh=1).verdict is verdict
+
+
+@pytest.mark.parametrize("least", [-0.0512932, -0.0512934])
+def test_a_repetition_must_reach_the_threshold(least: float) -> None:
+    verdict = judge([-0.06, -0.061, -0.06, least], threshold=0.05, fresh=1).verdict
+    assert (verdict is Verdict.REGRESSED) is (least < -L)
+
+
+@pytest.mark.parametrize(("missing", "is_allowed"), [(1e-9, True), (1.1e-9, False)])
+def test_a_billionth_of_rounding_is_allowed(missing: float, is_allowed: bool) -> None:
+    least = log_threshold(0.05) - missing
+    for logs in ([-least] * 4, [-0.06, -0.061, -0.06, -least]):
+        assert (judge(logs, threshold=0.05, fresh=1).verdict is Verdict.REGRESSED) is is_allowed
+
+
+def test_the_last_rounds_are_the_fresh_ones() -> None:
+    reason = judge([-0.2, -0.2, -0.11, -0.15], threshold=0.05, fresh=2).reason
+    assert "and the last 2 rounds alone showed" in reason
+    assert numbers(reason)[-2:] == ["12.2 % slower", "5 %"]
+
+
+def test_a_reason_gives_change_interval_repetition_and_threshold() -> None:
+    regressed = judge([-0.1] * 4, threshold=0.05, fresh=1).reason
+    assert numbers(regressed) == ["9.5 % slower", "95 %", "9.5 % slower", "9.5 % slower", "9.5 % slower", "5 %"]
+    assert "over 4 rounds" in regressed and "and the last round alone showed" in regressed
+    noisy = [-0.01, 0.01, 0.03]
+    unchanged = judge(noisy, threshold=0.2, fresh=0).reason
+    assert numbers(unchanged) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "99 %", "20 %"]
+    decision = judge(noisy, threshold=0.05, fresh=0)
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    smallest = f"{100 * decision.smallest_drop:.1f} %"
+    assert numbers(decision.reason) == ["1.0 % faster", "95 %", "3.9 % slower", "6.1 % faster", "5 %", smallest]
+
+
+def test_a_reason_gives_the_halves_that_do_not_repeat_a_change() -> None:
+    decision = judge_apart([0.0] * 5, UNEVEN, threshold=0.05)
+    assert decision.is_suspect
+    assert "but the earlier and the later half of them did not" in decision.reason
+    assert decision.reason.endswith("threshold of 5 % again: 8.6 % slower and 4.4 % slower.")
+
+
+def test_one_round_of_each_side_has_a_change() -> None:
+    decision = judge_apart([0.1], [-0.1], threshold=0.05)
+    assert (decision.rounds, decision.change) == (1, pytest.approx(math.expm1(-0.2)))
+    assert numbers(decision.reason) == ["18.1 % slower"]
+    assert judge_apart([], [0.1], threshold=0.05).reason == "There are no rounds of both sides to compare."
+
+
+def test_no_change_is_not_slower() -> None:
+    assert [in_words(change) for change in (0.0, -0.071, 0.5)] == ["0.0 % faster", "7.1 % slower", "50.0 % faster"]
+
+
+def test_the_end_of_an_interval_that_no_float_can_hold_is_cut_off() -> None:
+    assert judge([-1000.0, 1000.0], threshold=0.05, fresh=1).change_high == math.expm1(700)

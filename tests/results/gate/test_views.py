@@ -1,0 +1,234 @@
+"""What findings look like: golden files for all six verdicts, and what programs read out of them.
+
+`python -m tests.results.gate.test_views` writes the golden files anew; look at the difference before it is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from results import gate
+from results.gate.findings import Finding, Findings, Side, Verdict
+from results.gate.views import github_benchmark_view, json_view, junit_view, markdown_view, text_view
+
+GOLDEN = Path(__file__).parent / "golden"
+VIEWS = {
+    "findings.txt": text_view.render,
+    "findings.json": json_view.render,
+    "findings.xml": junit_view.render,
+    "findings.md": markdown_view.render,
+    "benchmark.json": github_benchmark_view.render,
+}
+AWKWARD = 'vgg16 <fp16> & "größer" | 2 GPUs'
+FINDINGS = Findings(
+    base=Side(name="main & more/results.jsonl", software="TensorFlow 2.20.0"),
+    candidate=Side(name="branch|<x>/results.jsonl", software=""),
+    hardware="4 x Größe & Söhne CPU",
+    findings=(
+        Finding(
+            title="resnet50, replicated, 1 GPU, batch 32",
+            config_key="0123456789ab",
+            verdict=Verdict.UNCHANGED,
+            reason="Both bounds lie within 5 %.",
+            threshold=0.05,
+            change=0.004,
+            change_low=-0.0111,
+            change_high=0.0193,
+            smallest_drop=0.03,
+            base_images_per_sec=1234.5,
+            candidate_images_per_sec=1239.438,
+            base_rounds=5,
+            candidate_rounds=5,
+        ),
+        Finding(
+            title=AWKWARD,
+            config_key="1123456789ab",
+            verdict=Verdict.REGRESSED,
+            reason="7.0 % slower, and <100 % of 4 fresh rounds | repeat it.",
+            threshold=0.05,
+            change=-0.07,
+            change_low=-0.091,
+            change_high=-0.049,
+            smallest_drop=0.058,
+            base_images_per_sec=100.0,
+            candidate_images_per_sec=93.0,
+            base_rounds=9,
+            candidate_rounds=9,
+        ),
+        Finding(
+            title="trivial, independent, 1 CPU device, batch 2",
+            config_key="2123456789ab",
+            verdict=Verdict.IMPROVED,
+            reason="12.0 % faster.",
+            threshold=0.1,
+            change=0.12,
+            change_low=0.1,
+            change_high=0.14,
+            smallest_drop=0.11,
+            base_images_per_sec=9.25,
+            candidate_images_per_sec=10.36,
+            base_rounds=4,
+            candidate_rounds=4,
+        ),
+        Finding(
+            title="alexnet, staged, 1 GPU, batch 512",
+            config_key="3123456789ab",
+            verdict=Verdict.INCONCLUSIVE,
+            reason="One round says nothing of the noise.",
+            threshold=0.05,
+            change=-0.5,
+            base_images_per_sec=2000.0,
+            candidate_images_per_sec=1000.0,
+            base_rounds=1,
+            candidate_rounds=1,
+        ),
+        Finding(
+            title="lenet, replicated, 1 GPU, batch 64",
+            config_key="4123456789ab",
+            verdict=Verdict.MISSING,
+            reason="The candidate has no record of it.",
+            threshold=0.05,
+            base_images_per_sec=50.0,
+            base_rounds=3,
+        ),
+        Finding(
+            title="inception3, replicated, 8 GPUs, batch 64",
+            config_key="5123456789ab",
+            verdict=Verdict.FAILED,
+            reason="It crashed: \x1b[31mSegmentation fault\x00\n  in <module> && more.",
+            threshold=0.05,
+            base_images_per_sec=1500.0,
+            base_rounds=3,
+        ),
+    ),
+    notes=("Rounds were not interleaved: <a machine that drifts> | misleads & lies.",),
+)
+EVERYTHING_FINE = dataclasses.replace(FINDINGS, findings=FINDINGS.findings[:1], notes=())
+
+
+@pytest.mark.parametrize(("name", "render"), VIEWS.items(), ids=list(VIEWS))
+def test_a_view_is_as_its_golden_file(name: str, render: Callable[[Findings], str]) -> None:
+    assert render(FINDINGS) == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+def test_the_table_is_aligned_and_says_a_sentence_on_all_that_is_not_unchanged() -> None:
+    lines = text_view.render(FINDINGS).splitlines()
+    assert lines[-1] == "1 of 6 regressed, 1 failed, 1 missing, 1 inconclusive, 1 improved, 1 unchanged."
+    table = lines[lines.index("") + 1 :][: 2 + len(FINDINGS.findings)]
+    begin = table[0].index("verdict")
+    assert [line[begin:] for line in table[2:]] == [finding.verdict for finding in FINDINGS.findings]
+    explained = [finding.title for finding in FINDINGS.findings if any(f"{finding.title}: " in line for line in lines)]
+    assert explained == [finding.title for finding in FINDINGS.findings if finding.verdict != "unchanged"]
+
+
+def test_a_terminal_obeys_nothing_that_is_in_a_reason() -> None:
+    assert all(letter.isprintable() or letter == "\n" for letter in text_view.render(FINDINGS))
+
+
+def test_the_last_line_sums_up() -> None:
+    regressed = dataclasses.replace(EVERYTHING_FINE.findings[0], verdict=Verdict.REGRESSED)
+    both = dataclasses.replace(EVERYTHING_FINE, findings=[*EVERYTHING_FINE.findings, regressed])
+    assert text_view.summary(EVERYTHING_FINE) == "1 of 1 unchanged."
+    assert text_view.summary(both) == "1 of 2 regressed, 1 unchanged."
+    assert text_view.summary(dataclasses.replace(EVERYTHING_FINE, findings=())) == "Nothing was compared."
+
+
+def test_json_fits_its_schema_and_holds_everything() -> None:
+    schema = json.loads((Path(gate.__file__).parent / "data" / "findings.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    values = json.loads(json_view.render(FINDINGS))
+    jsonschema.validate(values, schema)
+    assert values["format_version"] == 1
+    assert values["counts"] == dict.fromkeys(Verdict, 1)
+    assert values["has_regressed"] and values["is_undecided"]
+    assert values["findings"] == [dataclasses.asdict(finding) for finding in FINDINGS.findings]
+    assert values["base"] == dataclasses.asdict(FINDINGS.base)
+    assert values["notes"] == list(FINDINGS.notes)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values | {"verdict": "fine"}, schema)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_json_has_no_number_that_is_none(number: float) -> None:
+    odd = dataclasses.replace(FINDINGS.findings[0], change=number, smallest_drop=number)
+    (finding,) = json.loads(json_view.render(dataclasses.replace(FINDINGS, findings=[odd])))["findings"]
+    assert finding["change"] is finding["smallest_drop"] is None
+
+
+def test_junit_has_a_case_per_configuration_and_closes_the_gate_where_the_exit_status_does() -> None:
+    text = junit_view.render(FINDINGS)
+    root = ElementTree.fromstring(text.encode())
+    (suite,) = root
+    assert text.isascii(), "whatever encoding the file is written in, it is the one that is declared"
+    cases = suite.findall("testcase")
+    assert root.tag == "testsuites"
+    assert [case.get("name") for case in cases] == [finding.title for finding in FINDINGS.findings]
+    outcome = {case.get("name"): next((c.tag for c in case if c.tag != "properties"), "passed") for case in cases}
+    assert list(outcome.values()) == ["passed", "failure", "passed", "skipped", "skipped", "failure"]
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "6",
+        "failures": "2",
+        "errors": "0",
+        "skipped": "2",
+    }
+    assert suite.find("testcase[2]/failure").get("message") == f"regressed. {FINDINGS.findings[1].reason}"
+    assert suite.find("testcase[4]/skipped").get("message") == f"inconclusive. {FINDINGS.findings[3].reason}"
+    assert not [element for element in root.iter() if "time" in element.attrib], "no times are made up"
+
+
+def test_junit_says_what_is_known_as_properties() -> None:
+    suite = ElementTree.fromstring(junit_view.render(FINDINGS))[0]
+    known = [
+        {p.get("name"): p.get("value") for p in case.iterfind("properties/property")}
+        for case in suite.iterfind("testcase")
+    ]
+    assert known[1]["change"] == "-0.07"
+    assert known[1]["config_key"] == "1123456789ab"
+    assert float(known[1]["candidate_images_per_sec"]) == 93.0
+    assert "change" not in known[4], "what is not known is not there"
+    of_suite = {p.get("name"): p.get("value") for p in suite.iterfind("./properties/property")}
+    assert of_suite["hardware"] == FINDINGS.hardware
+    assert of_suite["candidate"] == FINDINGS.candidate.name
+
+
+def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
+    lines = markdown_view.render(FINDINGS).splitlines()
+    assert lines[0] == "## Performance gate: regressed"
+    table = [line for line in lines if line.startswith("| ")]
+    assert len(table) == 2 + len(FINDINGS.findings)
+    assert {line.replace("\\|", "").count("|") for line in table} == {8}
+    assert not any("<" in line or "& " in line for line in lines)
+    assert any(line.startswith("- **vgg16 &lt;fp16> &amp; ") and "fresh rounds \\| repeat" in line for line in lines)
+    assert not any("resnet50" in line for line in lines if line.startswith("- ")), "unchanged needs no words"
+
+
+def test_markdown_is_headed_by_what_it_comes_to() -> None:
+    undecided = dataclasses.replace(FINDINGS, findings=[FINDINGS.findings[0], FINDINGS.findings[4]])
+    for findings, heading in ((EVERYTHING_FINE, "passed"), (undecided, "undecided"), (FINDINGS, "regressed")):
+        assert markdown_view.render(findings).startswith(f"## Performance gate: {heading}\n")
+    assert "###" not in markdown_view.render(EVERYTHING_FINE), "no heading of nothing"
+
+
+def test_the_chart_has_the_candidates_rates() -> None:
+    entries = json.loads(github_benchmark_view.render(FINDINGS))
+    assert [entry["value"] for entry in entries] == [1239.438, 93.0, 10.36, 1000.0]
+    assert {entry["unit"] for entry in entries} == {"images/sec"}
+    assert entries[1]["name"] == AWKWARD
+    assert entries[1]["range"] == "± 2.10"
+    assert "change: -7.0 % (95 % interval -9.1 to -4.9) against main" in entries[1]["extra"]
+    assert "range" not in entries[3], "one round has no interval"
+    nothing = dataclasses.replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
+    assert json.loads(github_benchmark_view.render(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
+
+
+if __name__ == "__main__":
+    for file_name, view in VIEWS.items():
+        (GOLDEN / file_name).write_text(view(FINDINGS), encoding="utf-8")

@@ -1,0 +1,244 @@
+"""What the plots of a report show: the numbers in their bars and lines, for runs whose rates are known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from results.record import Record, Status
+from results.report import figures, published
+from results.report.breakdown_plots import against, reductions
+from results.report.plots import PLOTS
+from results.summary import summarize
+from tests.support.records import fake_reduction, fake_run, golden_records
+
+NAMED = {plot.name: plot for plot in PLOTS}
+
+
+def panels(plot: figures.Plot, records: Sequence[Record]) -> list[Axes]:
+    """Draws a plot and returns its visible panels."""
+    ((_, figure),) = figures.drawn([plot], summarize(records))
+    return [axis for axis in figure.axes if axis.get_visible()]
+
+
+def curves(axis: Axes) -> dict[str, list[tuple[float, float]]]:
+    """Returns the points of each line that the legend names, with or without intervals."""
+    intervals = {each.get_label(): each.lines[0] for each in axis.containers}
+    lines = {line.get_label(): line for line in axis.lines if not str(line.get_label()).startswith("_")}
+    return {
+        str(label): [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
+        for label, line in {**intervals, **lines}.items()
+    }
+
+
+def bars(axis: Axes) -> dict[str, dict[str, tuple[float, float]]]:
+    """Returns for each kind of horizontal bar, by its label, where each bar begins and how long it is."""
+    names = [tick.get_text() for tick in axis.get_yticklabels()]
+    return {
+        str(kind.get_label()): {
+            name: (float(bar.get_x()), float(bar.get_width())) for name, bar in zip(names, kind, strict=True)
+        }
+        for kind in axis.containers
+        if hasattr(kind, "patches")
+    }
+
+
+def run(devices: int, rate: float, **config: object) -> Record:
+    """A run at a rate."""
+    return fake_run(num_devices=devices, step_seconds=32 * devices / rate, **config)
+
+
+@pytest.fixture
+def scaled() -> list[Record]:
+    """Two managers on 1, 2 and 4 devices, of which one scales to 100 %, 90 % and 60 %."""
+    rates = {1: 300.0, 2: 540.0, 4: 720.0}
+    made = [run(devices, rate) for devices, rate in rates.items()]
+    return [*made, run(1, 280.0, variable_update="independent"), run(4, 1100.0, variable_update="independent")]
+
+
+def points(*wanted: tuple[float, float]) -> list[object]:
+    return [pytest.approx(point) for point in wanted]
+
+
+def test_scaling_has_a_line_per_manager_and_one_of_the_best_single_device(scaled: list[Record]) -> None:
+    (axis,) = panels(NAMED["scaling"], scaled[::-1])
+    assert axis.get_title() == "resnet50, batch 32 per device"
+    assert curves(axis) == {
+        "replicated psgpu": points((1, 300), (2, 540), (4, 720)),
+        "independent": points((1, 280), (4, 1100)),
+        "ideal": points((1, 300), (4, 1200)),
+    }
+    assert list(axis.get_xticks()) == [1, 2, 4]
+    assert axis.get_ylim()[1] > 1200
+
+
+def test_scaling_without_a_single_device_has_no_ideal_line(scaled: list[Record]) -> None:
+    (axis,) = panels(NAMED["scaling"], [record for record in scaled if record.config["num_devices"] > 1])
+    assert set(curves(axis)) == {"replicated psgpu", "independent"}
+
+
+def test_bars_of_intervals_reach_from_low_to_high() -> None:
+    noisy = [fake_run(num_devices=n, step_seconds=[0.1, 0.12, 0.09, 0.11] * 5) for n in (1, 2)]
+    rows = summarize(noisy)
+    (axis,) = panels(NAMED["scaling"], noisy)
+    (interval,) = axis.containers[0].lines[2]
+    ends = [[float(y) for _, y in segment] for segment in interval.get_segments()]
+    assert ends == [pytest.approx([row.low, row.high]) for row in rows]
+    assert all(low < row.rate < high for (low, high), row in zip(ends, rows, strict=True))
+
+
+def test_the_map_of_efficiency_has_a_cell_per_manager_and_number_of_devices(scaled: list[Record]) -> None:
+    axis, _ = panels(NAMED["efficiency"], [*scaled, run(1, 100.0, model="vgg16"), run(2, 150.0, model="vgg16")])
+    (image,) = axis.images
+    across = [tick.get_text() for tick in axis.get_xticklabels()]
+    assert across == ["replicated psgpu, 2", "replicated psgpu, 4", "independent, 4"]
+    assert [tick.get_text().split(",")[0] for tick in axis.get_yticklabels()] == ["resnet50", "vgg16"]
+    first, second = image.get_array().filled(-1).tolist()
+    assert first == pytest.approx([0.9, 0.6, 1100 / 4 / 280])
+    assert second == pytest.approx([0.75, -1, -1]), "what was not run has no colour"
+    assert [text.get_text() for text in axis.texts] == ["90%", "60%", "98%", "75%"]
+
+
+def test_managers_are_ranked_at_the_most_devices(scaled: list[Record]) -> None:
+    (axis,) = panels(NAMED["managers"], scaled)
+    assert axis.get_title().endswith(", 4 devices")
+    (lengths,) = bars(axis).values()
+    assert {name: length for name, (_, length) in lengths.items()} == pytest.approx(
+        {"replicated psgpu": 720, "independent": 1100}
+    )
+    assert list(lengths) == ["replicated psgpu", "independent"], "the fastest on top"
+
+
+def test_a_batch_has_a_point_and_a_single_one_no_line() -> None:
+    records = [run(1, 300.0), fake_run(batch_per_device=8, step_seconds=8 / 200), run(1, 90.0, model="vgg16")]
+    (axis,) = panels(NAMED["batches"], records)
+    assert curves(axis) == {"resnet50, replicated psgpu, 1, fp32": points((8, 200), (32, 300))}
+    assert axis.get_xscale() == "log"
+
+
+def test_the_parts_of_a_step_are_shares_one_after_the_other() -> None:
+    # Computing alone takes 80 ms, with the exchange 100 ms, and with photos 125 ms.
+    records = [
+        fake_run(num_devices=2, step_seconds=0.08, variable_update="independent"),
+        fake_run(num_devices=2, step_seconds=0.1),
+        fake_run(num_devices=2, step_seconds=0.125, data_name="imagenet"),
+    ]
+    (axis,) = panels(NAMED["time"], records)
+    found = bars(axis)
+    (photos,) = (name for name in found["computing"] if "imagenet" in name)
+    assert {part: found[part][photos] for part in found} == {
+        "computing": pytest.approx((0, 64)),
+        "exchange": pytest.approx((64, 16)),
+        "input": pytest.approx((80, 20)),
+    }
+    assert [text.get_text() for text in axis.texts] == ["80 ms", "100 ms", "125 ms"]
+
+
+def test_bytes_are_stacked_by_kind() -> None:
+    sent = {"read_bytes": 3_000_000, "gradient_bytes": 5_000_000, "total_bytes": 8_000_000}
+    sends = dataclasses.replace(fake_run(num_devices=2), placement={"sent_per_step": sent})
+    (axis,) = panels(NAMED["sent"], [sends, fake_run()])
+    ((read,), (gradient,)) = (kind.values() for kind in bars(axis).values())
+    assert (list(bars(axis)), read, gradient) == (["read", "gradient"], pytest.approx((0, 3)), pytest.approx((3, 5)))
+
+
+def test_bytes_of_a_cluster_are_between_processes() -> None:
+    (axis,) = panels(NAMED["sent"], golden_records(4)[2:])
+    ((label, of_kind),) = bars(axis).items()
+    assert (label, *of_kind.values()) == ("between processes", pytest.approx((0, 68.222032)))
+
+
+def test_real_over_synthetic_is_the_ratio_of_two_rates() -> None:
+    (axis,) = panels(NAMED["real_over_synthetic"], [run(2, 400.0), run(2, 320.0, data_name="imagenet")])
+    ((length,),) = (kind.values() for kind in bars(axis).values())
+    assert length == pytest.approx((0, 0.8))
+    assert axis.get_xlim() == (0, 1.1)
+
+
+def test_steps_are_a_trace_with_the_warm_up_shaded() -> None:
+    # The first step takes 1 s, the warm-up 200 and 150 ms.
+    seconds = [0.1, 0.12] * 10
+    trace, spread = panels(NAMED["steps"], [fake_run(step_seconds=seconds), fake_run(status=Status.CRASH)])
+    (line,) = trace.lines
+    assert list(line.get_ydata()) == pytest.approx([1000, 200, 150, *(1000 * second for second in seconds)])
+    assert list(line.get_xdata()) == list(range(1, 24))
+    (shade,) = trace.patches
+    assert (shade.get_x(), shade.get_width()) == pytest.approx((0.5, 3))
+    assert trace.get_ylim()[1] == pytest.approx(1.6 * 120)
+    counts = [bar.get_height() for bar in spread.patches]
+    assert (counts[0], counts[-1], sum(counts)) == (10, 10, 20), "the warm-up is not in the distribution"
+
+
+def test_reductions_are_by_size_and_those_of_a_model_are_left_out() -> None:
+    # 1 MiB in 1 ms on two devices is 1.05 GB/s, and as much on the bus.
+    records = [fake_reduction("psgpu", 2**20, 1e-3), fake_reduction("psgpu", 2**10, 1e-5)]
+    of_model = fake_reduction("psgpu", 2**22, 1e-3)
+    of_model = dataclasses.replace(of_model, config={**of_model.config, "message": "resnet50"})
+    (axis,) = panels(reductions([*records, of_model]), [])
+    assert curves(axis) == {"psgpu": points((2**10, 0.1024), (2**20, 1.048576))}
+
+
+def test_published_figures_are_those_of_the_table() -> None:
+    plot = against("guide2017")
+    slower = run(8, 900.0, variable_update="parameter_server")
+    (axis,) = panels(plot, [run(1, 200.0), run(8, 1500.0), slower, run(1, 99.0, model="trivial")])
+    found = curves(axis)
+    assert found.pop("yours") == points((1, 200), (8, 1500)), "the fastest with so many devices"
+    of_table = published.lines_of("guide2017", "resnet50")
+    assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
+    assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
+    assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_plot_without_anything_to_show_is_left_out(name: str) -> None:
+    assert list(figures.drawn([NAMED[name]], summarize([fake_run(status=Status.CRASH)]))) == []
+
+
+def test_the_largest_groups_are_drawn_if_not_all_can_be() -> None:
+    many = [run(n, 100.0 * n, model=f"model{number}") for number in range(8) for n in ((1, 2, 4) if number else (1, 2))]
+    found = [axis.get_title().split(",")[0] for axis in panels(NAMED["scaling"], many)]
+    assert found == [f"model{number}" for number in range(1, figures.MOST_PANELS + 1)]
+
+
+def test_inference_is_not_drawn_among_training(scaled: list[Record]) -> None:
+    (axis,) = panels(NAMED["scaling"], [*scaled, run(2, 9000.0, forward_only=True)])
+    assert max(rate for line in curves(axis).values() for _, rate in line) == pytest.approx(1200)
+
+
+def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(tmp_path: Path) -> None:
+    figure = Figure(figsize=(2, 1))
+    figure.text(0.5, 0.5, "some text", color=figures.INK)
+    figures.save(figure, tmp_path / "plot")
+    with Image.open(tmp_path / "plot.png") as picture:
+        assert picture.size == (240, 120)
+        assert picture.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+        assert picture.convert("L").getextrema()[0] < 50
+    on_disk, on_page = (tmp_path / "plot.svg").read_text(), figures.as_svg(figure)
+    assert "some text" in on_disk and figures.INK in on_disk and "currentColor" not in on_disk
+    assert on_page.startswith("<svg") and "currentColor" in on_page and figures.INK not in on_page
+
+
+@pytest.mark.parametrize("name", ["efficiency", "sent", "time", "real_over_synthetic"])
+def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None:
+    """Where there is none, matplotlib warns, which fails the test."""
+    long = {f"option_{number}": "a value of some length" for number in range(6)}
+    options: list[dict[str, object]] = [{}, long]
+    records = [
+        fake_run(num_devices=devices, sent=10**6, variable_update=manager, data_name=data, **extra)
+        for devices in (1, 2)
+        for manager in ("independent", "replicated")
+        for data in ("synthetic", "imagenet")
+        for extra in options
+    ]
+    ((_, figure),) = figures.drawn([NAMED[name]], summarize(records))
+    figures.as_svg(figure)
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert any("option_5" in label for label in labels)
+    assert max(len(line) for label in labels for line in label.splitlines()) <= 50

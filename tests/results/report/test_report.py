@@ -1,0 +1,264 @@
+"""The report from fake records, and its page in a real browser."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from PIL import Image
+
+from results.columns import COLUMNS
+from results.record import Record, Status
+from results.report import published, write
+from results.report.figures import model_and_batch
+from results.summary import summarize
+from tests.support.records import fake_run
+
+pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for all
+
+
+@pytest.fixture(scope="session")
+def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of everything, whose plots are on its page but not saved as files of their own."""
+    output = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "save", lambda figure, path: path.with_suffix(".svg").touch())
+        write.write(everything, ["fake.jsonl"], output, against_table="guide2017")
+    return output
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves out what takes longest, where plots are not the subject."""
+    monkeypatch.setattr(write, "drawn", lambda plots, rows: iter(()))
+
+
+def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
+    names = {path.stem for path in (written / "plots").iterdir()}
+    wanted = {"scaling", "efficiency", "managers", "batches", "time", "sent", "real_over_synthetic", "steps"}
+    assert names == wanted | {"reductions_plot", "against_guide2017"}
+    assert (written / "report.html").read_text().count("<svg") == len(names)
+
+
+def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
+    write.write([fake_run()], ["fake.jsonl"], tmp_path, against_table=None)
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"steps.svg", "steps.png"}
+    assert "resnet50, replicated psgpu, 1 x 32" in (tmp_path / "plots" / "steps.svg").read_text()
+    with Image.open(tmp_path / "plots" / "steps.png") as picture:
+        picture.verify()
+
+
+def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
+    page, markdown = ((written / name).read_text() for name in ("report.html", "report.md"))
+    for name, heading in (("published", "The same, published"), ("reductions", "Reductions"), ("input", "Stages of")):
+        assert f'<section id="{name}">' in page and f'<a href="#{name}">' in page
+        assert f"## {heading}" in markdown
+    assert "| TFDS &lt;records>, 4 files | input | decode | 1000 | 800 | 64 | 1.00 |" in markdown
+    assert 'data-label="adds us" class="n">800</td>' in page and "TFDS &lt;records&gt;" in page
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_table_of_which_nothing_is_known_is_left_out(tmp_path: Path) -> None:
+    write.write([fake_run()], ["fake.jsonl"], tmp_path, against_table=None)
+    assert '<section id="input">' not in (tmp_path / "report.html").read_text()
+    assert "## Reductions" not in (tmp_path / "report.md").read_text()
+
+
+def test_unlike_runs_are_not_on_one_line() -> None:
+    rows = summarize([fake_run(), fake_run(precision="fp16"), fake_run(data_name="imagenet"), fake_run(hardware="b")])
+    assert len({model_and_batch(row) for row in rows}) == 4
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_text_stays_text_in_markdown(tmp_path: Path) -> None:
+    reason = "It said: a | b\n<img src=x> & more"
+    write.write([fake_run(status=Status.CRASH, reason=reason)], ["x"], tmp_path, against_table=None)
+    markdown = (tmp_path / "report.md").read_text()
+    assert "a \\| b &lt;img src=x> &amp; more |" in markdown
+
+
+def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:
+    markdown = (written / "report.md").read_text()
+    assert "| resnet50 | independent | 1 | gpu | 32 |" in markdown
+    assert "scales to 53%" in markdown and "(plots/scaling.svg)" in markdown
+    with (written / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["run_id"] for row in rows] == [record.identity.run_id for record in everything]
+
+
+def test_the_page_needs_nothing_else(written: Path) -> None:
+    page = (written / "report.html").read_text()
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", page)
+    assert not re.findall(r"url\((?!#)", page.replace("url('#", "url(#").replace('url("#', "url(#"))
+    assert "<script>alert" not in page, "what records hold is text, never markup"
+    assert "&lt;b&gt;1&lt;/b&gt;" in page
+    assert page.count("currentColor") > 10, "plots take the page's colours"
+
+
+def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Record]) -> None:
+    write.write([r for r in everything if r.kind == "allreduce"], ["x"], tmp_path, against_table=None)
+    page = (tmp_path / "report.html").read_text()
+    assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
+
+
+def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
+    (row,) = summarize([fake_run(num_devices=8, batch_per_device=64)])
+    beside = published.beside(row, "guide2017")
+    assert {(f.model, f.devices, f.batch_per_device) for f in beside} == {("ResNet-50", 8, 64)}
+    assert {f.where.split()[0] for f in beside} == {"DGX-1", "EC2", "GCE"}
+    (inference,) = summarize([fake_run(num_devices=8, batch_per_device=64, forward_only=True)])
+    assert published.beside(inference, "guide2017") == []
+    assert {figure.model for figure in published.figures("modern")} == {"ResNet-50"}
+    assert all(figure.images_per_sec > 0 for table in published.SOURCES for figure in published.figures(table))
+
+
+GOLDEN_HEADER = (
+    "run_id,session_id,time_utc,kind,status,reason,model,variable_update,all_reduce_spec,staged_vars,"
+    "relaxed_consistency,asynchronous,fc_model_parallel,num_gpus,device,batch_per_device,batch_global,data,"
+    "data_format,precision,optimizer,forward_only,images_per_sec,images_per_sec_low,images_per_sec_high,"
+    "images_per_sec_per_device,images_per_sec_jitter,step_ms_p50,step_ms_p90,step_ms_p99,pipelined_input,"
+    "message,message_bytes,algbw_gb_per_sec,busbw_gb_per_sec,largest_error,staleness_mean_updates,"
+    "measured_steps,first_step_s,startup_s,loss_first,loss_last,gflop_per_image,sent_bytes_per_step,"
+    "peak_host_memory_bytes,tf_version,hardware_key,config_key,"
+    "input_wait_share,synthetic_ratio,skipped_records,top_1_accuracy,top_5_accuracy,bare_decode_images_per_sec,"
+    "num_workers,num_ps,num_hosts,slowest_worker,straggler_ratio,busiest_ps_bytes_per_sec,"
+    "step_ms_p999,xla,compile_s,conv1x1_as_matmul,loss_minus_fp32,"
+    "power_watts,images_per_joule,cpu_cores_used,peak_gpu_memory_bytes,"
+    "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul"
+)
+
+
+def test_the_csv_header_is_what_readers_rely_on() -> None:
+    """A column may be added, on purpose; none may be renamed or moved by accident."""
+    assert ",".join(column.name for column in COLUMNS) == GOLDEN_HEADER
+    assert len({column.name for column in COLUMNS}) == len(COLUMNS)
+
+
+# A browser may be slow on a machine that is shared.
+BROWSER_MILLISECONDS = 180_000
+
+
+def _browser() -> str | None:
+    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = _browser()
+    if program is None:
+        pytest.skip("no Chromium on this machine: install Debian's package chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], timeout=BROWSER_MILLISECONDS
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module", params=[1280, 390])
+def loaded(browser: Any, written: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Any, list[str]]]:
+    """The report in a window of some width, and what went wrong on it: console messages, errors, requests."""
+    context = browser.new_context(viewport={"width": request.param, "height": 900})
+    context.set_default_timeout(BROWSER_MILLISECONDS)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda r: problems.append(r.url) if not r.url.startswith("file:") else None)
+    page.goto(f"file://{written / 'report.html'}")
+    yield page, problems
+    context.close()
+
+
+@pytest.fixture
+def page(loaded: tuple[Any, list[str]]) -> Iterator[Any]:
+    """The report as it was loaded: neither sorted nor filtered. Nothing may go wrong on it."""
+    opened, problems = loaded
+    opened.fill("#filter", "")
+    opened.select_option("#status", "")
+    opened.select_option("#sort", "")
+    yield opened
+    assert problems == [], "no console message, no error, no request to anywhere"
+
+
+def _column(page: Any, name: str) -> list[str]:
+    return page.locator(f"#table tbody td[data-label='{name}']").all_text_contents()
+
+
+def test_the_table_sorts(page: Any) -> None:
+    # On a phone the heads are there for a keyboard and a screen reader alone.
+    page.locator("#table thead button", has_text="images/s").evaluate("button => button.click()")
+    rates = [float(text) for text in _column(page, "images/s") if text]
+    assert rates == sorted(rates, reverse=True) and len(rates) > 10
+    assert _column(page, "images/s")[-1] == "", "what is unknown comes last"
+    page.locator("#table thead button", has_text="images/s").evaluate("button => button.click()")
+    assert [float(text) for text in _column(page, "images/s") if text] == rates[::-1]
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    page.select_option("#sort", label="devices")
+    assert _column(page, "devices") == sorted(_column(page, "devices"), reverse=True)
+    page.locator("#table thead button", has_text="model").focus()
+    page.keyboard.press("Enter")
+    assert _column(page, "model") == sorted(_column(page, "model"))
+
+
+def test_the_table_filters(page: Any) -> None:
+    total = len(_column(page, "model"))
+    page.fill("#filter", "vgg16 independent")
+    assert set(_column(page, "model")) == {"vgg16"} and len(_column(page, "model")) == 3
+    assert page.locator("#count").text_content() == f"3 of {total} rows"
+    page.fill("#filter", "")
+    page.select_option("#status", "crash")
+    assert _column(page, "status") == ["1 ok, 1 crash (1 of 2)"], "a row with a crash among its repeats"
+    page.select_option("#status", "oom")
+    assert _column(page, "model") == ["inception3"]
+    assert page.locator("#table tr.failed").count() == 1
+
+
+def test_nothing_is_wider_than_the_window(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_command_can_be_copied(page: Any) -> None:
+    button = page.locator("#table tbody tr", has_text="vgg16").locator("button.copy").first
+    command = button.get_attribute("data-command")
+    assert command.startswith("run_bench.py --model=vgg16")
+    button.click()
+    page.locator("button.copy", has_text="copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == command
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
+    records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
+    write.write(records, ["many.jsonl"], tmp_path, against_table=None)
+    assert (tmp_path / "report.html").stat().st_size < 1.5e6
+    page = browser.new_page()
+    page.set_default_timeout(BROWSER_MILLISECONDS)
+    page.goto(f"file://{tmp_path / 'report.html'}")
+    assert page.locator("#table tbody tr").count() == 150
+    page.click("#more")
+    assert page.locator("#table tbody tr").count() == 300
+    page.fill("#filter", "1200")
+    assert page.locator("#table tbody tr").count() == 1
+    page.close()
+
+
+def test_a_record_fits_its_schema(everything: list[Record]) -> None:
+    schema = json.loads((Path(write.__file__).parent / "data" / "record.schema.json").read_text())
+    validator = jsonschema.validators.validator_for(schema)(schema)
+    different = {(r.kind, r.status, r.config.get("model")): r for r in everything}
+    for record in different.values():
+        validator.validate(json.loads(record.to_json()))
+    broken = json.loads(everything[0].to_json()) | {"status": "fine"}
+    with pytest.raises(jsonschema.ValidationError, match="'fine' is not one of"):
+        validator.validate(broken)

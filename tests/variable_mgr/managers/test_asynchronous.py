@@ -1,0 +1,118 @@
+"""Towers of a parameter server that go their own way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.input.tower_input import TowerInput
+from benchmarks.measure.async_towers import FreeRunningTowers
+from benchmarks.measure.timing import Observed
+from benchmarks.topology import devices
+from benchmarks.training import objectives, optimizers, training_step
+from models import building
+from variable_mgr import expected, factory
+from variable_mgr.modifiers import Modifiers
+
+UNITS = 200_000
+TOWERS = 3
+
+
+def _weights_model() -> building.Model:
+    """x [batch, UNITS] times a kernel [UNITS, 1]: the gradient of the sum is x, whatever the weights are."""
+    with building.stateless_building(seed=0):
+        x = keras.Input((UNITS,))
+        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros", name="dense")
+        return building.adapt(keras.Model(x, dense(x)))
+
+
+def _sum(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(outputs)
+
+
+def _build(
+    towers: int, images: Callable[[int], tf.Tensor], loss: objectives.LossFunction = _sum
+) -> tuple[training_step.Step, tf.Variable]:
+    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
+    manager = factory.make(
+        "parameter_server", plan.place, shared_devices=plan.shared, modifiers=Modifiers(asynchronous=True)
+    )
+    step = training_step.build_training_step(
+        _weights_model(),
+        [TowerInput(images(tower), tf.fill([1], tf.constant(tower, tf.int64))) for tower in range(towers)],
+        plan,
+        manager=manager,
+        optimizer=optimizers.make("sgd", learning_rate=1.0, momentum=0.0),
+        objective=objectives.Objective(loss=loss, weight_decay=0.0),
+    )
+    return step, manager.checkpoint_variables()["dense/kernel"][0]
+
+
+def test_no_update_is_lost_or_torn() -> None:
+    """Tower i adds -(i + 1) to every weight in each of its steps, so the sum tells how often each did."""
+    taken = [0] * TOWERS
+    with tf.Graph().as_default():
+        step, kernel = _build(TOWERS, lambda tower: tf.fill([1, UNITS], tower + 1.0))
+        with tf.compat.v1.Session(config=devices.session_config("cpu", TOWERS)) as session:
+            step.initialize(session)
+
+            def tower(number: int) -> Callable[[], tuple[float, int, Observed]]:
+                loop = step.loops[number]
+                run = session.make_callable([loop.loss, loop.staleness, loop.operation])
+
+                def take() -> tuple[float, int, Observed]:
+                    taken[number] += 1
+                    loss, staleness, _ = run()
+                    return loss, staleness, {}
+
+                return take
+
+            with FreeRunningTowers([tower(number) for number in range(TOWERS)]) as towers:
+                global_steps = [towers.take() for _ in range(100)]
+            weights = session.run(kernel)
+    assert sum(taken) >= 100 * TOWERS
+    np.testing.assert_array_equal(weights, -float(sum((number + 1) * count for number, count in enumerate(taken))))
+    stale = [part.staleness for step_ in global_steps for part in step_.tower_steps]
+    assert min(stale) >= 0 and max(stale) >= 1, "the towers ran at the same time"
+
+
+@pytest.mark.parametrize("updates_by_the_other", [0, 1, 3])
+def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> None:
+    """Tower 0 waits after it has read the weights and before it updates them; tower 1 does not."""
+    has_read, may_go_on = threading.Event(), threading.Event()
+
+    def one_after_waiting(outputs: np.ndarray, labels: np.ndarray) -> np.float32:
+        if labels[0] == 0:
+            has_read.set()
+            assert may_go_on.wait(20.0)
+        return np.float32(1.0)
+
+    def loss(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(outputs) * tf.numpy_function(one_after_waiting, [outputs, labels], tf.float32)
+
+    with tf.Graph().as_default():
+        step, _ = _build(2, lambda tower: tf.ones([1, UNITS]), loss)
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 2)) as session:
+            step.initialize(session)
+            slow, fast = (session.make_callable([loop.staleness, loop.operation]) for loop in step.loops)
+            found = []
+            waiting = threading.Thread(target=lambda: found.append(slow()[0]))
+            waiting.start()
+            assert has_read.wait(20.0)
+            assert [fast()[0] for _ in range(updates_by_the_other)] == [0] * updates_by_the_other
+            may_go_on.set()
+            waiting.join(20.0)
+    assert found == [updates_by_the_other]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
+def test_the_oracle_in_turn_is_the_plain_one_for_one_tower(optimizer: str) -> None:
+    alone = expected.expected(1, optimizer, exchanged=True)
+    assert expected.expected_in_turn(1, optimizer).error(alone) < 1e-12
+    two = expected.expected_in_turn(2, optimizer)
+    assert two.error(expected.expected(2, optimizer, exchanged=True, copies=1)) > 0.01

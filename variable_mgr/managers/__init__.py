@@ -1,0 +1,1 @@
+"""The variable managers: where variables live, and how gradients reach them."""

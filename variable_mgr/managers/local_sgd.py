@@ -1,0 +1,59 @@
+"""`local_sgd`: every tower trains alone for some steps, then the parameters, not the gradients, are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from variable_mgr.reductions.algorithms import Place
+from variable_mgr.reductions.all_reduce import Reduction
+
+
+class ParameterAveraging:
+    """Sets all copies of every weight to their mean after every K-th step.
+
+    With K = 1 and plain SGD this is the same arithmetic as averaging gradients. Source: Stich 2018, "Local SGD
+    converges fast and communicates little", arXiv:1805.09767.
+
+    Args:
+        reduction: takes the mean.
+        place: the towers' devices and the host, which counts the steps.
+        every_steps: K.
+    """
+
+    def __init__(self, reduction: Reduction, place: Place, every_steps: int) -> None:
+        self._reduction = reduction
+        self._place = place
+        self._every_steps = every_steps
+
+    def after(self, updates: Sequence[tf.Operation], copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
+        """Returns the operation that ends a step.
+
+        Args:
+            updates: the step's own updates, which come first.
+            copies: every tower's weights, in the same order.
+        """
+        with tf.device(self._place.host):
+            steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="steps_since_start")
+            with tf.control_dependencies(updates):
+                now = steps.assign_add(1, read_value=True)
+                is_due = tf.equal(now % self._every_steps, 0)
+                return tf.cond(is_due, lambda: self._average(copies), tf.no_op)
+
+    def _average(self, copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
+        values = []
+        for variables, device in zip(copies, self._place.towers, strict=True):
+            with tf.device(device):
+                values.append([variable.read_value() for variable in variables])
+        means, operations = self._reduction.mean(values)
+        for variables, averaged, device in zip(copies, means, self._place.towers, strict=True):
+            with tf.device(device):
+                for variable, value in zip(variables, averaged, strict=True):
+                    operations.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
+        return tf.group(*operations)
+
+    def describe(self) -> str:
+        """Returns in words what happens."""
+        plural = "" if self._every_steps == 1 else f" {self._every_steps}"
+        return f"weights, every{plural} step{'s' * (self._every_steps > 1)}, {self._reduction.describe()}"

@@ -1,0 +1,1 @@
+"""How gradients of several towers become their mean."""

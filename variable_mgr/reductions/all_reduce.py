@@ -1,0 +1,117 @@
+"""How the gradients of all towers become one mean: reductions are values that are given to a manager.
+
+`AllReduce` is the reduction itself; what is done to the gradients around it (packing, casting, deferring) wraps it, see
+`variable_mgr.reductions.wrappers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from variable_mgr.placement import balance_by_bytes, even_parts
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.algorithms import Place, Turn, find
+from variable_mgr.reductions.all_reduce_spec import Range
+
+# n lists of tensors, one list per tower; the lists are alike in length and shapes.
+TowerTensors = Sequence[Sequence[tf.Tensor]]
+
+
+class Reduction(Protocol):
+    """Maps n lists of tensors, one list per tower, to n lists of means."""
+
+    @property
+    def makes_equal(self) -> bool:
+        """Whether all towers receive the same values, so that equal copies stay equal."""
+
+    def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
+        """Returns for each tower the mean over all towers of each tensor, and operations that every step must run."""
+
+    def describe(self) -> str:
+        """Returns in words what happens, to follow 'gradients'."""
+
+
+class NoExchange:
+    """Every tower keeps its own gradients."""
+
+    makes_equal = False
+
+    def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
+        """Returns what came."""
+        return [list(tensors) for tensors in towers], []
+
+    def describe(self) -> str:
+        """Returns in words what happens."""
+        return "not exchanged"
+
+
+class AllReduce:
+    """Reduces every tensor by the algorithm that a spec chooses for its size. One tower costs nothing.
+
+    Args:
+        ranges: a parsed spec; `all_reduce_spec.why_not` has been asked.
+        place: the towers' devices, in tower order, and the host.
+        first_number: of the numbers that tell tensors apart; of several reductions in one graph, no two may meet.
+    """
+
+    makes_equal = True
+
+    def __init__(self, ranges: Sequence[Range], place: Place, first_number: int = 0) -> None:
+        self._ranges = ranges
+        self._place = place
+        self._first_number = first_number
+
+    def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
+        """Returns the same means to every tower."""
+        if self._place.towers_in_total == 1:
+            return [list(towers[0])], []
+        chosen = [all_reduce_spec.choose(self._ranges, tensor.shape.num_elements()) for tensor in towers[0]]
+        shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
+        turns = _take_turns(towers[0], shards, len(towers), self._first_number)
+        means: list[list[tf.Tensor]] = [[] for _ in towers]
+        for values, item, its_turns in zip(zip(*towers, strict=True), chosen, turns, strict=True):
+            for tower, value in enumerate(self._reduce(values, item.algorithm, its_turns)):
+                means[tower].append(value)
+        return means, []
+
+    def _reduce(self, values: Sequence[tf.Tensor], algorithm: str, turns: Sequence[Turn]) -> list[tf.Tensor]:
+        """Reduces one tensor, in as many shards as there are turns."""
+        reduce = find(algorithm).mean
+        if len(turns) == 1:
+            return reduce(values, self._place, turns[0])
+        sizes = even_parts(values[0].shape.num_elements(), len(turns))
+        pieces = []
+        for value, device in zip(values, self._place.towers, strict=True):
+            with tf.device(device):
+                pieces.append(tf.split(tf.reshape(value, [-1]), sizes))
+        reduced = [
+            reduce(shard, self._place, turn) for shard, turn in zip(zip(*pieces, strict=True), turns, strict=True)
+        ]
+        means = []
+        for tower, device in enumerate(self._place.towers):
+            with tf.device(device):
+                joined = tf.concat([shard[tower] for shard in reduced], axis=0)
+                means.append(tf.reshape(joined, values[tower].shape))
+        return means
+
+    def describe(self) -> str:
+        """Returns in words what happens."""
+        meanings = dict.fromkeys(find(item.algorithm).meaning for item in self._ranges)
+        return f"reduced by {all_reduce_spec.describe(self._ranges)}: {'; '.join(meanings)}"
+
+
+def _take_turns(
+    tensors: Sequence[tf.Tensor], shards: Sequence[int], towers: int, first_number: int
+) -> list[list[Turn]]:
+    """Returns a turn for every shard of every tensor, so that towers add about equally many bytes.
+
+    (By number alone they would not: kernels and biases alternate, and one tower would get all kernels.)
+    """
+    sizes = [
+        size for t, count in zip(tensors, shards, strict=True) for size in even_parts(t.shape.num_elements(), count)
+    ]
+    homes = enumerate(balance_by_bytes(sizes, range(towers)), start=first_number)
+    return [[Turn(*next(homes)) for _ in range(count)] for count in shards]

@@ -1,0 +1,152 @@
+"""The little language of `--all_reduce_spec`: which algorithm for tensors of which size. Imports no TensorFlow.
+
+    spec  ::= range | range ':' size ':' spec
+    range ::= algorithm ['/' algorithm] ['#' shards]
+    size  ::= number [K|M|G]
+
+A range takes the tensors of at most its size, in elements; the last takes the rest. `a/b` is a inside each worker,
+then b across workers. `xring#2` splits each tensor into two shards that are reduced on their own. Example:
+`pscpu:32K:xring#2`. K, M and G are 2^10, 2^20 and 2^30.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from variable_mgr.reductions.algorithms import ALGORITHMS, Place, find
+
+_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class SpecError(ValueError):
+    """The text is no spec."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Tensors of at most `limit_elements` (None: all the rest) are reduced by `algorithm`, in `shards` pieces."""
+
+    algorithm: str
+    shards: int = 1
+    limit_elements: int | None = None
+
+
+def parse(text: str) -> tuple[Range, ...]:
+    """Reads a spec.
+
+    Raises:
+        SpecError: says what is wrong with which part.
+    """
+    parts = text.split(":")
+    if len(parts) % 2 == 0:
+        raise SpecError(f"'{text}' must end with an algorithm: algorithm, or algorithm:size:algorithm and so on.")
+    ranges = []
+    for index in range(0, len(parts), 2):
+        algorithm, shards = _parse_range(parts[index])
+        limit = _parse_size(parts[index + 1]) if index + 1 < len(parts) else None
+        ranges.append(Range(algorithm, shards, limit))
+    limits = [r.limit_elements for r in ranges if r.limit_elements is not None]
+    if limits != sorted(set(limits)):
+        raise SpecError(f"The sizes in '{text}' must grow from left to right, or a range would never be used.")
+    return tuple(ranges)
+
+
+def describe(ranges: Sequence[Range]) -> str:
+    """Returns the text that `parse` reads as these ranges."""
+    words = []
+    for item in ranges:
+        words.append(item.algorithm + (f"#{item.shards}" if item.shards > 1 else ""))
+        if item.limit_elements is not None:
+            words.append(describe_size(item.limit_elements))
+    return ":".join(words)
+
+
+def choose(ranges: Sequence[Range], elements: int) -> Range:
+    """Returns the range that takes a tensor of that many elements."""
+    return next(r for r in ranges if r.limit_elements is None or elements <= r.limit_elements)
+
+
+def why_not(ranges: Sequence[Range], place: Place) -> str | None:
+    """Returns a sentence if one of the algorithms cannot run in this place, else None."""
+    sentences = (find(item.algorithm).why_not(place) for item in ranges)
+    return next((sentence for sentence in sentences if sentence), None)
+
+
+def _parse_range(text: str) -> tuple[str, int]:
+    match = _RANGE.fullmatch(text)
+    if not match:
+        raise SpecError(f"'{text}' is no range: give an algorithm, with #shards if wanted, such as xring#2.")
+    name = match["algorithm"].lower()
+    for part in name.split("/"):
+        if part not in ALGORITHMS:
+            near = difflib.get_close_matches(part, ALGORITHMS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise SpecError(f"There is no algorithm '{part}'.{hint} Algorithms: {', '.join(ALGORITHMS)}.")
+    return name, int(match["shards"] or 1)
+
+
+def _parse_size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise SpecError(f"'{text}' is no size: give a number of elements, such as 1000 or 32K.")
+    return int(match["number"]) * UNITS[match["unit"].upper()]
+
+
+def describe_size(elements: int) -> str:
+    """Returns a number with the largest unit that it is a multiple of, as `--all_reduce_spec` has it: 32K."""
+    for unit, factor in reversed(UNITS.items()):
+        if elements % factor == 0:
+            return f"{elements // factor}{unit}"
+    raise AssertionError("every number is a multiple of 1")
+
+
+# Two reductions by size are proposed only if the second gains so much where it is used: less is noise.
+_WORTH_A_RANGE = 1.05
+
+
+def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = True) -> str | None:
+    """Returns the spec that is the fastest over all sizes, each size counting alike.
+
+    Args:
+        seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that are one
+            algorithm, and that every size has, are considered.
+        by_size: whether two by size may be proposed.
+
+    Returns:
+        One algorithm; or two by size, if using the second gains 5 % at least, as geometric mean over the sizes that it
+        is used for. None if there is nothing to choose from.
+    """
+    sizes = sorted(seconds)
+    usable = [
+        spec
+        for spec in (seconds[sizes[0]] if sizes else ())
+        if ":" not in spec and all(spec in seconds[size] for size in sizes)
+    ]
+    if not usable:
+        return None
+
+    def cost(spec: str, of: Sequence[int]) -> float:
+        return sum(math.log(seconds[size][spec]) for size in of)
+
+    alone = min(usable, key=lambda spec: cost(spec, sizes))
+    best, spec = 0.0, alone
+    if not by_size:
+        return alone
+    for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(usable, 2)):
+        gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])
+        others = len(sizes) - (cut if small == alone else len(sizes) - cut if large == alone else 0)
+        if gain > best and gain / others > math.log(_WORTH_A_RANGE):
+            best, spec = gain, _by_size(small, sizes[cut - 1], large)
+    return spec
+
+
+def _by_size(small: str, limit_elements: int, large: str) -> str:
+    (first,), (rest,) = parse(small), parse(large)
+    return describe([dataclasses.replace(first, limit_elements=limit_elements), rest])
