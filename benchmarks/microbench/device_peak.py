@@ -26,7 +26,7 @@ def peak(device: str, precision: str) -> Peak:
 
     A figure from a busy machine is too low, and one that is too high cannot be measured. That takes some
     seconds, and on a GPU this process holds memory of it from then on. TensorFlow's version is that which is installed.
-    `process_environment.prepare` must have been called.
+    `tensorflow_setup.prepare` must have been called.
 
     Args:
         device: `cpu` or `gpu`.

@@ -75,8 +75,10 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
 
     guard = Guard(lambda error: finish(_outcome_of(error)))
     guard.start()
-    outcome = _attempt(config, log, display, guard)
-    guard.stop()
+    try:
+        outcome = _attempt(config, log, display, guard)
+    finally:
+        guard.stop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return finish(outcome)

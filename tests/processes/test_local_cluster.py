@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.cluster import launcher as launch_job
+from benchmarks.cluster import launcher
 from benchmarks.errors import ExitStatus
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
@@ -40,7 +40,7 @@ class Tasks:
         self._pids = directory / "pids"
         self._pids.mkdir()
 
-    def command(self, scripts: Mapping[str, str]) -> launch_job.Command:
+    def command(self, scripts: Mapping[str, str]) -> launcher.Command:
         mark = MARK.format(pids=self._pids)
 
         def command(task: Task, cluster: Cluster) -> Sequence[str]:
@@ -49,7 +49,7 @@ class Tasks:
         return command
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launch_job.run(launch_plan.on_this_host(text), self.command(scripts), self.logs)
+        return launcher.run(launch_plan.on_this_host(text), self.command(scripts), self.logs)
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -102,7 +102,7 @@ def test_tasks_are_told_addresses_that_were_chosen(tasks: Tasks) -> None:
         seen[task] = cluster
         return [sys.executable, "-Sc", ""]
 
-    launch_job.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
+    launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert list(map(str, seen)) == ["ps 0", "worker 0", "worker 1"]
     assert len(set(map(str, seen.values()))) == 1
     assert not launch_plan.is_planned(seen[Task("ps", 0)])
@@ -148,7 +148,7 @@ def test_a_signal_without_a_name_is_reported_by_number(tasks: Tasks, capfd: pyte
 def test_who_does_not_notice_that_another_has_failed_is_killed(
     tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stays: str, fails: str
 ) -> None:
-    monkeypatch.setattr(launch_job, "_NOTICE_SECONDS", 0.5)
+    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 0.5)
     status = tasks.run({stays: WITH_CHILD, fails: "sys.exit(4)"})
     assert status == (ExitStatus.RUN_FAILED if fails == "worker 0" else ExitStatus.CLUSTER)
     said = capfd.readouterr().err.splitlines()
@@ -180,21 +180,21 @@ def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
         return stay(task, cluster)
 
     with pytest.raises(FileNotFoundError):
-        launch_job.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
+        launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert tasks.alive() == []
 
 
 LAUNCHER = """
 import pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from benchmarks import launch_job, local_cluster
+from benchmarks.cluster import launcher; from benchmarks.topology import launch_plan
 from benchmarks.errors import Terminated
 signal.signal(signal.SIGINT, signal.default_int_handler)
 scripts = {scripts!r}
 def command(task, cluster):
     return [sys.executable, "-Sc", scripts[str(task)]]
 try:
-    launch_job.run(local_cluster.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
+    launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, pathlib.Path({logs!r}))
 except Terminated:
     sys.exit(143)
 except KeyboardInterrupt:
@@ -270,11 +270,11 @@ def test_a_signal_that_comes_while_a_task_is_forked_is_not_lost(
 TERMINATED = """
 import sys
 sys.path.insert(0, {root!r})
-from benchmarks import launch_job
+from benchmarks.cluster import launcher
 from benchmarks.errors import Terminated
 def run(*arguments):
     raise Terminated
-launch_job.run = run
+launcher.run = run
 import run_bench
 sys.exit(run_bench.main())
 """

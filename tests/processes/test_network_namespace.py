@@ -13,9 +13,9 @@ SECONDS = 30
 ENTER = """
 import os, socket, subprocess, sys, threading
 sys.path.insert(0, {root!r})
-from benchmarks import network_namespace
+from benchmarks.process import private_network
 {before}
-why_not = network_namespace.enter()
+why_not = private_network.enter()
 {after}
 """
 LISTEN = "server = socket.create_server(('127.0.0.1', 0)); port = server.getsockname()[1]"
@@ -29,8 +29,8 @@ class Refusing:
             return really.unshare(flags)
         ctypes.set_errno(errno.EPERM)
         return -1
-really = network_namespace._libc
-network_namespace._libc = Refusing()
+really = private_network._libc
+private_network._libc = Refusing()
 """
 REFUSE_ALL = REFUSE.format(unless=0)
 # A network namespace is refused, unless it comes with a user namespace.
@@ -41,7 +41,7 @@ import pathlib
 class Forbidding(type(pathlib.Path())):
     def write_text(self, *arguments, **options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-network_namespace._PROC = Forbidding("/proc/self")
+private_network._PROC = Forbidding("/proc/self")
 """
 
 

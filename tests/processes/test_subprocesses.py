@@ -196,7 +196,7 @@ def test_a_second_signal_leaves_nobody_behind(log: IO[bytes]) -> None:
 def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
     log: IO[bytes], parent: str, returncode: int
 ) -> None:
-    code = f"import os; from benchmarks import child_process; child_process.die_with_parent({parent})"
+    code = f"import os; from benchmarks.process import subprocesses; subprocesses.die_with_parent({parent})"
     (ended,) = subprocesses.run(python(code, log), timeout_seconds=60.0)
     assert ended.returncode == returncode
 
@@ -205,11 +205,11 @@ def test_a_process_whose_parent_has_died_before_it_asks_to_die_with_it_dies(
 def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes], number: signal.Signals) -> None:
     """What a handler raises within a hook of `os.fork` is ignored, and a slow fork is when a signal may well come."""
     code = (
-        "import os, sys; from benchmarks import child_process, stopping\n"
+        "import os, sys; from benchmarks.process import subprocesses; from benchmarks.process import signals\n"
         "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), NUMBER))\n"
         "out = open(os.devnull, 'wb'); words = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
-        "command = child_process.Command(words=words, stdout=out, stderr=out)\n"
-        "sys.exit(stopping.until_stopped(lambda: child_process.run(command, timeout_seconds=20.0) and None))"
+        "command = subprocesses.Command(words=words, stdout=out, stderr=out)\n"
+        "sys.exit(signals.until_stopped(lambda: subprocesses.run(command, timeout_seconds=20.0) and None))"
     )
     child = python(code.replace("NUMBER", str(int(number))), log)
     (ended,) = subprocesses.run(child, timeout_seconds=60.0)

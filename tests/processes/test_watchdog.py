@@ -16,8 +16,8 @@ import sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks.process.watchdog import Guard
 guard = Guard(lambda error: print("kept:", error))
-guard.start()
-guard.expect("Waiting", 0.1)
+watchdog.start()
+watchdog.expect("Waiting", 0.1)
 stuck = threading.Lock()
 stuck.acquire()
 stuck.acquire()
@@ -34,9 +34,9 @@ def test_a_process_that_is_stuck_ends() -> None:
 DEAF = """
 import ctypes, sys, threading
 sys.path.insert(0, {root!r})
-from benchmarks import guard
-guard._GRACE_SECONDS = 0.5
-guard.Guard(lambda error: print("kept:", error, error.record_status)).start()
+from benchmarks.process import watchdog
+watchdog._GRACE_SECONDS = 0.5
+watchdog.Guard(lambda error: print("kept:", error, error.record_status)).start()
 threading.Timer(0.3, print, ["deaf"], {{"flush": True}}).start()
 mutex = ctypes.create_string_buffer(64)
 for _ in range(2):

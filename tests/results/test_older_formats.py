@@ -14,10 +14,10 @@ from typing import Any
 import jsonschema
 import pytest
 
+import results
 from results import columns
 from results.measurement import derive
 from results.record import Kind, Record, Status, UnknownFormatError
-from results.report import write
 from results.summary import summarize
 from tests.support.records import GOLDEN, golden_records
 
@@ -137,7 +137,7 @@ def test_format_4_has_the_steps_of_each_worker() -> None:
 
 @FORMATS
 def test_a_record_that_is_read_fits_todays_schema(number: int) -> None:
-    schema = json.loads((Path(write.__file__).parent / "data" / "record.schema.json").read_text())
+    schema = json.loads((Path(results.__file__).parent / "data" / "record.schema.json").read_text())
     validator = jsonschema.validators.validator_for(schema)(schema)
     for record in golden_records(number):
         validator.validate(json.loads(record.to_json()))

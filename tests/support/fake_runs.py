@@ -1,4 +1,4 @@
-"""Runs that start no process: they take the place of `child_process.run`, and a function decides how each one ends."""
+"""Runs that start no process: they take the place of `subprocesses.run`, and a function decides how each one ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Failure:
 
 
 class FakeRuns:
-    """Stands for `child_process.run`; runs that are started together run at once, each in a thread.
+    """Stands for `subprocesses.run`; runs that are started together run at once, each in a thread.
 
     Args:
         behave: returns the record that a run leaves, or how it ends without one; raises what interrupts the verb.

@@ -419,8 +419,9 @@ with open(directory / "results.jsonl", "a") as file:
 def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: Repository, tmp_path: Path) -> None:
     repository.commit(HANGS)
     code = (
-        "import sys; from pathlib import Path; from benchmarks import ab_side, command_line\n"
-        "ab_side.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(command_line.dispatch(sys.argv[1:]))"
+        "import sys; from pathlib import Path\n"
+        "from benchmarks.cli import main; from benchmarks.regression import sides\n"
+        "sides.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(main.dispatch(sys.argv[1:]))"
     )
     words = [
         "ab",

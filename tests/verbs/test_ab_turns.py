@@ -187,18 +187,18 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
 CHILD = """
 import dataclasses, sys
 sys.path.insert(0, ROOT)
-from benchmarks import turns
+from benchmarks.run import time_slices
 from tests.support import fake_runs
 
 run = fake_runs.FakeRun(sys.argv)
-with turns.taken(run.config) as own:
+with time_slices.taken(run.config) as own:
     own.begin(20, 0.1)
     for _ in range(20):
         with open(LOG, "a") as log:
             log.write(sys.argv[1])
         own.after_step()
     own.finish()
-run.leave(dataclasses.replace(fake_runs.record_of(run), environment=turns.environment(own.steps_per_turn)))
+run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_turn)))
 """
 
 

@@ -175,10 +175,11 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     """Starts a sweep in a process; the program's third run will hang."""
     (tmp_path / "hangs").touch()
     code = (
-        "import dataclasses, json, sys; from benchmarks import flags, grid, sweep_job\n"
-        "values = flags.parse(json.loads(sys.argv[1]), grid.sweep_groups(flags.SWEEP_FLAGS)).values\n"
-        "plan = dataclasses.replace(sweep_job.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
-        "sys.exit(sweep_job.run(plan, []))"
+        "import dataclasses, json, sys; from benchmarks.config import run_flags\n"
+        "from benchmarks.sweep import grid, sweep_verb\n"
+        "values = run_flags.parse(json.loads(sys.argv[1]), grid.sweep_groups(run_flags.SWEEP_FLAGS)).values\n"
+        "plan = dataclasses.replace(sweep_verb.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
+        "sys.exit(sweep_verb.run(plan, []))"
     )
     words = ["--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
