@@ -15,7 +15,7 @@ STUCK = """
 import sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks.process.watchdog import Guard
-guard = Guard(lambda error: print("kept:", error))
+watchdog = Guard(lambda error: print("kept:", error))
 watchdog.start()
 watchdog.expect("Waiting", 0.1)
 stuck = threading.Lock()
