@@ -178,14 +178,14 @@ def _signal_handlers_restored() -> Iterator[None]:
 @pytest.fixture
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
-    from benchmarks.config import config, run_flags
+    from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.run_log import RunLog
     from benchmarks.run import session
     from benchmarks.run.display import JsonDisplay
     from benchmarks.run.team import Alone
 
     def train(*words: str) -> RunLog:
-        chosen = config.resolve(run_flags.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
+        chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
         session.execute(chosen, log, JsonDisplay(), Alone())
         return log

@@ -10,9 +10,12 @@ from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError, raise_terminated
 from benchmarks.process import tensorflow_setup
+from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import discovery, launch_plan
 
 
@@ -60,3 +63,11 @@ def run(config: Config) -> ExitStatus:
     warn("It does what anybody who reaches this port says: see docs/clusters.md on how to fence it.")
     threading.Event().wait()
     return ExitStatus.OK
+
+
+VERB = Verb(
+    "server",
+    "a bare TensorFlow server, one task of a cluster, for any client's session",
+    {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")},
+    lambda given, command: run(resolve(given.values, count_gpus)),
+)

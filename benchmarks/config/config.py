@@ -173,6 +173,8 @@ class Config:
 
 
 DEFAULT_NUM_BATCHES = 100
+# Where the number of GPUs here does not matter.
+ANY_NUMBER_OF_GPUS = 10**6
 # For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
 _LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
 
@@ -197,7 +199,7 @@ def resolve(
         raise UsageError(str(error)) from error
     precision_options.refuse_without_convolutions(given, spec)
     cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
-    devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: 10**6)
+    devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)

@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.config import device_options
-from benchmarks.config.flag import Flag, Groups, Parsed, describe, parse, presets, read_files
+from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN
 from models import specs
 from variable_mgr import catalog
 from variable_mgr.reductions.algorithms import ALGORITHMS
-
-__all__ = ["Flag", "Groups", "Parsed", "describe", "parse", "presets", "read_files", "unset", "words"]
 
 CLUSTER_FLAGS: Groups = {
     "Several processes": (
@@ -258,65 +256,13 @@ RUN_FLAGS: Groups = {
     ),
 }
 
-# Verifying fixes everything but the devices.
-_NOT_FOR_VERIFY = (
-    "gpu_thread_mode",
-    "per_gpu_thread_count",
-    "num_intra_threads",
-    "num_inter_threads",
-    "onednn",
-    "log_device_placement",
+# The devices of verbs that compare what several devices compute or exchange; threads and kernels are TensorFlow's.
+_SEVERAL_DEVICES = Flag("num_gpus", int, "devices (default: all GPUs, or one split in two, or two logical CPU devices)")
+SEVERAL_DEVICES = tuple(
+    _SEVERAL_DEVICES if flag.name == "num_gpus" else flag
+    for flag in RUN_FLAGS["Devices"]
+    if flag.name in ("device", "num_gpus", "gpus", "virtual_gpus", "gpu_memory_frac", "allow_growth")
 )
-_ALL_DEVICES = Flag("num_gpus", int, "devices (default: all GPUs, or one split in two, or two logical CPU devices)")
-VERIFY_FLAGS: Groups = {
-    "Devices": [
-        _ALL_DEVICES if flag.name == "num_gpus" else flag
-        for flag in RUN_FLAGS["Devices"]
-        if flag.name not in _NOT_FOR_VERIFY
-    ],
-    "Several processes": RUN_FLAGS["Several processes"],
-}
-SERVER_FLAGS: Groups = {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")}
-
-_CHOSEN_FOR_ALL_REDUCE = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
-ALLREDUCE_FLAGS: Groups = {
-    "What is reduced, and how": (
-        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
-        Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
-        Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
-        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
-        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_CHOSEN_FOR_ALL_REDUCE)),
-    ),
-    "Devices": VERIFY_FLAGS["Devices"],
-    "How long": (
-        Flag("num_batches", int, "measured rounds per message, in which each reduction has its turn (default 20)"),
-        Flag("num_warmup_batches", int, "rounds before measuring (default 2)"),
-    ),
-    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format")],
-}
-
-INPUT_FLAGS: Groups = {
-    "What is measured": (
-        Flag("seconds", float, "per stage (default 5)"),
-        *(flag for flag in RUN_FLAGS["What is trained"] if flag.name in ("model", "batch_size", "num_classes")),
-        Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
-    ),
-    **IMAGE_FLAGS,
-    "Devices": RUN_FLAGS["Devices"],
-    "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name in ("output_dir", "output_format", "session_id")],
-}
-
-SWEEP_FLAGS: Groups = {
-    "The sweep": (
-        Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
-        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags"),
-        Flag("resume", bool, "run only what is missing in --output_dir"),
-        Flag("dry_run", bool, "print the grid and stop"),
-        Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)"),
-        Flag("stop_after_seconds", float, "begin no run after so long"),
-        Flag("output_dir", str, "results.jsonl and results.csv are kept there (default out)"),
-    )
-}
 
 
 def words(values: Mapping[str, Any]) -> list[str]:

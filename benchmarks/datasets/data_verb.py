@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.input import catalog
@@ -245,3 +246,12 @@ _COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, Any]], ExitStatus]] =
     "convert": _convert,
     "check": _check,
 }
+
+
+VERB = Verb(
+    "data",
+    "make, check and convert data sets",
+    DATA_FLAGS,
+    lambda given, command: run(given.words, given.values),
+    takes="words",
+)

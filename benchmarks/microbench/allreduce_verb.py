@@ -7,12 +7,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config import config
+from benchmarks.config import config, device_options
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups, Parsed, only
+from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
+from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Patience, Report, of_size
 from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import open_store
+from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from models import specs
 from variable_mgr.modifiers import why_not
@@ -135,3 +139,32 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for message in messages:
         report.enter(message, allreduce.measure(message, reductions, where.place, session_config, patience))
     return report.close()
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    values = device_options.default_to_all(given.values, hardware.count_gpus())
+    return run(resolve(values, hardware.count_gpus), command)
+
+
+_AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
+ALLREDUCE_FLAGS: Groups = {
+    "What is reduced, and how": (
+        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
+        Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
+        Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
+        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
+        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
+    ),
+    "Devices": SEVERAL_DEVICES,
+    "How long": (
+        Flag("num_batches", int, "measured rounds per message; each round runs every reduction once (default 20)"),
+        Flag("num_warmup_batches", int, "rounds before measuring (default 2)"),
+    ),
+    "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format"),
+}
+VERB = Verb(
+    "allreduce",
+    "how fast is each reduction on these devices, by size of message and for each model's gradients?",
+    ALLREDUCE_FLAGS,
+    _resolve_and_run,
+)

@@ -9,6 +9,9 @@ from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups, only
+from benchmarks.config.run_flags import IMAGE_FLAGS, RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
@@ -134,3 +137,21 @@ def table(measurement: Measurement, cores: int) -> list[str]:
         )
     bare = measurement.bare_decode_images_per_sec
     return lines if bare is None else [*lines, f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}"]
+
+
+INPUT_FLAGS: Groups = {
+    "What is measured": (
+        Flag("seconds", float, "per stage (default 5)"),
+        *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
+        Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
+    ),
+    **IMAGE_FLAGS,
+    "Devices": RUN_FLAGS["Devices"],
+    "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format", "session_id"),
+}
+VERB = Verb(
+    "input",
+    "how fast is each stage of the input, and which one limits it?",
+    INPUT_FLAGS,
+    lambda given, command: run(resolve(given.values, given.values["seconds"], hardware.count_gpus), command),
+)

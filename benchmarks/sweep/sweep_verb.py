@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
 from benchmarks.process import subprocesses
@@ -181,3 +183,23 @@ def _what_is_run(config: Mapping[str, Any]) -> str:
 def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in dataclasses.fields(described_by)}
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+
+
+SWEEP_FLAGS: Groups = {
+    "The sweep": (
+        Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
+        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags"),
+        Flag("resume", bool, "run only what is missing in --output_dir"),
+        Flag("dry_run", bool, "print the grid and stop"),
+        Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)"),
+        Flag("stop_after_seconds", float, "start no run after this time"),
+        Flag("output_dir", str, "directory of results.jsonl and results.csv (default out)"),
+    )
+}
+VERB = Verb(
+    "sweep",
+    "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    SWEEP_FLAGS,
+    lambda given, command: run(resolve(given.values, hardware.count_gpus), command),
+    takes="lists",
+)

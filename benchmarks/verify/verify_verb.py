@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks.config import config as config_rules
+from benchmarks.config import device_options
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.watchdog import Guard
+from benchmarks.run import cluster_launch
+from benchmarks.system import hardware
+from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -94,3 +103,24 @@ def _table(verdicts: Iterable[Verdict]) -> ExitStatus:
         warn("The arithmetic of the failed rows is wrong on these devices: do not trust their speed either.")
         return ExitStatus.RUN_FAILED
     return ExitStatus.OK
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    """Verifies on all devices if none are named; starts the cluster first if the flags say so."""
+    values = dict(given.values)
+    cluster, _ = discovery.resolve(values, os.environ)
+    if cluster:
+        values["variable_update"] = discovery.manager_for(cluster)
+    else:
+        values = device_options.default_to_all(values, hardware.count_gpus())
+    resolved = config_rules.resolve(values, hardware.count_gpus)
+    if launch_plan.is_asked_for(values):
+        return cluster_launch.run(resolved, values, command, hardware.count_gpus, keeps_record=False)
+    return run(resolved)
+
+
+# Everything but the devices is fixed.
+VERIFY_FLAGS: Groups = {"Devices": SEVERAL_DEVICES, "Several processes": RUN_FLAGS["Several processes"]}
+VERB = Verb(
+    "verify", "is the arithmetic of every variable manager right on these devices?", VERIFY_FLAGS, _resolve_and_run
+)

@@ -38,9 +38,9 @@ def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..
 
 COUNT_THREADS = """
 import os, sys
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, run_flags, flag
 from benchmarks.process import tensorflow_setup
-chosen = config.resolve(run_flags.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
+chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
 tensorflow_setup.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
 import tensorflow as tf
 from benchmarks.training import run_graph

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.cli import explain_verb
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
 
 
 def _explained(*arguments: str) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
 
 
 def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:

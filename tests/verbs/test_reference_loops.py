@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.run.reference_run import _SGDWithDecay
 from benchmarks.run.reference_steps import _Turns
@@ -167,7 +167,7 @@ def _in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
 @pytest.mark.parametrize("loop", BASELINES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from results.record import key_of
@@ -14,7 +14,7 @@ from variable_mgr.modifiers import Modifiers
 
 
 def resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
 def test_defaults_on_a_cpu() -> None:
