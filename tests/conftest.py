@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     The process that only starts pytest-xdist's workers does not: they would take its environment for the user's.
     """
     if not config.getoption("numprocesses", default=None):
-        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+        tensorflow_setup.prepare(tensorflow_setup.Runtime())
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
 
@@ -144,8 +144,9 @@ def run_bench(
     """
     from benchmarks.cli import main
 
-    def prepare(*, device: str, onednn: str | None = None, gpu_threads: object = None, **_: Any) -> None:
-        assert (device, onednn, gpu_threads) == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
+    def prepare(runtime: tensorflow_setup.Runtime) -> None:
+        needs = (runtime.device, runtime.onednn, runtime.gpu_thread_mode)
+        assert needs == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
 
     def execv(*_: object) -> None:
         raise AssertionError("this needs run_process: the command replaces its process")

@@ -16,7 +16,8 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
 from models import specs
 from variable_mgr.catalog import BASELINES, MANAGERS, NEED_A_CLUSTER, SHORTHANDS
 from variable_mgr.modifiers import why_not
@@ -93,8 +94,7 @@ def run(config: Config) -> ExitStatus:
             f"explain knows variable managers, and {config.variable_update} is the training loop of others: "
             f"name one of {', '.join(MANAGERS)}."
         )
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
-    tensorflow_setup.import_tensorflow()
+    start(Runtime())
     from benchmarks.training.traffic import dense_share, model_traffic
     from models import building, splitting
 

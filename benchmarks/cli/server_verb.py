@@ -14,9 +14,9 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError, raise_terminated
-from benchmarks.process import tensorflow_setup
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import discovery, launch_plan
+from benchmarks.topology.start import start
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
@@ -42,19 +42,9 @@ def run(config: Config) -> ExitStatus:
     """
     assert config.cluster is not None, "there is a cluster, or it was refused"
     cluster = config.cluster
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=config.visible_gpus,
-        gpu_threads=config.gpu_threads,
-        onednn=config.onednn,
-        peers=list(cluster.tasks.values()),
-    )
-    tensorflow_setup.import_tensorflow()
+    _, options = start(config.runtime)
     from benchmarks.cluster import member
-    from benchmarks.topology import devices
 
-    kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
-    options = devices.session_config(kind, count, **config.session_options())
     signal.signal(signal.SIGTERM, raise_terminated)
     server = member.start_server(cluster, options)
     for line in cluster.table():

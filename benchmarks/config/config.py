@@ -7,6 +7,7 @@ Imports without TensorFlow.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -15,10 +16,12 @@ from benchmarks.config import device_options, input_options, manager_options, pr
 from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
-from benchmarks.topology import discovery
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology import discovery, placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
-from variable_mgr.modifiers import Modifiers
+from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.reductions.algorithms import Place
 
 
 def _aside(**kwargs: Any) -> Any:
@@ -117,18 +120,25 @@ class Config:
         """The kind of device that this process computes on: a CPU, if the towers are other processes'."""
         return self.device if self.cluster is None or self.cluster.own.has_towers else "cpu"
 
-    @property
-    def gpu_threads(self) -> tuple[str, int] | None:
-        """Whose threads hand work to GPUs, and how many per GPU, or in all if shared (0: TensorFlow's default)."""
-        if self.gpu_thread_mode is None:
-            return None
-        sharing = self.num_devices if self.gpu_thread_mode == "gpu_shared" else 1
-        return self.gpu_thread_mode, self.per_gpu_thread_count * sharing
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """What this process asks of TensorFlow. A task without towers has one CPU device."""
+        same = {name: getattr(self, name) for name in _RUNTIME_FIELDS}
+        computes = self.cluster is None or self.cluster.own.has_towers
+        peers = tuple(self.cluster.tasks.values()) if self.cluster else ()
+        own = {"device": self.own_device, "num_devices": self.num_devices if computes else 1, "peers": peers}
+        return Runtime(**{**same, **own})
 
-    @property
-    def threads(self) -> tuple[int, int]:
-        """Threads within an operation, and operations at a time; 0: TensorFlow's default."""
-        return self.num_intra_threads, self.num_inter_threads
+    @functools.cached_property
+    def place(self) -> Place:
+        """The towers that this process drives, and what is around them."""
+        return placement.place(
+            self.device,
+            self.num_devices,
+            virtual=self.virtual_gpus > 1,
+            cluster=self.cluster,
+            manager=self.variable_update,
+        )
 
     @property
     def batch_global(self) -> int:
@@ -158,21 +168,13 @@ class Config:
             del fields["modifiers"]["compact_gradient_dtype"]
         return fields
 
-    def session_options(self) -> dict[str, Any]:
-        """Returns what `devices.session_config` wants besides the kind and number of devices."""
-        return {
-            "threads": self.threads,
-            "virtual_gpus": self.virtual_gpus,
-            "gpu_memory": (self.gpu_memory_fraction, self.gpu_allow_growth),
-            "log_device_placement": self.log_device_placement,
-        }
-
     def aside_fields(self) -> list[str]:
         """Returns the names of the fields that cannot move the number."""
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
 DEFAULT_NUM_BATCHES = 100
+_RUNTIME_FIELDS = {field.name for field in dataclasses.fields(Runtime)} & {f.name for f in dataclasses.fields(Config)}
 # Where the number of GPUs here does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
 # For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
@@ -204,7 +206,7 @@ def resolve(
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
-    return Config(
+    config = Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
         batch_per_device=_either(given["batch_size"], spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
@@ -228,6 +230,10 @@ def resolve(
         session_id=given["session_id"] or "",
         notices=data_notices + cluster_notices + variable_notices + notices,
     )
+    problem = why_not(config.variable_update, config.modifiers, config.place)
+    if problem:
+        raise UsageError(problem)
+    return config
 
 
 def _arithmetic(

@@ -27,6 +27,7 @@ from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.start import start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,22 +79,19 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for notice in chosen.notices:
         warn(notice)
     cluster = chosen.cluster
-    tensorflow_setup.prepare(
-        device=chosen.own_device,
-        visible_gpus=chosen.visible_gpus,
-        onednn=chosen.onednn,
-        peers=list(cluster.tasks.values()) if cluster else (),
-    )
     if cluster is None:
+        tensorflow_setup.prepare(chosen.runtime)
         climb = functools.partial(breakdown_run.run, ladder, command) if ladder else None
         return machine.run(chosen.output_format, climb=climb)
-    tensorflow_setup.import_tensorflow()
+    devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
     show = _show_json if chosen.output_format == "json" else _show_text
-    network.take_part(chosen, cluster, guard, lambda members, links: show(cluster, members, links))
+    network.take_part(
+        chosen, cluster, devices, session_config, guard, lambda members, links: show(cluster, members, links)
+    )
     guard.stop()
     return ExitStatus.OK
 

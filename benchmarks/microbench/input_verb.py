@@ -15,10 +15,10 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
-from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.topology.start import start
 from models import specs
 from results.input_verdict import advice, costs
 from results.measurement import Measurement, derive
@@ -61,19 +61,12 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    tensorflow_setup.prepare(
-        device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
-    )
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
-    tensorflow_setup.import_tensorflow()
+    place, _ = start(chosen.runtime)
     from benchmarks.microbench import input_stages
-    from benchmarks.topology import devices
     from benchmarks.training import run_input
 
-    if chosen.device == "gpu":
-        devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
-    place = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
     source = run_input.find(chosen)
     assert source is not None, "there is a directory"
     if as_text:

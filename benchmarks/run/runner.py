@@ -57,14 +57,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=_visible_gpus(config),
-        gpu_threads=config.gpu_threads,
-        onednn=config.onednn,
-        log_placement=config.log_device_placement,
-        peers=list(config.cluster.tasks.values()) if config.cluster else (),
-    )
+    tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     images = config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices
     log = RunLog(images_per_step=images, towers=config.num_devices, apart=_goes_alone(config))

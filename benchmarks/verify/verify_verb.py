@@ -15,12 +15,12 @@ from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.process import tensorflow_setup
 from benchmarks.process.watchdog import Guard
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.start import start
 
 if TYPE_CHECKING:
     from benchmarks.verify.cases import Verdict
@@ -35,20 +35,12 @@ def run(config: Config) -> ExitStatus:
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=config.visible_gpus,
-        peers=list(config.cluster.tasks.values()) if config.cluster else (),
-    )
-    tensorflow_setup.import_tensorflow()
+    plan, _ = start(config.runtime)
     from benchmarks.topology import devices
     from benchmarks.verify import cases
 
     if config.cluster:
         return _in_cluster(config, config.cluster)
-    if config.device == "gpu":
-        devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
-    plan = devices.plan(config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on="cpu")
     say(f"Every manager, reduction and modifier on {plan.description}, against NumPy (sgd, momentum) and against one")
     say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
     return _table(
@@ -56,7 +48,7 @@ def run(config: Config) -> ExitStatus:
             config.device,
             config.num_devices,
             config.virtual_gpus,
-            lambda count: devices.session_config(config.device, count, **config.session_options()),
+            lambda count: devices.session_config(config.device, count, **config.runtime.session_options()),
         )
     )
 

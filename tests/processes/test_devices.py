@@ -12,7 +12,10 @@ from tests.support.commands import ROOT, Finished
 
 
 def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
-    script = "from benchmarks.topology import devices; devices.require_nchw_on_cpu()"
+    script = (
+        "from benchmarks.topology import devices; from benchmarks.process.tensorflow_setup import Runtime; "
+        "devices.require_nchw_on_cpu(Runtime())"
+    )
     variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True)
     assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
@@ -41,7 +44,7 @@ import os, sys
 from benchmarks.config import config, run_flags, flag
 from benchmarks.process import tensorflow_setup
 chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
-tensorflow_setup.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
+tensorflow_setup.prepare(chosen.runtime)
 import tensorflow as tf
 from benchmarks.training import run_graph
 run_graph.plan_devices(chosen)

@@ -241,7 +241,7 @@ def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: py
         raise UsageError("There is no such precision here.")
 
     monkeypatch.setattr(device_peak, "measure", refuse)
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda **given: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *given: None)
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     answers, answer = multiprocessing.Pipe(duplex=False)
     with answers, answer:

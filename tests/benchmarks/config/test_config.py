@@ -122,16 +122,16 @@ def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: 
 @pytest.mark.parametrize(
     ("flags_given", "threads"),
     [
-        ([], None),
+        ([], (None, 0)),
         (["--gpu_thread_mode=global"], ("global", 0)),
         (["--gpu_thread_mode=gpu_private"], ("gpu_private", 0)),
         (["--gpu_thread_mode=gpu_private", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
-        (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 6)),
+        (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 3)),
     ],
 )
 def test_threads_of_gpus_are_the_default_unless_asked_for(flags_given: list[str], threads: object) -> None:
     chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
-    assert chosen.gpu_threads == threads
+    assert (chosen.runtime.gpu_thread_mode, chosen.runtime.per_gpu_thread_count) == threads
     assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
 
 
