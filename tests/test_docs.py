@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.cli import explain_verb, main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
-from benchmarks.config import config, flag, ranges, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.microbench import allreduce_verb, input_verb
@@ -198,7 +198,7 @@ def _check_flags(words: Sequence[str]) -> None:
     problems = []
     for groups in map(flags_of, VERBS.values()):
         try:
-            ranges.check(run_flags.unset(flag.parse(list(_with_values(named, groups)), groups).values))
+            config.check_ranges(run_flags.unset(flag.parse(list(_with_values(named, groups)), groups).values))
         except BenchError as error:
             problems.append(str(error))
         else:

@@ -24,7 +24,7 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
 def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
     script = (
         "import sys; from benchmarks.process import tensorflow_setup as environment; "
-        "environment.prepare(device='cpu', visible_gpus=None); environment.import_tensorflow(); "
+        "environment.prepare(environment.Runtime()); environment.import_tensorflow(); "
         "assert not {'matplotlib', 'scipy'} & set(sys.modules); import matplotlib, scipy.stats"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
