@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,8 @@ from benchmarks.config.config import Config
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, UsageError, raise_terminated
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.start import start
@@ -45,7 +45,7 @@ def run(config: Config) -> ExitStatus:
     _, options = start(config.runtime)
     from benchmarks.cluster import member
 
-    signal.signal(signal.SIGTERM, raise_terminated)
+    raise_on_sigterm()
     server = member.start_server(cluster, options)
     for line in cluster.table():
         say(line)

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
 from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
 from benchmarks.process import tensorflow_setup
+from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.process.watchdog import Guard
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
@@ -118,7 +119,7 @@ def _images_per_line(config: Config) -> int:
 
 
 def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
-    signal.signal(signal.SIGTERM, raise_terminated)
+    raise_on_sigterm()
     try:
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
             existing_directory(config.data_name, config.data_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
 import time
 import uuid
@@ -14,8 +13,9 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
+from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
 from benchmarks.sweep.estimate import estimate_seconds
@@ -84,7 +84,6 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
 
     Raises:
         UsageError: results cannot be kept.
-        KeyboardInterrupt: what has been run until then is kept.
     """
     store = open_store(plan.output_dir)
     earlier = store.load().records
@@ -96,20 +95,17 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
     sweep = _Sweep(plan, store, provenance, earlier if plan.resume else [])
-    signal.signal(signal.SIGTERM, raise_terminated)
-    try:
+
+    def run_all() -> ExitStatus:
         finished = sweep.run(estimates)
-    except KeyboardInterrupt:
-        warn(f"Interrupted. The same command with --resume runs only what is missing from {store.jsonl_path}.")
-        return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
-    rows = summarize(finished)
-    for line in headline.lines(rows):
-        say(line)
-    say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
-    failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
-    return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
+        for line in headline.lines(summarize(finished)):
+            say(line)
+        say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+        failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
+        return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
+
+    again = f"Interrupted. The same command with --resume runs only what is missing from {store.jsonl_path}."
+    return until_stopped(run_all, again)
 
 
 class _Sweep:
