@@ -22,7 +22,7 @@ from benchmarks.doctor import breakdown_plan, breakdown_run, machine, network_re
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
@@ -86,13 +86,13 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    guard = Guard(lambda error: warn(str(error)))
-    guard.start()
+    watchdog = Watchdog(lambda error: warn(str(error)))
+    watchdog.start()
     show = _show_json if chosen.output_format == "json" else _show_text
     network.take_part(
-        chosen, cluster, devices, session_config, guard, lambda members, links: show(cluster, members, links)
+        chosen, cluster, devices, session_config, watchdog, lambda members, links: show(cluster, members, links)
     )
-    guard.stop()
+    watchdog.stop()
     return ExitStatus.OK
 
 

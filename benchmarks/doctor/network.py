@@ -17,7 +17,7 @@ from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectiv
 from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.doctor.network_report import Link, Member
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.topology.devices import Devices
 from benchmarks.topology.placement import HOST
@@ -43,7 +43,7 @@ def take_part(
     cluster: Cluster,
     devices: Devices,
     server_config: tf.compat.v1.ConfigProto,
-    guard: Guard,
+    watchdog: Watchdog,
     show: Show,
 ) -> None:
     """Joins the cluster, lets the leader measure, and ends together with all others.
@@ -53,14 +53,14 @@ def take_part(
         cluster: the tasks.
         devices: of this task.
         server_config: of this task's server.
-        guard: of this process.
+        watchdog: of this process.
         show: is called by every task; only the leader may take from the links.
 
     Raises:
         ClusterError: tasks are missing, or one has gone.
         UsageError: tasks differ in their addresses or software.
     """
-    with joined(cluster, _MANAGER, guard, server_config, config.start_timeout_seconds) as team:
+    with joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team:
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
             messages = team.agree(hello(cluster, {}, devices.description), _AGREEING_SECONDS)

@@ -17,7 +17,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.signals import raise_on_sigterm
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display, JsonDisplay, TextDisplay
@@ -67,12 +67,12 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     def finish(outcome: Outcome) -> ExitStatus:
         return _finish(config, log, display, provenance, store, outcome)
 
-    guard = Guard(lambda error: finish(_outcome_of(error)))
-    guard.start()
+    watchdog = Watchdog(lambda error: finish(_outcome_of(error)))
+    watchdog.start()
     try:
-        outcome = _attempt(config, log, display, guard)
+        outcome = _attempt(config, log, display, watchdog)
     finally:
-        guard.stop()
+        watchdog.stop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return finish(outcome)
@@ -118,7 +118,7 @@ def _images_per_line(config: Config) -> int:
     return config.batch_per_device * config.num_devices if _goes_alone(config) else config.batch_global
 
 
-def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
+def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> Outcome:
     raise_on_sigterm()
     try:
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
@@ -129,9 +129,9 @@ def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Out
 
         log.started("TensorFlow")
         if config.cluster:
-            cluster_run.train(config, config.cluster, log, display, guard)
+            cluster_run.train(config, config.cluster, log, display, watchdog)
         else:
-            session.execute(config, log, display, Alone(guard))
+            session.execute(config, log, display, Alone(watchdog))
     except UsageError:
         raise
     except BenchError as error:

@@ -15,7 +15,7 @@ from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
@@ -71,10 +71,10 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
         else:
             collections.deque(verdicts, maxlen=0)
 
-    guard = Guard(lambda error: warn(str(error)))
-    guard.start()
-    cluster_run.take_part(config, cluster, guard, work if cluster.own.has_towers else None)
-    guard.stop()
+    watchdog = Watchdog(lambda error: warn(str(error)))
+    watchdog.start()
+    cluster_run.take_part(config, cluster, watchdog, work if cluster.own.has_towers else None)
+    watchdog.stop()
     return status
 
 

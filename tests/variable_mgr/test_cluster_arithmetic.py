@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from benchmarks.cluster.liveness import GrpcProbe, Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
-from benchmarks.cluster.rendezvous import Meeting
+from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.config import config, flag, run_flags
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.verify import cluster_cases, verify_verb
@@ -54,9 +54,9 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
         cluster,
         "parameter_server",
         target=target,
-        meeting=Meeting(target, cluster.own, cluster.leader, server_config),
+        rendezvous=Rendezvous(target, cluster.own, cluster.leader, server_config),
         watcher=Watcher({}, lambda lost: None, probe=GrpcProbe(), replies={}),
-        guard=Guard(lambda error: None),
+        watchdog=Watchdog(lambda error: None),
     )
 
 
