@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cli import explain_cluster
+from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Parsed
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
 from models import specs
 from variable_mgr.catalog import BASELINES, MANAGERS, NEED_A_CLUSTER, SHORTHANDS
 from variable_mgr.modifiers import why_not
@@ -88,8 +94,7 @@ def run(config: Config) -> ExitStatus:
             f"explain knows variable managers, and {config.variable_update} is the training loop of others: "
             f"name one of {', '.join(MANAGERS)}."
         )
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
-    tensorflow_setup.import_tensorflow()
+    start(Runtime())
     from benchmarks.training.traffic import dense_share, model_traffic
     from models import building, splitting
 
@@ -249,3 +254,20 @@ def _diagram(config: Config) -> str:
 
 def _megabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    chosen = config_rules.resolve(with_manager(given.words, given.values), lambda: config_rules.ANY_NUMBER_OF_GPUS)
+    if given.values["print_config"]:
+        say(json.dumps(chosen.to_dict(), indent=2))
+        return ExitStatus.OK
+    return run(chosen)
+
+
+VERB = Verb(
+    "explain",
+    "how data flows: explain MANAGER --flag=value ...; needs no devices",
+    RUN_FLAGS,
+    _resolve_and_run,
+    takes="words",
+)

@@ -82,7 +82,7 @@ def _plan(config: Config, cluster: Cluster, case: Case, group: int) -> device_pl
 
 
 def _session_config(config: Config) -> tf.compat.v1.ConfigProto:
-    return device_planning.session_config(config.device, config.num_devices, **config.session_options())
+    return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
 
 
 def _error(case: Case, plan: device_planning.Devices, config: Config, team: ClusterTeam, number: int) -> float:
