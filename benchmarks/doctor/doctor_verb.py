@@ -17,7 +17,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import say, warn
-from benchmarks.doctor import breakdown_plan, breakdown_run, machine, network_report
+from benchmarks.doctor import breakdown_plan, breakdown_run, host_checks, machine, network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
@@ -82,8 +82,8 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         peers=list(cluster.tasks.values()) if cluster else (),
     )
     if cluster is None:
-        climb = functools.partial(breakdown_run.run, ladder, command) if ladder else None
-        return machine.run(chosen.output_format, climb=climb)
+        break_down = functools.partial(breakdown_run.run, ladder, command) if ladder else None
+        return machine.run(chosen.output_format, host_checks.look, break_down)
     tensorflow_setup.import_tensorflow()
     from benchmarks.doctor import network
 

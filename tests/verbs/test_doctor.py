@@ -21,7 +21,7 @@ from benchmarks.config import precision_options
 from benchmarks.config import run_flags as flags
 from benchmarks.doctor import breakdown_plan, breakdown_run, doctor_verb, machine
 from benchmarks.doctor.breakdown import Part
-from benchmarks.doctor.observation import Observation
+from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
@@ -199,7 +199,7 @@ def test_rows_come_with_the_sentences_below(climb: Climb) -> None:
 
 def test_json_is_one_object_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], climb: Climb) -> None:
     assert climb("--output_format=json").out == ""
-    status = machine.run("json", lambda: [], climb=lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = machine.run("json", lambda: [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
@@ -492,7 +492,7 @@ LOUD = Observation("load", "9", True, "End it.")
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
 def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine.run("json", lambda: seen, climb=lambda names: ({}, ExitStatus(ended))) == status
+    assert machine.run("json", lambda: seen, lambda names: ({}, ExitStatus(ended))) == status
 
 
 def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
@@ -502,7 +502,7 @@ def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], climb=listen)
+    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
     loud, quiet = (climb("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))
