@@ -1,6 +1,6 @@
 """The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late.
 
-Without a cluster it is about this machine: see `machine_doctor` and `ladder_job`.
+Without a cluster it is about this machine: see `machine` and `breakdown_run`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.console import say, warn
-from benchmarks.doctor import breakdown_plan, breakdown_run, host_checks, machine, network_report
+from benchmarks.doctor import breakdown_run, host_checks, machine, network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
@@ -27,51 +27,43 @@ from benchmarks.topology.cluster import Cluster
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is looked at: devices and cluster, and without one the ladder, None where only the machine is."""
+class DoctorPlan:
+    """What is examined: the devices and the cluster; without a cluster, the breakdown, if there is to be one."""
 
     chosen: Config
-    ladder: breakdown_plan.Plan | None
+    breakdown: breakdown_run.BreakdownPlan | None
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: the flags name a cluster or devices that cannot be, or ask for a ladder where there is none.
+        UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
     """
     cluster, _ = discovery.resolve(values, os.environ)
-    climbs = cluster is None and values["ladder"] is not False
-    if climbs:
-        plan = breakdown_plan.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
-        return Plan(plan.chosen, plan)
-    _refuse_what_has_no_effect(values, "with a cluster" if cluster else "with --noladder")
-    manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
-    return Plan(config.resolve({**values, **manager}, count_gpus), None)
-
-
-def _refuse_what_has_no_effect(values: Mapping[str, Any], where: str) -> None:
-    given = [name for name in OF_THE_LADDER if values[name] is not None]
-    if values["ladder"]:
-        given.insert(0, "ladder")
+    if cluster is None and values["ladder"] is not False:
+        plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
+        return DoctorPlan(plan.chosen, plan)
+    given = [*(["ladder"] if values["ladder"] else []), *(name for name in OF_THE_LADDER if values[name] is not None)]
     if given:
-        raise UsageError(
-            f"--{given[0]} is about the ladder of runs on this machine, and {where} doctor climbs none: leave it out."
-        )
+        where = "with a cluster" if cluster else "with --noladder"
+        raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
+    manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
+    return DoctorPlan(config.resolve({**values, **manager}, count_gpus), None)
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
-    """Does this task's part, and the leader prints what was found out; without a cluster, looks at this machine.
+def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
+    """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
     Args:
-        plan: what to look at.
+        plan: what to examine.
         command: the words of the command line.
 
     Raises:
-        UsageError: tasks differ in their addresses or software, or results of the ladder cannot be kept.
+        UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
     """
-    chosen, ladder = plan.chosen, plan.ladder
+    chosen = plan.chosen
     for notice in chosen.notices:
         warn(notice)
     cluster = chosen.cluster
@@ -82,7 +74,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         peers=list(cluster.tasks.values()) if cluster else (),
     )
     if cluster is None:
-        break_down = functools.partial(breakdown_run.run, ladder, command) if ladder else None
+        break_down = functools.partial(breakdown_run.run, plan.breakdown, command) if plan.breakdown else None
         return machine.run(chosen.output_format, host_checks.look, break_down)
     tensorflow_setup.import_tensorflow()
     from benchmarks.doctor import network
