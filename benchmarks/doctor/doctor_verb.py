@@ -106,9 +106,9 @@ def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link
         measured.append(link)
         say(network_report.link_row(link, width))
     say("")
-    for sentence in network_report.doubts(measured, {member.task: member.host for member in members}):
+    for sentence in network_report.quality_warnings(measured, {member.task: member.host for member in members}):
         say(sentence)
-    slowest = network_report.bottleneck(measured)
+    slowest = network_report.slowest(measured)
     if slowest:
         say(slowest.sentence())
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.console import counted
 from benchmarks.doctor import gpu_checks
 from benchmarks.doctor.machine import Observation, observed
 from benchmarks.system import linux
@@ -31,6 +32,7 @@ _CPU_WAITED_SHARE = 0.05
 _MEMORY_WAITED_SHARE = 0.01
 _MEMORY_AVAILABLE_SHARE = 0.10
 _SWAPPED_BYTES_PER_SECOND = 1e6
+_CPUS = "sys/devices/system/cpu"
 _MOST_NAMED = 3
 _WORTH_NAMING_CORES = 0.01
 
@@ -46,38 +48,7 @@ class Process:
 
 # By process id and start time, since ids are reused.
 Processes = Mapping[tuple[int, float], Process]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HostState:
-    """The host at one moment, or by how much it changed between two; NaN where it cannot be read.
-
-    Times are totals since the machine started. `busy`, `stolen` and `total` are summed over the cores that this process
-    may use. The container is the control group with the tightest CPU limit, of ours and its parents.
-    """
-
-    clock_seconds: float
-    own_cpu_seconds: float
-    busy_seconds: float
-    stolen_seconds: float
-    total_seconds: float
-    cpu_waited_seconds: float
-    memory_waited_seconds: float
-    load_1min: float
-    container_cores: float
-    container_used_seconds: float
-    container_throttled_seconds: float
-    swapped_bytes: float
-    memory_total_kib: float
-    memory_available_kib: float
-    hot_events: float
-    turbo: float
-    smt: float
-
-    def minus(self, earlier: HostState) -> HostState:
-        """Returns by how much each number has changed."""
-        names = [field.name for field in dataclasses.fields(self)]
-        return HostState(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
+Numbers = Mapping[str, float]
 
 
 def list_processes() -> Processes:
@@ -113,40 +84,38 @@ class Sources:
     processes: Callable[[], Processes] = list_processes
     gpus: Callable[[], Sequence[Observation]] = gpu_checks.look
 
-    def read(self) -> HostState:
-        """Returns the host as it is now."""
-        proc, cpus = self.root / "proc", self.root / "sys/devices/system/cpu"
+    def read(self) -> dict[str, float]:
+        """Returns numbers of the host now; the seconds, bytes and events are totals since it started.
+
+        `busy`, `stolen` and `total` are sums over the cores that this process may use. The container is the control
+        group with the tightest CPU limit, of ours and its parents.
+        """
+        proc, cpus = self.root / "proc", self.root / _CPUS
         # These three belong together: what this process does between them would count as work of others.
-        clock_seconds, own_cpu_seconds, stat = self.clock(), self.own_cpu_seconds(), linux.text(proc / "stat")
+        clock, own_cpu, stat = self.clock(), self.own_cpu_seconds(), linux.text(proc / "stat")
         busy, stolen, total = _core_seconds(stat or "", self.cpus)
-        cores, used, throttled = _container(self.root)
+        limit, used, throttled = _container(self.root)
         memory, pages = _table(proc / "meminfo"), _table(proc / "vmstat")
         no_turbo = _number(cpus / "intel_pstate/no_turbo")
-        return HostState(
-            clock_seconds=clock_seconds,
-            own_cpu_seconds=own_cpu_seconds,
-            busy_seconds=busy,
-            stolen_seconds=stolen,
-            total_seconds=total,
-            cpu_waited_seconds=_found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
-            memory_waited_seconds=_found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
-            load_1min=_found(r"^([0-9.]+)", proc / "loadavg"),
-            container_cores=cores,
-            container_used_seconds=used,
-            container_throttled_seconds=throttled,
-            swapped_bytes=(pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
-            memory_total_kib=memory.get("MemTotal", 0) or math.nan,
-            memory_available_kib=memory.get("MemAvailable", math.nan),
-            hot_events=sum(_number(cpus / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in self.cpus),
-            turbo=_number(cpus / "cpufreq/boost") if math.isnan(no_turbo) else float(no_turbo == 0),
-            smt=_number(cpus / "smt/active"),
-        )
-
-    def governors(self) -> list[str]:
-        """Returns the frequency governors of the cores, such as `performance`, each once."""
-        cpus = self.root / "sys/devices/system/cpu"
-        found = (linux.text(cpus / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in self.cpus)
-        return sorted({governor for governor in found if governor})
+        return {
+            "clock_seconds": clock,
+            "own_cpu_seconds": own_cpu,
+            "busy_seconds": busy,
+            "stolen_seconds": stolen,
+            "total_seconds": total,
+            "cpu_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
+            "memory_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
+            "load_1min": _found(r"^([0-9.]+)", proc / "loadavg"),
+            "container_cores": limit,
+            "container_used_seconds": used,
+            "container_throttled_seconds": throttled,
+            "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
+            "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
+            "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
+            "hot_events": sum(_number(cpus / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in self.cpus),
+            "turbo": _number(cpus / "cpufreq/boost") if math.isnan(no_turbo) else float(no_turbo == 0),
+            "smt": _number(cpus / "smt/active"),
+        }
 
 
 def _number(path: Path) -> float:
@@ -201,27 +170,6 @@ def _groups(root: Path) -> Iterator[Path]:
     yield from (group for group in (own, *own.parents) if group == top or top in group.parents)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Look:
-    """What the checks judge.
-
-    Attributes:
-        now: the host at the end.
-        change: by how much it has changed in `change.clock_seconds`.
-        cores: how many cores this process may use.
-        busiest: the processes that used most CPU time, in words.
-        governors: the cores' frequency governors.
-        numa_nodes: 0 if not known.
-    """
-
-    now: HostState
-    change: HostState
-    cores: int
-    busiest: str
-    governors: Sequence[str]
-    numa_nodes: int
-
-
 def look(*, seconds: float = 2.0, sources: Sources | None = None) -> list[Observation]:
     """Checks the host and its GPUs; for so many seconds this process should do nothing else.
 
@@ -233,16 +181,14 @@ def look(*, seconds: float = 2.0, sources: Sources | None = None) -> list[Observ
     processes, before = sources.processes(), sources.read()
     sources.sleep(seconds)
     later, now = sources.processes(), sources.read()
-    change = now.minus(before)
-    seen = Look(
-        now=now,
-        change=change,
-        cores=len(sources.cpus),
-        busiest=", ".join(_busiest(processes, later, change.clock_seconds)),
-        governors=sources.governors(),
-        numa_nodes=len(list((sources.root / "sys/devices/system/node").glob("node[0-9]*"))),
-    )
-    return [*_cpu_checks(seen), *_memory_checks(seen), *_clock_checks(seen), *sources.gpus()]
+    change = {name: now[name] - before[name] for name in now}
+    busiest = ", ".join(_busiest(processes, later, change["clock_seconds"]))
+    return [
+        *_cpu_checks(now, change, len(sources.cpus), busiest),
+        *_memory_checks(now, change),
+        *_clock_checks(now, change, sources),
+        *sources.gpus(),
+    ]
 
 
 def _busiest(before: Processes, now: Processes, seconds: float) -> Iterator[str]:
@@ -255,30 +201,29 @@ def _busiest(before: Processes, now: Processes, seconds: float) -> Iterator[str]
             yield f"{cores:.2f} {process.name} (pid {process.pid})"
 
 
-def _cpu_checks(look: Look) -> Iterator[Observation]:
-    change, load, limit = look.change, look.now.load_1min, look.now.container_cores
-    cores = f"{look.cores} core{'s' * (look.cores != 1)}"
-    used = _positive(change.busy_seconds - change.own_cpu_seconds) / change.clock_seconds
-    is_busy = used > _bearable_cores(look.cores)
+def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
+    seconds = change["clock_seconds"]
+    used = _positive(change["busy_seconds"] - change["own_cpu_seconds"]) / seconds
+    is_busy = used > _bearable_cores(cores)
     yield observed(
         "CPU used by others",
-        _shown("{:.2f} of {}", used, cores) + (f": {look.busiest}" if is_busy and look.busiest else ""),
+        _shown("{:.2f} of {}", used, counted(cores, "core")) + (f": {busiest}" if is_busy and busiest else ""),
         is_busy,
         "End it or wait for it, or keep it off these cores (taskset, cpusets)."
-        if look.busiest
+        if busiest
         else "It is the kernel, has ended already, or is outside this container: wait, or ask who shares the host.",
     )
-    yield observed("load", _shown("{:.2f} on average over the last minute", load))
-    if not math.isnan(limit):
-        yield from _container_checks(look, cores)
-    stolen = _positive(change.stolen_seconds) / max(change.total_seconds, 1e-9)
+    yield observed("load", _shown("{:.2f} on average over the last minute", now["load_1min"]))
+    if not math.isnan(now["container_cores"]):
+        yield from _container_checks(now["container_cores"], change, cores)
+    stolen = _positive(change["stolen_seconds"]) / max(change["total_seconds"], 1e-9)
     yield observed(
         "CPU taken by the hypervisor",
         _shown("{:.1%} of the time (steal)", stolen),
         stolen > _STOLEN_SHARE,
         "Other virtual machines use this host's cores: take a type of machine with dedicated ones.",
     )
-    waited = change.cpu_waited_seconds / change.clock_seconds
+    waited = change["cpu_waited_seconds"] / seconds
     yield observed(
         "CPU pressure",
         _shown("{:.1%} of the time something waited for it", waited),
@@ -287,16 +232,15 @@ def _cpu_checks(look: Look) -> Iterator[Observation]:
     )
 
 
-def _container_checks(look: Look, cores: str) -> Iterator[Observation]:
-    change, limit = look.change, look.now.container_cores
+def _container_checks(limit: float, change: Numbers, cores: int) -> Iterator[Observation]:
     yield observed(
         "CPU limit of the container",
-        f"{limit:g} cores' time on {cores}",
-        limit < look.cores,
+        f"{limit:g} cores' time on {counted(cores, 'core')}",
+        limit < cores,
         "Threads on all cores use the limit up and are then stopped for a while: give the container cores of its own "
         "(docker --cpuset-cpus, Kubernetes' static CPU manager), not a share of time, or start it with taskset.",
     )
-    used = _positive(change.container_used_seconds - change.own_cpu_seconds) / change.clock_seconds
+    used = _positive(change["container_used_seconds"] - change["own_cpu_seconds"]) / change["clock_seconds"]
     if not math.isnan(used):
         yield observed(
             "CPU used by others in the container",
@@ -304,7 +248,7 @@ def _container_checks(look: Look, cores: str) -> Iterator[Observation]:
             used > _bearable_cores(limit),
             "End what else runs in this container, or measure in a container of its own.",
         )
-    throttled = change.container_throttled_seconds / change.clock_seconds
+    throttled = change["container_throttled_seconds"] / change["clock_seconds"]
     if not math.isnan(throttled):
         yield observed(
             "stopped by the CPU limit",
@@ -314,9 +258,9 @@ def _container_checks(look: Look, cores: str) -> Iterator[Observation]:
         )
 
 
-def _memory_checks(look: Look) -> Iterator[Observation]:
-    change, available, total = look.change, look.now.memory_available_kib, look.now.memory_total_kib
-    waited = change.memory_waited_seconds / change.clock_seconds
+def _memory_checks(now: Numbers, change: Numbers) -> Iterator[Observation]:
+    available, total = now["memory_available_gib"], now["memory_gib"]
+    waited = change["memory_waited_seconds"] / change["clock_seconds"]
     yield observed(
         "memory pressure",
         _shown("{:.1%} of the time something waited for it", waited),
@@ -325,11 +269,11 @@ def _memory_checks(look: Look) -> Iterator[Observation]:
     )
     yield observed(
         "memory",
-        _shown("{:.1f} of {:.1f} GiB available", available / 2**20, total / 2**20),
+        _shown("{:.1f} of {:.1f} GiB available", available, total),
         available / total < _MEMORY_AVAILABLE_SHARE,
         "Files that are read cannot stay in memory, and soon the machine swaps: end what holds the memory.",
     )
-    swapped = change.swapped_bytes / change.clock_seconds
+    swapped = change["swapped_bytes"] / change["clock_seconds"]
     yield observed(
         "swapping",
         _shown("{:.1f} MB/s", swapped / 1e6),
@@ -338,23 +282,25 @@ def _memory_checks(look: Look) -> Iterator[Observation]:
     )
 
 
-def _clock_checks(look: Look) -> Iterator[Observation]:
+def _clock_checks(now: Numbers, change: Numbers, sources: Sources) -> Iterator[Observation]:
+    each = (linux.text(sources.root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in sources.cpus)
+    governors = sorted({governor for governor in each if governor})
     yield observed(
         "frequency governor",
-        ", ".join(look.governors),
-        any(governor != "performance" for governor in look.governors),
+        ", ".join(governors),
+        any(governor != "performance" for governor in governors),
         "Cores are slow until they have been busy for a while: sudo cpupower frequency-set -g performance.",
     )
     yield observed(
         "slowdowns by heat",
-        _shown("{:.0f} while looking, {:.0f} since the start", look.change.hot_events, look.now.hot_events),
-        look.change.hot_events > 0,
+        _shown("{:.0f} while looking, {:.0f} since the start", change["hot_events"], now["hot_events"]),
+        change["hot_events"] > 0,
         "Let the machine cool down, and check its fans.",
     )
-    yield observed("turbo", _switch(look.now.turbo, "the clock depends on how many cores are busy"))
-    yield observed("SMT", _switch(look.now.smt, "two threads share a core"))
-    nodes = look.numa_nodes
-    yield observed("NUMA", f"{nodes} node{'s' * (nodes != 1)}" if nodes else "")
+    yield observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy"))
+    yield observed("SMT", _switch(now["smt"], "two threads share a core"))
+    nodes = len(list((sources.root / "sys/devices/system/node").glob("node[0-9]*")))
+    yield observed("NUMA", counted(nodes, "node") if nodes else "")
 
 
 def _bearable_cores(cores: float) -> float:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import say
+from benchmarks.console import say, table
 from benchmarks.errors import ExitStatus
 
 UNSEEN = "cannot be seen here"
@@ -67,8 +67,7 @@ def _report(observations: Sequence[Observation], disturbing: Sequence[Observatio
     states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
     rows = [("what", "", "seen")]
     rows += [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = table(rows)
     if not disturbing:
         return [*lines, "", "This machine is quiet."]
     advice = [f"{one.name}: {one.advice}" for one in disturbing]

@@ -1,12 +1,13 @@
-"""What `doctor` found out of a cluster, what is odd about it, and how it is shown. Imports no TensorFlow."""
+"""What `doctor` measured in a cluster, which links stand out, and how it is printed. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.console import table
 from models import specs
 from variable_mgr.traffic import FLOAT32_BYTES
 
@@ -17,7 +18,7 @@ _GRADIENTS_OF = "resnet50"
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A task that answered, and what it said of itself."""
+    """A task that answered, and what it reported about itself."""
 
     task: str
     address: str
@@ -29,7 +30,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What is between two tasks: a round trip, and the bandwidth from `first` to `second` and back."""
+    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
 
     first: str
     second: str
@@ -37,59 +38,71 @@ class Link:
     there_bytes_per_second: float
     back_bytes_per_second: float
 
-    def ways(self) -> tuple[Way, Way]:
-        """Returns both directions."""
-        return (
-            Way(self.first, self.second, self.there_bytes_per_second),
-            Way(self.second, self.first, self.back_bytes_per_second),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
-class Way:
-    """One direction between two tasks."""
+class Direction:
+    """The bandwidth from one task to another."""
 
     source: str
     target: str
     bytes_per_second: float
 
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}"
+    @property
+    def gradient_seconds(self) -> float:
+        """Returns how long one step's gradients of ResNet-50 take at least."""
+        return FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters / self.bytes_per_second
+
+    def sentence(self) -> str:
+        """Returns what this direction means for training, if it is the slowest."""
+        size_mb = self.gradient_seconds * self.bytes_per_second / 1e6
+        return (
+            f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({size_mb:.0f} MB) take at least "
+            f"{self.gradient_seconds:.3g} s over the slowest link, {self.source} -> {self.target} with "
+            f"{self.bytes_per_second / 1e9:.3g} GB/s."
+        )
+
+
+def _directions(links: Sequence[Link]) -> Iterator[Direction]:
+    for link in links:
+        yield Direction(link.first, link.second, link.there_bytes_per_second)
+        yield Direction(link.second, link.first, link.back_bytes_per_second)
+
+
+def slowest(links: Sequence[Link]) -> Direction | None:
+    """Returns the direction with the least bandwidth; None if there is no link."""
+    return min(_directions(links), key=lambda direction: direction.bytes_per_second, default=None)
 
 
 def member_table(members: Sequence[Member]) -> list[str]:
     """Returns a header and a line per task."""
-    rows = [("task", "address", "host", "pid", "TensorFlow", "devices")]
-    rows += [(m.task, m.address, m.host, str(m.pid), m.tensorflow, m.devices) for m in members]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    rows = [(one.task, one.address, one.host, str(one.pid), one.tensorflow, one.devices) for one in members]
+    return table([("task", "address", "host", "pid", "TensorFlow", "devices"), *rows])
 
 
 def link_heading(width: int) -> str:
-    """Returns the header over `link_row`; `width` is that of a task's name."""
+    """Returns the header above `link_row`; `width` is that of the task names."""
     return f"{'a':{width}}  {'b':{width}}  round trip ms  a -> b GB/s  b -> a GB/s"
 
 
 def link_row(link: Link, width: int) -> str:
-    """Returns a line on the way from a to b and back."""
-    there, back = (way.bytes_per_second / 1e9 for way in link.ways())
-    times = f"{link.round_trip_seconds * 1e3:13.3f}  {there:11.3g}  {back:11.3g}"
-    return f"{link.first:{width}}  {link.second:{width}}  {times}"
+    """Returns a line about a link."""
+    rates = f"{link.there_bytes_per_second / 1e9:11.3g}  {link.back_bytes_per_second / 1e9:11.3g}"
+    return f"{link.first:{width}}  {link.second:{width}}  {link.round_trip_seconds * 1e3:13.3f}  {rates}"
 
 
-def doubts(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
+def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
     """Returns sentences on links that stand out among those of their kind: within a host, or between hosts.
 
     Args:
         links: of all pairs of tasks.
-        host_of: each task's host.
+        host_of: the host of each task.
     """
     sentences, named = [], []
     for within in (True, False):
         kind = [link for link in links if (host_of[link.first] == host_of[link.second]) == within]
-        for pair, sentence in [*_slow(kind), *_late(kind)]:
-            named.append(frozenset(pair))
-            sentences.append(f"{sentence}: {_where_to_look(host_of[pair[0]], host_of[pair[1]])}.")
+        for first, second, sentence in _outliers(kind):
+            named.append(frozenset((first, second)))
+            sentences.append(f"{sentence}: {_where_to_look(host_of[first], host_of[second])}.")
     common = frozenset.intersection(*named) if named else frozenset()
     if len(set(named)) > 1 and len(common) == 1:
         (task,) = common
@@ -97,28 +110,26 @@ def doubts(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def _slow(links: Sequence[Link]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yields the tasks at the ends, and what is odd."""
-    ways = [way for link in links for way in link.ways()]
-    for way in ways:
-        if way.bytes_per_second < _SLOW_SHARE * statistics.median(other.bytes_per_second for other in ways):
-            others = statistics.median(other.bytes_per_second for other in ways if other is not way)
-            yield (
-                (way.source, way.target),
-                f"{way} carries {way.bytes_per_second / 1e9:.3g} GB/s, others {others / 1e9:.3g}",
-            )
+def _outliers(links: Sequence[Link]) -> Iterator[tuple[str, str, str]]:
+    """Yields two tasks, and what is odd between them."""
+    directions = list(_directions(links))
+    rates = [direction.bytes_per_second for direction in directions]
+    for number, others in _beyond(rates, lambda rate, typical: rate < _SLOW_SHARE * typical):
+        source, target = directions[number].source, directions[number].target
+        sentence = f"{source} -> {target} carries {rates[number] / 1e9:.3g} GB/s, others {others / 1e9:.3g}"
+        yield source, target, sentence
+    times = [link.round_trip_seconds for link in links]
+    for number, others in _beyond(times, lambda seconds, typical: seconds > _LATE_FACTOR * typical):
+        first, second = links[number].first, links[number].second
+        takes = f"takes {times[number] * 1e3:.3g} ms, others {others * 1e3:.3g}"
+        yield first, second, f"A round trip {first} -> {second} -> {first} {takes}"
 
 
-def _late(links: Sequence[Link]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yields the tasks at the ends, and what is odd."""
-    for link in links:
-        if link.round_trip_seconds > _LATE_FACTOR * statistics.median(other.round_trip_seconds for other in links):
-            others = statistics.median(other.round_trip_seconds for other in links if other is not link)
-            yield (
-                (link.first, link.second),
-                f"A round trip {link.first} -> {link.second} -> {link.first} takes "
-                f"{link.round_trip_seconds * 1e3:.3g} ms, others {others * 1e3:.3g}",
-            )
+def _beyond(values: Sequence[float], is_odd: Callable[[float, float], bool]) -> Iterator[tuple[int, float]]:
+    """Yields the numbers of values that are odd beside the median of all, with the median of the others."""
+    for number, value in enumerate(values):
+        if is_odd(value, statistics.median(values)):
+            yield number, statistics.median([*values[:number], *values[number + 1 :]])
 
 
 def _where_to_look(host: str, other: str) -> str:
@@ -129,43 +140,13 @@ def _where_to_look(host: str, other: str) -> str:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Bottleneck:
-    """The slowest direction of all, and how long a model's gradients take over it at least."""
-
-    way: Way
-    gradient_bytes: int
-
-    @property
-    def seconds(self) -> float:
-        """How long one step's gradients take."""
-        return self.gradient_bytes / self.way.bytes_per_second
-
-    def sentence(self) -> str:
-        """Returns the closing line."""
-        return (
-            f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({self.gradient_bytes / 1e6:.0f} MB) take at "
-            f"least {self.seconds:.3g} s over the slowest link, {self.way} with "
-            f"{self.way.bytes_per_second / 1e9:.3g} GB/s."
-        )
-
-
-def bottleneck(links: Sequence[Link]) -> Bottleneck | None:
-    """Returns the slowest direction; None if there is no link."""
-    ways = [way for link in links for way in link.ways()]
-    if not ways:
-        return None
-    slowest = min(ways, key=lambda way: way.bytes_per_second)
-    return Bottleneck(slowest, FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters)
-
-
 def to_dict(members: Sequence[Member], links: Sequence[Link]) -> dict[str, Any]:
-    """Returns everything, as JSON can hold it."""
-    slowest = bottleneck(links)
+    """Returns everything in JSON's types."""
+    least = slowest(links)
     return {
         "tasks": [dataclasses.asdict(member) for member in members],
         "links": [dataclasses.asdict(link) for link in links],
-        "slowest": slowest
-        and dataclasses.asdict(slowest.way) | {"model": _GRADIENTS_OF, "gradient_seconds": slowest.seconds},
-        "doubts": doubts(links, {member.task: member.host for member in members}),
+        "slowest": least
+        and dataclasses.asdict(least) | {"model": _GRADIENTS_OF, "gradient_seconds": least.gradient_seconds},
+        "doubts": quality_warnings(links, {member.task: member.host for member in members}),
     }
