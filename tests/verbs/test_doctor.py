@@ -25,7 +25,7 @@ from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
-from benchmarks.process import subprocesses, tensorflow_setup
+from benchmarks.process import subprocesses
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
@@ -228,27 +228,26 @@ def test_without_a_roofline_the_reason_is_said(break_down: BreakDown) -> None:
     assert "roofline:" not in break_down(told={"compute": CRASH}).out.lower()
 
 
+def die(*arguments: object) -> None:
+    os.abort()
+
+
+def refuse(*arguments: object) -> None:
+    raise UsageError("There is no such precision here.")
+
+
 @pytest.mark.process
-def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_peak, "_measure", os.abort)  # which takes no arguments, and so raises
+@pytest.mark.parametrize(
+    ("measure", "reason"),
+    [(die, "the process that measures it ended without a result"), (refuse, "There is no such precision here.")],
+)
+def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[..., None], reason: str
+) -> None:
+    monkeypatch.setattr(device_peak, "measure", measure)
     chosen = planned(tmp_path, "--device=cpu").chosen
-    assert device_peak.measure_apart(chosen, 1.0) == (
-        None,
-        "the process that measures it ended before it could say",
-    )
-
-
-def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise UsageError("There is no such precision here.")
-
-    monkeypatch.setattr(device_peak, "measure", refuse)
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda **given: None)
-    monkeypatch.setattr(signal, "signal", lambda *given: None)
-    answers, answer = multiprocessing.Pipe(duplex=False)
-    with answers, answer:
-        device_peak._measure(planned(tmp_path, "--device=cpu").chosen, 1.0, answer)
-        assert answers.recv() == "There is no such precision here."
+    assert device_peak.measure_apart(chosen, 1.0) == (None, reason)
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("stage", [part for part in PARTS if part != "real input"])
