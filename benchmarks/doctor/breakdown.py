@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -185,6 +186,10 @@ class Breakdown:
                 unknown.append(stage.part)
         return found
 
+    def cost_of(self, part: Part) -> Cost | None:
+        """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
+        return next((cost for cost in self.costs if cost.parts[-1] is part), None)
+
     @property
     def step(self) -> Span | None:
         """Returns the seconds of a step with every part that ran; None if the model did not run."""
@@ -194,8 +199,8 @@ class Breakdown:
     @property
     def unknown(self) -> list[Stage]:
         """Returns the last stages if they failed, so that `step` does not contain them."""
-        reached = [number for number, stage in enumerate(self.stages) if stage.images_per_sec is not None]
-        return [stage for stage in self.stages[reached[-1] + 1 if reached else 0 :] if stage.failed]
+        after = itertools.takewhile(lambda stage: stage.images_per_sec is None, reversed(self.stages))
+        return [stage for stage in [*after][::-1] if stage.failed]
 
     def share(self, cost: Cost) -> float:
         """Returns a cost as a share of the step; negative if it saves time."""
@@ -217,10 +222,9 @@ class Breakdown:
     @property
     def impossible(self) -> Cost | None:
         """Returns the largest saving by a part that cannot save time: runs differ by as much by chance."""
-        savings = [
-            cost for cost in self.costs if cost.parts[-1] in NEVER_SAVE and cost.significance is Significance.SAVES
-        ]
-        return min(savings, key=lambda cost: cost.added.value, default=None) if self.step else None
+        savings = (cost for cost in self.costs if cost.significance is Significance.SAVES)
+        odd = (cost for cost in savings if cost.parts[-1] in NEVER_SAVE)
+        return min(odd, key=lambda cost: cost.added.value, default=None) if self.step else None
 
     @property
     def known(self) -> list[Cost]:
@@ -231,14 +235,13 @@ class Breakdown:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the numbers in JSON's types."""
-        cost_of = {cost.parts[-1]: cost for cost in self.costs}
         return {
             "step_seconds": dataclasses.asdict(self.step) if self.step else None,
-            "rungs": [self._stage_dict(stage, cost_of.get(stage.part)) for stage in self.stages],
+            "rungs": [self._stage_dict(stage) for stage in self.stages],
         }
 
-    def _stage_dict(self, stage: Stage, cost: Cost | None) -> dict[str, Any]:
-        known = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
+    def _stage_dict(self, stage: Stage) -> dict[str, Any]:
+        known, cost = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}, self.cost_of(stage.part)
         if cost is None or stage.images_per_sec is None:
             return known
         return known | {

@@ -268,8 +268,7 @@ class _StageRunner:
             self._ran[one.part] = one, record
             stage = self._stage(one.part, record)
         self.done.append(stage)
-        costs = Breakdown(self.done).costs
-        show(advice.row(stage, one.what, costs[-1] if costs and costs[-1].parts[-1] is one.part else None))
+        show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
 
     def _share_of_time(self, left: int) -> float:
         return max(self._least_seconds, (self._end - self._clock()) / left)
@@ -309,18 +308,21 @@ class _StageRunner:
             span = Span(repeats.rate(both), *repeats.interval(both, spread))
             self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span)
         show(f"\nThe two stages around {largest.name} have run once more; with both runs:")
-        for cost in Breakdown(self.done).costs:
-            number = parts.index(cost.parts[-1])
-            if number >= below:
-                show(advice.row(self.done[number], self._ran[cost.parts[-1]][0].what, cost))
+        for stage in self.done[below:]:
+            if cost := Breakdown(self.done).cost_of(stage.part):
+                show(advice.row(stage, self._ran[stage.part][0].what, cost))
 
     def _run_again(self, part: Part, left: int) -> list[repeats.Outcome]:
-        """Returns the first and the second run of a stage, without those that failed."""
-        one, first = self._ran[part]
-        records = [first, self._run(one, self._share_of_time(left))]
+        """Runs a stage again; returns its first and second run, without those that failed."""
+        planned, first = self._ran[part]
+        valid = [one for one in (first, self._run(planned, self._share_of_time(left))) if rate(one) is not None]
         return [
-            repeats.Outcome(seconds=sum(steps), images_per_step=one.images_per_step or 0, step_seconds=steps)
-            for one, steps in ((r.measurement, r.measurement.step_seconds) for r in records if rate(r) is not None)
+            repeats.Outcome(
+                seconds=sum(record.measurement.step_seconds),
+                images_per_step=record.measurement.images_per_step or 0,
+                step_seconds=record.measurement.step_seconds,
+            )
+            for record in valid
         ]
 
 

@@ -1,7 +1,4 @@
-"""The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late.
-
-Without a cluster it is about this machine: see `machine` and `breakdown_run`.
-"""
+"""The verb `doctor`: is this machine quiet, and where does a step's time go? Of a cluster: how fast is its network?"""
 
 from __future__ import annotations
 
@@ -81,23 +78,30 @@ def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
-    show = _show_json if chosen.output_format == "json" else _show_text
-    network.take_part(chosen, cluster, guard, lambda members, links: show(cluster, members, links))
+    network.take_part(chosen, cluster, guard, functools.partial(_show, cluster, chosen.output_format == "json"))
     guard.stop()
     return ExitStatus.OK
 
 
-def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints tables, and sentences that doubt."""
+def _show(cluster: Cluster, as_json: bool, members: Sequence[Member], links: Iterable[Link]) -> None:
+    """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object."""
+    is_leader = cluster.own == cluster.leader
+    if as_json:
+        if is_leader:
+            say(json.dumps(network_report.to_dict(members, list(links))))
+        return
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     for line in network_report.member_table(members):
         say(line)
-    if cluster.own != cluster.leader:
-        say(f"\n{cluster.leader} measures and prints what is between them.")
-        return
-    if len(members) == 1:
-        say("\nThere is one task only, so nothing is between tasks.")
-        return
+    if not is_leader:
+        say(f"\n{cluster.leader} measures the links between tasks and prints them.")
+    elif len(members) == 1:
+        say("\nThere is only one task, so there is no link to measure.")
+    else:
+        _show_links(members, links)
+
+
+def _show_links(members: Sequence[Member], links: Iterable[Link]) -> None:
     width = max(len(member.task) for member in members)
     say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
     say(network_report.link_heading(width))
@@ -105,18 +109,9 @@ def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link
     for link in links:
         measured.append(link)
         say(network_report.link_row(link, width))
-    say("")
-    for sentence in network_report.quality_warnings(measured, {member.task: member.host for member in members}):
-        say(sentence)
-    slowest = network_report.slowest(measured)
-    if slowest:
-        say(slowest.sentence())
-
-
-def _show_json(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints one object, if this task is the leader."""
-    if cluster.own == cluster.leader:
-        say(json.dumps(network_report.to_dict(members, list(links))))
+    host_of = {member.task: member.host for member in members}
+    for line in ["", *network_report.quality_warnings(measured, host_of), network_report.bottleneck(measured)]:
+        say(line)
 
 
 DEFAULT_OUTPUT_DIR = "out/doctor"
@@ -126,15 +121,15 @@ _OF_THE_LADDER = (
     Flag(
         "time_limit_seconds",
         float,
-        "all rungs of the ladder share it (default 180); each gets what five steps need, at least",
+        "for all stages of the breakdown together (default 180); each gets at least the time of five steps",
     ),
-    Flag("output_dir", str, f"records and logs of the ladder's runs are kept there (default {DEFAULT_OUTPUT_DIR})"),
+    Flag("output_dir", str, f"directory of the breakdown's records and logs (default {DEFAULT_OUTPUT_DIR})"),
 )
 OF_THE_LADDER = tuple(flag.name for flag in _OF_THE_LADDER)
-_DEVICES = Flag("num_gpus", int, "devices (default of the ladder: all GPUs, or two logical CPU devices; else 1)")
+_DEVICES = Flag("num_gpus", int, "devices (default of the breakdown: all GPUs, or two logical CPU devices; else 1)")
 DOCTOR_FLAGS: Groups = {
-    "The ladder, without a cluster: runs that do more and more, and where the time goes": (
-        Flag("ladder", bool, "climb it (default); --noladder only looks whether the machine is quiet"),
+    "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
+        Flag("ladder", bool, "run the breakdown (default); --noladder only checks whether the machine is quiet"),
         *_OF_THE_LADDER,
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.doctor.machine import Observation, observed
@@ -25,23 +25,21 @@ def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> lis
         driver: a module like pynvml; None: pynvml.
     """
     with nvml.opened(environment, driver) as opened:
-        gpus = {gpu.index: gpu for gpu in opened.gpus}
-        seen = [check(f"GPU {index}", gpu) for index, gpu in gpus.items() for check in _CHECKS]
+        gpus = {f"GPU {gpu.index}": gpu for gpu in opened.gpus}
+        checks = (_use, _clock, _temperature, _persistence, _memory_errors)
+        seen = [check(name, gpu) for name, gpu in gpus.items() for check in checks]
         return [observation for observation in seen if observation]
 
 
 def _use(name: str, gpu: DriverGpu) -> Observation:
     load, processes = gpu.ask("nvmlDeviceGetUtilizationRates"), gpu.ask("nvmlDeviceGetComputeRunningProcesses")
+    if load is None and processes is None:
+        return observed(f"{name} use", "")
     users = ", ".join(f"pid {one.pid}" for one in processes or () if one.pid != os.getpid())
-    words = [] if load is None else [f"{load.gpu}% busy"]
-    words += (
-        [f"used by {users}" if users else "no other process is seen"]
-        if load is not None or processes is not None
-        else []
-    )
+    busy = "" if load is None else f"{load.gpu}% busy, "
     return observed(
         f"{name} use",
-        ", ".join(words),
+        busy + (f"used by {users}" if users else "no other process is seen"),
         bool(users) or (load is not None and load.gpu > _BUSY_PERCENT),
         "End the processes that use it, or choose another GPU with --gpus (nvidia-smi lists processes; in a container, "
         "not all).",
@@ -114,12 +112,3 @@ def _memory_errors(name: str, gpu: DriverGpu) -> Observation | None:
         bool(found),
         "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU.",
     )
-
-
-_CHECKS: tuple[Callable[[str, DriverGpu], Observation | None], ...] = (
-    _use,
-    _clock,
-    _temperature,
-    _persistence,
-    _memory_errors,
-)

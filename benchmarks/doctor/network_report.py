@@ -14,6 +14,7 @@ from variable_mgr.traffic import FLOAT32_BYTES
 _SLOW_SHARE = 0.5
 _LATE_FACTOR = 3.0
 _GRADIENTS_OF = "resnet50"
+_GRADIENT_BYTES = FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,20 +48,6 @@ class Direction:
     target: str
     bytes_per_second: float
 
-    @property
-    def gradient_seconds(self) -> float:
-        """Returns how long one step's gradients of ResNet-50 take at least."""
-        return FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters / self.bytes_per_second
-
-    def sentence(self) -> str:
-        """Returns what this direction means for training, if it is the slowest."""
-        size_mb = self.gradient_seconds * self.bytes_per_second / 1e6
-        return (
-            f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({size_mb:.0f} MB) take at least "
-            f"{self.gradient_seconds:.3g} s over the slowest link, {self.source} -> {self.target} with "
-            f"{self.bytes_per_second / 1e9:.3g} GB/s."
-        )
-
 
 def _directions(links: Sequence[Link]) -> Iterator[Direction]:
     for link in links:
@@ -68,9 +55,18 @@ def _directions(links: Sequence[Link]) -> Iterator[Direction]:
         yield Direction(link.second, link.first, link.back_bytes_per_second)
 
 
-def slowest(links: Sequence[Link]) -> Direction | None:
-    """Returns the direction with the least bandwidth; None if there is no link."""
-    return min(_directions(links), key=lambda direction: direction.bytes_per_second, default=None)
+def _slowest(links: Sequence[Link]) -> Direction:
+    return min(_directions(links), key=lambda direction: direction.bytes_per_second)
+
+
+def bottleneck(links: Sequence[Link]) -> str:
+    """Returns what the slowest direction of at least one link means for training."""
+    slowest = _slowest(links)
+    return (
+        f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({_GRADIENT_BYTES / 1e6:.0f} MB) take at least "
+        f"{_GRADIENT_BYTES / slowest.bytes_per_second:.3g} s over the slowest link, {slowest.source} -> "
+        f"{slowest.target} with {slowest.bytes_per_second / 1e9:.3g} GB/s."
+    )
 
 
 def member_table(members: Sequence[Member]) -> list[str]:
@@ -106,7 +102,7 @@ def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[
     common = frozenset.intersection(*named) if named else frozenset()
     if len(set(named)) > 1 and len(common) == 1:
         (task,) = common
-        sentences.append(f"All of them have {task} in common ({host_of[task]}): look there first.")
+        sentences.append(f"All of them have {task} in common ({host_of[task]}): check it first.")
     return sentences
 
 
@@ -134,19 +130,19 @@ def _beyond(values: Sequence[float], is_odd: Callable[[float, float], bool]) -> 
 
 def _where_to_look(host: str, other: str) -> str:
     if host == other:
-        return f"look at what else runs on {host}"
-    return (
-        f"look at the network between {host} and {other} (which interfaces, their speed), and at what else runs there"
-    )
+        return f"check what else runs on {host}"
+    return f"check the network between {host} and {other} (which interfaces, their speed), and what else runs there"
 
 
 def to_dict(members: Sequence[Member], links: Sequence[Link]) -> dict[str, Any]:
     """Returns everything in JSON's types."""
-    least = slowest(links)
+    slowest: dict[str, Any] = {}
+    if links:
+        slowest = dataclasses.asdict(_slowest(links)) | {"model": _GRADIENTS_OF}
+        slowest["gradient_seconds"] = _GRADIENT_BYTES / slowest["bytes_per_second"]
     return {
         "tasks": [dataclasses.asdict(member) for member in members],
         "links": [dataclasses.asdict(link) for link in links],
-        "slowest": least
-        and dataclasses.asdict(least) | {"model": _GRADIENTS_OF, "gradient_seconds": least.gradient_seconds},
+        "slowest": slowest or None,
         "doubts": quality_warnings(links, {member.task: member.host for member in members}),
     }
