@@ -21,18 +21,42 @@ import psutil
 
 from benchmarks.console import counted
 from benchmarks.doctor import gpu_checks
-from benchmarks.doctor.machine import Observation, observed
+from benchmarks.doctor.machine import UNSEEN, Observation, observed
 from benchmarks.system import linux
 
-# CPU time that others may use: less than half of the smallest drop that a comparison looks for, but what daemons need.
-_OTHERS_SHARE = 0.02
-_OTHERS_CORES = 0.1
-_STOLEN_SHARE = 0.01
-_CPU_WAITED_SHARE = 0.05
-_MEMORY_WAITED_SHARE = 0.01
-_MEMORY_AVAILABLE_SHARE = 0.10
-_SWAPPED_BYTES_PER_SECOND = 1e6
+# The largest value of each check that does not disturb.
+_LIMITS = {
+    "CPU used by others": 1.0,  # relative to `_bearable_cores`
+    "CPU used by others in the container": 1.0,
+    "CPU limit of the container": 1.0,  # cores per cores' time
+    "stopped by the CPU limit": 0.0,  # share of the time
+    "CPU taken by the hypervisor": 0.01,
+    "CPU pressure": 0.05,
+    "memory pressure": 0.01,
+    "memory": 0.9,  # share that is in use
+    "swapping": 1.0,  # MB per second
+    "frequency governor": 0,  # governors other than `performance`
+    "slowdowns by heat": 0,
+}
+# Why a larger value matters, and what to try.
+_ADVICE = {
+    "CPU used by others": "End it or wait for it, or keep it off these cores (taskset, cpusets).",
+    "CPU used by others in the container": "End what else runs in this container, or measure in one of its own.",
+    "CPU limit of the container": "Threads on all cores use the limit up and are then stopped for a while: give the "
+    "container cores of its own (docker --cpuset-cpus, Kubernetes' static CPU manager), not a share of time, or start "
+    "it with taskset.",
+    "stopped by the CPU limit": "A process in this container has used up its CPU limit: end it, or raise the limit.",
+    "CPU taken by the hypervisor": "Other virtual machines use this host's cores: take a type with dedicated ones.",
+    "CPU pressure": "More threads want to run than there are cores: end them, or wait for them.",
+    "memory pressure": "Memory is short: end what holds it, or take a machine with more.",
+    "memory": "Files that are read cannot stay in memory, and soon the machine swaps: end what holds the memory.",
+    "swapping": "Memory is short, and pages go to and from the disk: end what holds it.",
+    "frequency governor": "Cores are slow until they have been busy for a while: sudo cpupower frequency-set -g "
+    "performance.",
+    "slowdowns by heat": "Let the machine cool down, and check its fans.",
+}
 _CPUS = "sys/devices/system/cpu"
+_WAITED = "{:.1%} of the time something waited for it"
 _MOST_NAMED = 3
 _WORTH_NAMING_CORES = 0.01
 
@@ -201,102 +225,51 @@ def _busiest(before: Processes, now: Processes, seconds: float) -> Iterator[str]
             yield f"{cores:.2f} {process.name} (pid {process.pid})"
 
 
+def _check(name: str, value: float, template: str, *shown: float | str) -> Observation:
+    """Compares a value with its limit; the template shows it and what else is given."""
+    is_hidden = any(one != one for one in (value, *shown))  # NaN is not itself
+    return observed(name, "" if is_hidden else template.format(value, *shown), value > _LIMITS[name], _ADVICE[name])
+
+
 def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
-    seconds = change["clock_seconds"]
+    seconds, limit, load = change["clock_seconds"], now["container_cores"], now["load_1min"]
     used = _positive(change["busy_seconds"] - change["own_cpu_seconds"]) / seconds
-    is_busy = used > _bearable_cores(cores)
-    yield observed(
-        "CPU used by others",
-        _shown("{:.2f} of {}", used, counted(cores, "core")) + (f": {busiest}" if is_busy and busiest else ""),
-        is_busy,
-        "End it or wait for it, or keep it off these cores (taskset, cpusets)."
-        if busiest
-        else "It is the kernel, has ended already, or is outside this container: wait, or ask who shares the host.",
-    )
-    yield observed("load", _shown("{:.2f} on average over the last minute", now["load_1min"]))
-    if not math.isnan(now["container_cores"]):
-        yield from _container_checks(now["container_cores"], change, cores)
+    others = _check("CPU used by others", used / _bearable_cores(cores), "{1:.2f} of {2}", used, counted(cores, "core"))
+    if others.is_disturbing and busiest:
+        others = dataclasses.replace(others, value=f"{others.value}: {busiest}")
+    elif others.is_disturbing:
+        advice = "It is the kernel, has ended, or is outside this container: wait, or ask who shares the host."
+        others = dataclasses.replace(others, advice=advice)
+    yield others
+    yield observed("load", "" if math.isnan(load) else f"{load:.2f} on average over the last minute")
+    if not math.isnan(limit):
+        yield _check(
+            "CPU limit of the container", cores / limit, "{1:g} cores' time on {2}", limit, counted(cores, "core")
+        )
+        used = _positive(change["container_used_seconds"] - change["own_cpu_seconds"]) / seconds
+        name = "CPU used by others in the container"
+        in_container = _check(name, used / _bearable_cores(limit), "{1:.2f} of {2:g} cores' time", used, limit)
+        stopped = change["container_throttled_seconds"] / seconds
+        throttled = _check("stopped by the CPU limit", stopped, "{:.1%} of the time")
+        yield from (one for one in (in_container, throttled) if one.value != UNSEEN)
     stolen = _positive(change["stolen_seconds"]) / max(change["total_seconds"], 1e-9)
-    yield observed(
-        "CPU taken by the hypervisor",
-        _shown("{:.1%} of the time (steal)", stolen),
-        stolen > _STOLEN_SHARE,
-        "Other virtual machines use this host's cores: take a type of machine with dedicated ones.",
-    )
-    waited = change["cpu_waited_seconds"] / seconds
-    yield observed(
-        "CPU pressure",
-        _shown("{:.1%} of the time something waited for it", waited),
-        waited > _CPU_WAITED_SHARE,
-        "More threads want to run than there are cores: end them, or wait for them.",
-    )
-
-
-def _container_checks(limit: float, change: Numbers, cores: int) -> Iterator[Observation]:
-    yield observed(
-        "CPU limit of the container",
-        f"{limit:g} cores' time on {counted(cores, 'core')}",
-        limit < cores,
-        "Threads on all cores use the limit up and are then stopped for a while: give the container cores of its own "
-        "(docker --cpuset-cpus, Kubernetes' static CPU manager), not a share of time, or start it with taskset.",
-    )
-    used = _positive(change["container_used_seconds"] - change["own_cpu_seconds"]) / change["clock_seconds"]
-    if not math.isnan(used):
-        yield observed(
-            "CPU used by others in the container",
-            f"{used:.2f} of {limit:g} cores' time",
-            used > _bearable_cores(limit),
-            "End what else runs in this container, or measure in a container of its own.",
-        )
-    throttled = change["container_throttled_seconds"] / change["clock_seconds"]
-    if not math.isnan(throttled):
-        yield observed(
-            "stopped by the CPU limit",
-            f"{throttled:.1%} of the time",
-            throttled > 0,
-            "A process in this container has used up its CPU limit: end it, or raise the limit.",
-        )
+    yield _check("CPU taken by the hypervisor", stolen, "{:.1%} of the time (steal)")
+    yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)
 
 
 def _memory_checks(now: Numbers, change: Numbers) -> Iterator[Observation]:
-    available, total = now["memory_available_gib"], now["memory_gib"]
-    waited = change["memory_waited_seconds"] / change["clock_seconds"]
-    yield observed(
-        "memory pressure",
-        _shown("{:.1%} of the time something waited for it", waited),
-        waited > _MEMORY_WAITED_SHARE,
-        "Memory is short: end what holds it, or take a machine with more.",
-    )
-    yield observed(
-        "memory",
-        _shown("{:.1f} of {:.1f} GiB available", available, total),
-        available / total < _MEMORY_AVAILABLE_SHARE,
-        "Files that are read cannot stay in memory, and soon the machine swaps: end what holds the memory.",
-    )
-    swapped = change["swapped_bytes"] / change["clock_seconds"]
-    yield observed(
-        "swapping",
-        _shown("{:.1f} MB/s", swapped / 1e6),
-        swapped > _SWAPPED_BYTES_PER_SECOND,
-        "Memory is short, and pages go to and from the disk: end what holds it.",
-    )
+    seconds, available, total = change["clock_seconds"], now["memory_available_gib"], now["memory_gib"]
+    yield _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED)
+    yield _check("memory", 1 - available / total, "{1:.1f} of {2:.1f} GiB available", available, total)
+    yield _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s")
 
 
 def _clock_checks(now: Numbers, change: Numbers, sources: Sources) -> Iterator[Observation]:
     each = (linux.text(sources.root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in sources.cpus)
     governors = sorted({governor for governor in each if governor})
-    yield observed(
-        "frequency governor",
-        ", ".join(governors),
-        any(governor != "performance" for governor in governors),
-        "Cores are slow until they have been busy for a while: sudo cpupower frequency-set -g performance.",
-    )
-    yield observed(
-        "slowdowns by heat",
-        _shown("{:.0f} while looking, {:.0f} since the start", change["hot_events"], now["hot_events"]),
-        change["hot_events"] > 0,
-        "Let the machine cool down, and check its fans.",
-    )
+    yield _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors))
+    hot = "{:.0f} while looking, {:.0f} since the start"
+    yield _check("slowdowns by heat", change["hot_events"], hot, now["hot_events"])
     yield observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy"))
     yield observed("SMT", _switch(now["smt"], "two threads share a core"))
     nodes = len(list((sources.root / "sys/devices/system/node").glob("node[0-9]*")))
@@ -304,17 +277,13 @@ def _clock_checks(now: Numbers, change: Numbers, sources: Sources) -> Iterator[O
 
 
 def _bearable_cores(cores: float) -> float:
-    return max(_OTHERS_CORES, _OTHERS_SHARE * cores)
+    """Returns how much others may use: half of the smallest drop that comparisons look for, but what daemons need."""
+    return max(0.1, 0.02 * cores)
 
 
 def _positive(number: float) -> float:
     """Returns 0 for what noise makes negative, and NaN for NaN."""
     return 0.0 if number < 0 else number
-
-
-def _shown(template: str, *values: float | str) -> str:
-    """Returns the values in words; nothing if one of them could not be read."""
-    return "" if any(value != value for value in values) else template.format(*values)  # NaN is not itself
 
 
 def _switch(is_on: float, meaning: str) -> str:
