@@ -121,8 +121,8 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
         )
     if chance:
         warnings.append(
-            f"{_begin(chance.name)} seems to save {-found.share(chance):.0%}, which is impossible: now runs on this "
-            "machine differ by that much by chance, so smaller costs mean nothing. Quiet the machine and measure again."
+            f"{chance.name.capitalize()} seems to save {-found.share(chance):.0%}, which is impossible: runs on this "
+            "machine now differ by that much by chance, so smaller costs mean nothing. Quiet it and measure again."
         )
         if -found.share(chance) >= _TOO_MUCH_CHANCE:
             return warnings + unknown
@@ -149,7 +149,7 @@ def _unknown(found: Breakdown) -> list[str]:
 
 def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     advice = " ".join(_advice(part, setting) for part in cost.parts)
-    start = f"{_begin(cost.name)} ({found.share(cost):.0%}):"
+    start = f"{cost.name.capitalize()} ({found.share(cost):.0%}):"
     if Part.COMPUTE not in cost.parts:
         return f"{start} without it, {_more(found.gain(cost))}. {advice}"
     if setting.attained is None:
@@ -160,10 +160,6 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
 
 def _more(gain: float) -> str:
     return f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
-
-
-def _begin(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _in_figures(span: Span, factor: float = 1.0) -> str:

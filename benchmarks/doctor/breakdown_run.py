@@ -35,6 +35,7 @@ from results.record import Record, Status
 from results.statistics import MIN_STEPS_FOR_INTERVAL
 
 DEFAULT_TIME_LIMIT_SECONDS = 180.0
+_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
 _SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
@@ -62,14 +63,12 @@ class BreakdownPlan:
         setting: what arithmetic and advice depend on.
         common: flags of every stage.
         time_limit_seconds: for all stages together, as far as runs can be shortened.
-        program: starts a run, given its flags.
     """
 
     chosen: Config
     setting: Setting
     common: Mapping[str, str]
-    time_limit_seconds: float = DEFAULT_TIME_LIMIT_SECONDS
-    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
+    time_limit_seconds: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +148,7 @@ def _planned_with_data(plan: BreakdownPlan) -> Iterator[PlannedStage]:
     name = specs.find(plan.chosen.model).data_name
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
         number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
-        words = [*plan.program, "data", f"make-{name}", directory, *number]
+        words = [*_PROGRAM, "data", f"make-{name}", directory, *number]
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
         (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
         output.seek(0)
@@ -241,7 +240,7 @@ class _StageRunner:
         self._started, self._least_seconds = 0, _LEAST_SECONDS
         self._gpus = len(provenance.inventory.gpus)
         self._runner = CellRunner(
-            program=plan.program,
+            program=_PROGRAM,
             store=store,
             output_dir=chosen.output_dir,
             provenance=provenance,

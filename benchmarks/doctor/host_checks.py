@@ -28,7 +28,7 @@ from benchmarks.system import linux
 _LIMITS = {
     "CPU used by others": 1.0,  # relative to `_bearable_cores`
     "CPU used by others in the container": 1.0,
-    "CPU limit of the container": 1.0,  # cores per cores' time
+    "CPU limit of the container": 0.0,  # cores without time of their own
     "stopped by the CPU limit": 0.0,  # share of the time
     "CPU taken by the hypervisor": 0.01,
     "CPU pressure": 0.05,
@@ -243,15 +243,15 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
     yield others
     yield observed("load", "" if math.isnan(load) else f"{load:.2f} on average over the last minute")
     if not math.isnan(limit):
-        yield _check(
-            "CPU limit of the container", cores / limit, "{1:g} cores' time on {2}", limit, counted(cores, "core")
-        )
+        on = counted(cores, "core")
+        yield _check("CPU limit of the container", cores - limit, "{1:g} cores' time on {2}", limit, on)
         used = _positive(change["container_used_seconds"] - change["own_cpu_seconds"]) / seconds
-        name = "CPU used by others in the container"
-        in_container = _check(name, used / _bearable_cores(limit), "{1:.2f} of {2:g} cores' time", used, limit)
-        stopped = change["container_throttled_seconds"] / seconds
-        throttled = _check("stopped by the CPU limit", stopped, "{:.1%} of the time")
-        yield from (one for one in (in_container, throttled) if one.value != UNSEEN)
+        used_by_others = "CPU used by others in the container"
+        within = [
+            _check(used_by_others, used / _bearable_cores(limit), "{1:.2f} of {2:g} cores' time", used, limit),
+            _check("stopped by the CPU limit", change["container_throttled_seconds"] / seconds, "{:.1%} of the time"),
+        ]
+        yield from (one for one in within if one.value != UNSEEN)
     stolen = _positive(change["stolen_seconds"]) / max(change["total_seconds"], 1e-9)
     yield _check("CPU taken by the hypervisor", stolen, "{:.1%} of the time (steal)")
     yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)

@@ -40,32 +40,27 @@ class Link:
     back_bytes_per_second: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Direction:
-    """The bandwidth from one task to another."""
-
-    source: str
-    target: str
-    bytes_per_second: float
-
-
-def _directions(links: Sequence[Link]) -> Iterator[Direction]:
+def _rates(links: Sequence[Link]) -> dict[tuple[str, str], float]:
+    """Returns the bytes per second of both directions of each link, by source and target."""
+    rates = {}
     for link in links:
-        yield Direction(link.first, link.second, link.there_bytes_per_second)
-        yield Direction(link.second, link.first, link.back_bytes_per_second)
+        rates[link.first, link.second] = link.there_bytes_per_second
+        rates[link.second, link.first] = link.back_bytes_per_second
+    return rates
 
 
-def _slowest(links: Sequence[Link]) -> Direction:
-    return min(_directions(links), key=lambda direction: direction.bytes_per_second)
+def _slowest(links: Sequence[Link]) -> tuple[str, str, float, float]:
+    """Returns source, target and bytes per second of the slowest direction, and the seconds of a step's gradients."""
+    (source, target), rate = min(_rates(links).items(), key=lambda item: item[1])
+    return source, target, rate, _GRADIENT_BYTES / rate
 
 
 def bottleneck(links: Sequence[Link]) -> str:
     """Returns what the slowest direction of at least one link means for training."""
-    slowest = _slowest(links)
+    source, target, rate, seconds = _slowest(links)
     return (
         f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({_GRADIENT_BYTES / 1e6:.0f} MB) take at least "
-        f"{_GRADIENT_BYTES / slowest.bytes_per_second:.3g} s over the slowest link, {slowest.source} -> "
-        f"{slowest.target} with {slowest.bytes_per_second / 1e9:.3g} GB/s."
+        f"{seconds:.3g} s over the slowest link, {source} -> {target} with {rate / 1e9:.3g} GB/s."
     )
 
 
@@ -108,24 +103,23 @@ def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[
 
 def _outliers(links: Sequence[Link]) -> Iterator[tuple[str, str, str]]:
     """Yields two tasks, and what is odd between them."""
-    directions = list(_directions(links))
-    rates = [direction.bytes_per_second for direction in directions]
-    for number, others in _beyond(rates, lambda rate, typical: rate < _SLOW_SHARE * typical):
-        source, target = directions[number].source, directions[number].target
-        sentence = f"{source} -> {target} carries {rates[number] / 1e9:.3g} GB/s, others {others / 1e9:.3g}"
-        yield source, target, sentence
-    times = [link.round_trip_seconds for link in links]
-    for number, others in _beyond(times, lambda seconds, typical: seconds > _LATE_FACTOR * typical):
-        first, second = links[number].first, links[number].second
-        takes = f"takes {times[number] * 1e3:.3g} ms, others {others * 1e3:.3g}"
+    slow = _beyond(_rates(links), lambda rate, typical: rate < _SLOW_SHARE * typical)
+    for source, target, rate, others in slow:
+        yield source, target, f"{source} -> {target} carries {rate / 1e9:.3g} GB/s, others {others / 1e9:.3g}"
+    times = {(link.first, link.second): link.round_trip_seconds for link in links}
+    late = _beyond(times, lambda seconds, typical: seconds > _LATE_FACTOR * typical)
+    for first, second, seconds, others in late:
+        takes = f"takes {seconds * 1e3:.3g} ms, others {others * 1e3:.3g}"
         yield first, second, f"A round trip {first} -> {second} -> {first} {takes}"
 
 
-def _beyond(values: Sequence[float], is_odd: Callable[[float, float], bool]) -> Iterator[tuple[int, float]]:
-    """Yields the numbers of values that are odd beside the median of all, with the median of the others."""
-    for number, value in enumerate(values):
-        if is_odd(value, statistics.median(values)):
-            yield number, statistics.median([*values[:number], *values[number + 1 :]])
+def _beyond(
+    measured: Mapping[tuple[str, str], float], is_odd: Callable[[float, float], bool]
+) -> Iterator[tuple[str, str, float, float]]:
+    """Yields the pairs whose value is odd beside the median of all, with the value and the median of the others."""
+    for pair, value in measured.items():
+        if is_odd(value, statistics.median(measured.values())):
+            yield *pair, value, statistics.median(other for key, other in measured.items() if key != pair)
 
 
 def _where_to_look(host: str, other: str) -> str:
@@ -136,13 +130,11 @@ def _where_to_look(host: str, other: str) -> str:
 
 def to_dict(members: Sequence[Member], links: Sequence[Link]) -> dict[str, Any]:
     """Returns everything in JSON's types."""
-    slowest: dict[str, Any] = {}
-    if links:
-        slowest = dataclasses.asdict(_slowest(links)) | {"model": _GRADIENTS_OF}
-        slowest["gradient_seconds"] = _GRADIENT_BYTES / slowest["bytes_per_second"]
+    names = ("source", "target", "bytes_per_second", "gradient_seconds")
+    slowest = {**dict(zip(names, _slowest(links), strict=True)), "model": _GRADIENTS_OF} if links else None
     return {
         "tasks": [dataclasses.asdict(member) for member in members],
         "links": [dataclasses.asdict(link) for link in links],
-        "slowest": slowest or None,
+        "slowest": slowest,
         "doubts": quality_warnings(links, {member.task: member.host for member in members}),
     }
