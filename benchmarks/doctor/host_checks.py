@@ -119,7 +119,7 @@ class Sources:
         clock, own_cpu, stat = self.clock(), self.own_cpu_seconds(), linux.text(proc / "stat")
         busy, stolen, total = _core_seconds(stat or "", self.cpus)
         limit, used, throttled = _container(self.root)
-        memory, pages = _table(proc / "meminfo"), _table(proc / "vmstat")
+        memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
         no_turbo = _number(cpus / "intel_pstate/no_turbo")
         return {
             "clock_seconds": clock,
@@ -153,12 +153,6 @@ def _found(pattern: str, path: Path) -> float:
     return float(match[1]) if match else math.nan
 
 
-def _table(path: Path) -> dict[str, int]:
-    """Returns the lines that are a name and a whole number."""
-    lines = (line.replace(":", " ").split() for line in (linux.text(path) or "").splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
-
-
 def _core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
     """Returns the busy, stolen and total seconds of these cores, or of all where a container renumbers its cores."""
     rows = {name: times for name, *times in map(str.split, stat.splitlines()) if name.startswith("cpu")}
@@ -174,24 +168,15 @@ def _core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]
 def _container(root: Path) -> tuple[float, float, float]:
     """Returns cores, used and throttled seconds of the control group (version 2) with the tightest CPU limit."""
     limits = []
-    for group in _groups(root):
+    for group in linux.control_groups(root):
         quota, *period = (linux.text(group / "cpu.max") or "max").split()
         if quota.isdigit() and period:
             limits.append((int(quota) / int(period[0]), group))
     if not limits:
         return math.nan, math.nan, math.nan
     cores, group = min(limits)
-    stat = _table(group / "cpu.stat")
+    stat = linux.table(group / "cpu.stat")
     return cores, stat.get("usage_usec", math.nan) / 1e6, stat.get("throttled_usec", math.nan) / 1e6
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """Yields our control group and its parents."""
-    top = root / "sys/fs/cgroup"
-    lines = (linux.text(root / "proc/self/cgroup") or "").splitlines()
-    named = [line[3:].lstrip("/") for line in lines if line.startswith("0::") and ".." not in line]
-    own = top / named[0] if named else top
-    yield from (group for group in (own, *own.parents) if group == top or top in group.parents)
 
 
 def look(*, seconds: float = 2.0, sources: Sources | None = None) -> list[Observation]:
