@@ -78,30 +78,23 @@ def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
 
     guard = Guard(lambda error: warn(str(error)))
     guard.start()
-    network.take_part(chosen, cluster, guard, functools.partial(_show, cluster, chosen.output_format == "json"))
+    show = _show_json if chosen.output_format == "json" else _show_text
+    network.take_part(chosen, cluster, guard, lambda members, links: show(cluster, members, links))
     guard.stop()
     return ExitStatus.OK
 
 
-def _show(cluster: Cluster, as_json: bool, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object."""
-    is_leader = cluster.own == cluster.leader
-    if as_json:
-        if is_leader:
-            say(json.dumps(network_report.to_dict(members, list(links))))
-        return
+def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
+    """Prints the tasks, and if this task is the leader, which measures, the links as they come."""
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     for line in network_report.member_table(members):
         say(line)
-    if not is_leader:
+    if cluster.own != cluster.leader:
         say(f"\n{cluster.leader} measures the links between tasks and prints them.")
-    elif len(members) == 1:
+        return
+    if len(members) == 1:
         say("\nThere is only one task, so there is no link to measure.")
-    else:
-        _show_links(members, links)
-
-
-def _show_links(members: Sequence[Member], links: Iterable[Link]) -> None:
+        return
     width = max(len(member.task) for member in members)
     say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
     say(network_report.link_heading(width))
@@ -112,6 +105,12 @@ def _show_links(members: Sequence[Member], links: Iterable[Link]) -> None:
     host_of = {member.task: member.host for member in members}
     for line in ["", *network_report.quality_warnings(measured, host_of), network_report.bottleneck(measured)]:
         say(line)
+
+
+def _show_json(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
+    """Prints one object, if this task is the leader."""
+    if cluster.own == cluster.leader:
+        say(json.dumps(network_report.to_dict(members, list(links))))
 
 
 DEFAULT_OUTPUT_DIR = "out/doctor"

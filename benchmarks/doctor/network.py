@@ -39,17 +39,17 @@ Show = Callable[[Sequence[Member], Iterator[Link]], None]
 
 
 def take_part(config: Config, cluster: Cluster, guard: Guard, show: Show) -> None:
-    """Joins the cluster; the leader measures all links, the other tasks serve until it has ended.
+    """Joins the cluster, lets the leader measure, and ends together with all others.
 
     Args:
-        config: the devices of the workers.
+        config: says which devices workers have.
         cluster: the tasks.
         guard: of this process.
-        show: called by every task; only the leader may iterate over the links.
+        show: is called by every task; only the leader may take from the links.
 
     Raises:
         ClusterError: tasks are missing, or one has gone.
-        UsageError: tasks differ in their addresses or software, or the devices do not exist.
+        UsageError: tasks differ in their addresses or software, or the devices are not there.
     """
     kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
     if kind == "gpu":
@@ -59,7 +59,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, show: Show) -> Non
     server_config = devices.session_config(kind, count, **config.session_options() | {"virtual_gpus": virtual})
     with joined(cluster, _MANAGER, guard, server_config, config.start_timeout_seconds) as team:
         try:
-            # Only addresses and software are compared: the tasks of a run may compute different things.
+            # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
             messages = team.agree(hello(cluster, {}, plan.description), _AGREEING_SECONDS)
             members = [
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])

@@ -324,15 +324,13 @@ def test_commands_name_virtual_gpus(split: int) -> None:
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])
 def test_all_that_is_advised_exists(setting: Setting) -> None:
-    words = all_advice(setting)
-    commands = re.findall(r"'run_bench.py ([a-z]+) ([^']+)'", words)
+    text = all_advice(setting)
+    commands = re.findall(r"'run_bench.py ([a-z]+) ([^']+)'", text)
     assert {verb for verb, _ in commands} == {*ADVISED}
-    for verb, arguments in commands:
+    for verb, words in commands:
         assert main.dispatch([verb, "--help"]) == 0, "there is such a verb"
-        assert not run_flags.parse(arguments.split(), ADVISED[verb]).words, (
-            "it has such flags, and parsing raises if not"
-        )
-    named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", words)))
+        assert not run_flags.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
+    named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", text)))
     of_a_run = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
     assert len(named) >= 8 and named <= of_a_run
 
