@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures.process
 import dataclasses
 import math
 import multiprocessing
 import signal
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
@@ -159,38 +159,34 @@ _SECONDS = 300.0
 
 
 def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
-    """Sets what one device reaches beside what it could. It takes some seconds, and no GPU is held afterwards.
+    """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
 
     Args:
         config: of the run on all devices.
         images_per_sec: of one of them.
 
     Returns:
-        The roofline, or None, and why there is none.
+        The roofline, or None and the reason.
     """
-    context = multiprocessing.get_context("spawn")
-    answers, answer = context.Pipe(duplex=False)
-    alone = dataclasses.replace(config, num_devices=1)
-    process = context.Process(target=_measure, args=(alone, images_per_sec, answer), daemon=True)
-    process.start()
-    answer.close()
-    try:
-        found = answers.recv() if answers.poll(_SECONDS) else f"it took longer than {_SECONDS:g} s"
-    except EOFError:
-        found = "the process that measures it ended before it could say"
-    finally:
-        process.kill()
-        process.join()
-    return (None, found) if isinstance(found, str) else (found, "")
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device,)) as executor:
+        measured = executor.submit(measure, dataclasses.replace(config, num_devices=1), images_per_sec)
+        try:
+            return measured.result(_SECONDS), ""
+        except BenchError as error:
+            return None, str(error)
+        except TimeoutError:
+            return None, f"it took longer than {_SECONDS:g} s"
+        except concurrent.futures.process.BrokenProcessPool:
+            return None, "the process that measures it ended without a result"
+        finally:
+            for process in multiprocessing.active_children():
+                process.kill()
 
 
-def _measure(config: Config, images_per_sec: float, answer: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this process ends it
-    tensorflow_setup.prepare(Runtime(device=config.device))  # what is visible has been inherited
-    try:
-        answer.send(measure(config, images_per_sec))
-    except BenchError as error:
-        answer.send(str(error))
+def _prepare(device: Literal["cpu", "gpu"]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    tensorflow_setup.prepare(Runtime(device=device))  # what is visible has been inherited
 
 
 def to_dict(found: Roofline) -> dict[str, Any]:
