@@ -299,7 +299,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
         (["sweep", *AUTO], "Nothing can be run. --batch_size=auto is found by trying"),
         (["verify", "--batch_size=8"], "no flag --batch_size"),
         ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
-        (["run", "--batch_size=many"], "'many' is no whole number, and not auto"),
+        (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),
     ],
 )
 def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], sentence: str) -> None:

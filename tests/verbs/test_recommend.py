@@ -323,7 +323,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
-    assert "cannot be kept in /proc/nowhere" in capsys.readouterr().err
+    assert "cannot be saved in /proc/nowhere" in capsys.readouterr().err
 
 
 def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:

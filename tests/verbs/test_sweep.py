@@ -175,7 +175,7 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     """Starts a sweep in a process; the program's third run will hang."""
     (tmp_path / "hangs").touch()
     code = (
-        "import dataclasses, json, sys; from benchmarks.config import run_flags\n"
+        "import dataclasses, json, sys; from benchmarks.config import flag\n"
         "from benchmarks.sweep import grid, sweep_verb\n"
         "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
         "plan = dataclasses.replace(sweep_verb.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"

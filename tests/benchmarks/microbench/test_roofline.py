@@ -129,7 +129,7 @@ def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.
 def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache.parent.parent.write_text("a file where a directory should be")
     device_peak.store_peak("KEY", PEAK)
-    assert "cannot be kept" in capsys.readouterr().err
+    assert "cannot be saved" in capsys.readouterr().err
 
 
 def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
