@@ -75,34 +75,23 @@ def interval(runs: Sequence[Outcome], between_runs: float = LEAST_SPREAD) -> tup
 
 
 def clearly_slower(repeats: Sequence[Sequence[Outcome]]) -> list[int]:
-    """Returns which of some candidates are slower than the fastest of them beyond doubt.
+    """Returns which candidates are slower than the fastest of them, by a paired t test at 99 %.
 
-    The repeats are blocks, in which all ran one after the other, so what a repeat has in common is taken out: a two-way
-    analysis of variance without interaction, and t tests (99 %) of the differences to the fastest.
+    The repeats are blocks in which all candidates run one after the other, so a disturbance of a whole block cancels.
 
     Args:
-        repeats: the runs of each candidate, the first of each in one block, and so on; what only some have is left out.
+        repeats: the runs of each candidate, in the order of the blocks; a block that only some have is ignored.
 
     Returns:
-        Numbers of candidates; none if there are fewer than three repeats.
+        Indices of candidates; none if there are fewer than three repeats.
     """
     count = min(map(len, repeats), default=0)
     if len(repeats) < 2 or count < ENOUGH_REPEATS:
         return []
-    from scipy import stats  # takes longer to import than all else that `--help` needs
-
-    logs = [[math.log(rate([run])) for run in runs[:count]] for runs in repeats]
-    means, blocks = list(map(statistics.fmean, logs)), list(map(statistics.fmean, zip(*logs, strict=True)))
-    middle = statistics.fmean(means)
-    squares = math.fsum(
-        (value - mean - block + middle) ** 2
-        for mean, row in zip(means, logs, strict=True)
-        for value, block in zip(row, blocks, strict=True)
-    )
-    degrees = (len(repeats) - 1) * (count - 1)
-    noise = math.sqrt(2 * squares / degrees / count)
-    least = float(stats.t.ppf((1 + _CONFIDENCE) / 2, degrees)) * noise
-    return [number for number, mean in enumerate(means) if max(means) - mean > least]
+    rates = [[rate([run]) for run in runs[:count]] for runs in repeats]
+    best = max(rates, key=statistics.geometric_mean)
+    ratios = [[high / low for high, low in zip(best, each, strict=True)] for each in rates]
+    return [number for number, each in enumerate(ratios) if repeats_interval(each, _CONFIDENCE)[0] > 1]
 
 
 class Durations(Generic[T]):
