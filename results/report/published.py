@@ -1,4 +1,4 @@
-"""Published figures, kept as CSV beside this file, and which of them belong beside the user's own."""
+"""Published figures, from CSV files in `results/data`, and which of them compare with the user's rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCES = {
     "Amazon EC2, with tf_cnn_benchmarks",
     "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
 }
-# How the tables call our models. Versions of ResNet-50 differ by 6 % in operations; they are put side by side.
+# The names of our models in the tables. Versions of ResNet-50 differ by 6 % in operations; they are compared.
 _MODELS = {
     "inception3": "Inception v3",
     "resnet50": "ResNet-50",
@@ -31,12 +31,12 @@ class Figure:
     """One published rate.
 
     Attributes:
-        where: the machine, and where it stands.
-        model: as the table calls it.
-        setting: variable manager, precision, data: what is known.
-        batch_per_device: None if it is not known.
-        devices: how many.
-        images_per_sec: over all of them.
+        where: the machine and its location.
+        model: its name in the table.
+        setting: variable manager, precision and data, as far as published.
+        batch_per_device: None if it is unknown.
+        devices: number of devices.
+        images_per_sec: over all devices.
     """
 
     where: str
@@ -76,7 +76,7 @@ def beside(row: Row, table: str) -> list[Figure]:
 
 
 def lines_of(table: str, model: str) -> dict[str, list[Figure]]:
-    """Returns, for each machine and setting, the figures of a model of ours by number of devices."""
+    """Returns, for each machine and setting, the figures of one of our models by number of devices."""
     lines: dict[str, list[Figure]] = {}
     for figure in figures(table):
         if figure.model == _MODELS.get(model):
@@ -86,5 +86,5 @@ def lines_of(table: str, model: str) -> dict[str, list[Figure]]:
 
 
 def comparison(rows: Sequence[Row], table: str) -> list[tuple[Row, Figure]]:
-    """Returns the user's valid rows with each figure that belongs beside them."""
+    """Returns the user's valid rows, each with every figure that compares with it."""
     return [(row, figure) for row in rows if row.images_per_sec is not None for figure in beside(row, table)]

@@ -1,4 +1,4 @@
-"""Plots of how fast runs were: against devices, batches and each other, and step by step."""
+"""Plots of the rate against devices, batches and managers, and of single steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from results.report.figures import (
     MOST_TRACES,
     error_bars,
     grouped,
-    lines_of,
     look,
     model_and_batch,
     panels_of,
@@ -29,7 +28,7 @@ from results.summary import Row, manager_of
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
-    """Throughput against devices, a panel per model, a line per variable manager, and the ideal line."""
+    """Rate against devices: a panel per model, a line per variable manager, and the ideal line."""
     panels = {
         name: group
         for name, group in grouped(valid_training(rows), model_and_batch, MOST_PANELS).items()
@@ -39,15 +38,11 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         return None
     figure, axes = panels_of(len(panels))
     for axis, (name, group) in zip(axes, panels.items(), strict=True):
-        for number, (manager, line) in enumerate(lines_of(group, lambda row: manager_of(row.config))):
+        by_manager = grouped(group, lambda row: manager_of(row.config), MOST_LINES)
+        for number, (manager, line) in enumerate(by_manager.items()):
             line.sort(key=lambda row: row.devices)
-            axis.errorbar(
-                [row.devices for row in line],
-                [row.rate for row in line],
-                yerr=error_bars(line),
-                label=manager,
-                **look(number),
-            )
+            devices, rates = [row.devices for row in line], [row.rate for row in line]
+            axis.errorbar(devices, rates, yerr=error_bars(line), label=manager, **look(number))
         one = max((row.rate for row in group if row.devices == 1), default=0.0)
         most = max(row.devices for row in group)
         if one:
@@ -60,7 +55,7 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
 
 
 def efficiency(rows: Sequence[Row]) -> Figure | None:
-    """A heat map: model and batch by variable manager and devices."""
+    """Heat map: model and batch by variable manager and devices."""
     many = [row for row in valid_training(rows) if row.efficiency is not None and row.devices > 1]
     across = list(dict.fromkeys((manager_of(row.config), row.devices) for row in many))[:MOST_BARS]
     down = list(dict.fromkeys(map(model_and_batch, many)))[:MOST_BARS]
@@ -68,9 +63,9 @@ def efficiency(rows: Sequence[Row]) -> Figure | None:
         return None
     values = [[float("nan")] * len(across) for _ in down]
     for row in many:
-        place = (manager_of(row.config), row.devices)
-        if place in across and model_and_batch(row) in down:
-            values[down.index(model_and_batch(row))][across.index(place)] = row.efficiency or float("nan")
+        column, label = (manager_of(row.config), row.devices), model_and_batch(row)
+        if column in across and label in down:
+            values[down.index(label)][across.index(column)] = row.efficiency or float("nan")
     labels = [wrapped(label) for label in down]
     figure = Figure(
         figsize=(3.5 + 0.55 * len(across), 1.9 + sum(0.4 + 0.15 * label.count("\n") for label in labels)),
@@ -113,16 +108,16 @@ def managers(rows: Sequence[Row]) -> Figure | None:
 
 
 def batches(rows: Sequence[Row]) -> Figure | None:
-    """Throughput against the batch per device."""
+    """Rate against the batch per device."""
 
-    def what(row: Row) -> str:
-        precision = row.config.get("precision")
-        words = [str(row.config.get("model")), manager_of(row.config), str(row.devices), str(precision), row.also]
-        return ", ".join(word for word in words if word)
+    def label(row: Row) -> str:
+        config = row.config
+        words = (config.get("model"), manager_of(config), row.devices, config.get("precision"), row.also)
+        return ", ".join(str(word) for word in words if word != "")
 
     lines = {
         name: line
-        for name, line in grouped(valid_training(rows), what, MOST_LINES).items()
+        for name, line in grouped(valid_training(rows), label, MOST_LINES).items()
         if len({row.config.get("batch_per_device") for row in line}) > 1
     }
     if not lines:
@@ -138,7 +133,7 @@ def batches(rows: Sequence[Row]) -> Figure | None:
 
 
 def steps(rows: Sequence[Row]) -> Figure | None:
-    """Every step of the latest runs as a trace, warm-up shaded, and how the measured ones are distributed."""
+    """Step times of the latest runs, with the warm-up shaded, and a histogram of the measured steps."""
     records = [record for row in rows for record in row.valid if record.measurement.step_seconds]
     records = sorted(records, key=lambda record: record.identity.time_utc)[-MOST_TRACES:]
     if not records:
@@ -160,7 +155,7 @@ def _draw_steps(trace: Axes, spread: Axes, record: Record) -> None:
     trace.plot(range(1, len(before) + len(measured) + 1), before + measured, color=COLOURS[0], linewidth=1)
     if before:
         trace.axvspan(0.5, len(before) + 0.5, color="#7F7F7F", alpha=0.25, linewidth=0)
-    trace.set_ylim(0, 1.6 * max(measured))  # the first step may be out of the picture
+    trace.set_ylim(0, 1.6 * max(measured))  # the first step may be higher
     config = record.config
     what = (
         f"{config.get('model')}, {manager_of(config)}, {config.get('num_devices')} x {config.get('batch_per_device')}"
