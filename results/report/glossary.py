@@ -35,7 +35,7 @@ GLOSSARY = {
     "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
     "worker": "a process with one or more towers.",
     "ps": "parameter server: a process that hosts variables.",
-    "cluster, job, task": "a cluster is all processes; a job is all processes with the same role; a task is one process.",
+    "cluster, job, task": "a cluster is all processes; a job is those with the same role; a task is one process.",
     "computing, exchange, input": (
         "parts of a step's time: the time under `independent`; the time that the variable manager adds; the time that "
         "real data add."
