@@ -54,13 +54,7 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The result of a search.
-
-    Attributes:
-        largest: images that fit; 0 if not even one does.
-        limit: why it is not more, as a sentence.
-        peak_bytes: peak host memory of the largest batch; None if it is unknown.
-    """
+    """The result of a search: images that fit (0: not even one), the limit in a sentence, and their peak memory."""
 
     largest: int
     limit: str

@@ -32,10 +32,8 @@ class Row:
     Attributes:
         arguments: the flags in which it differs from the other candidates.
         images_per_sec: over all devices; None if it has no rate.
-        low: lower bound of its 95 % interval, see `results.repeats.interval`; None if there are too few steps.
-        high: upper bound of its 95 % interval; None if there are too few steps.
-        steps: measured steps behind the rate.
-        runs: runs behind the rate.
+        low: of the 95 % interval, up to `high`, see `results.repeats.interval`; both None if there are too few steps.
+        steps: measured steps behind the rate, in `runs` runs.
         reason: why it has no rate, or why a later run failed.
         is_close: whether it cannot be distinguished from the best; False for the best itself.
         is_repeated: whether the rate comes from repeats after the selection, which are free of its bias.
@@ -85,15 +83,14 @@ class Search(Generic[T]):
         while len(remaining) > _FINALISTS:
             for candidate in remaining:
                 self._try(candidate, steps)
-            valid = [candidate for candidate in sorted(remaining, key=self._rank) if self._is_valid(candidate)]
+            valid = sorted(filter(self._is_valid, remaining), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
-            if self._cost([*remaining, *remaining[:_FINALISTS]], 2 * steps) > self._seconds_left(False):
+            next_round = remaining if len(remaining) > _FINALISTS else []
+            repeats = ENOUGH_REPEATS * remaining[:_FINALISTS]
+            if self._cost([*next_round, *repeats], 2 * steps) > self._seconds_left(False):
                 break
             steps *= 2
-        finalists = remaining[:_FINALISTS]
-        while steps > self._first_steps and ENOUGH_REPEATS * self._cost(finalists, steps) > self._seconds_left(False):
-            steps //= 2
-        self._repeat(finalists, steps)
+        self._repeat(remaining[:_FINALISTS], steps)
 
     def rows(self) -> dict[T, Row]:
         """Returns the result of each candidate, best first; those that failed come last."""

@@ -39,18 +39,9 @@ DEFAULT_OUTPUT_DIR = "out/recommend"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecommendPlan:
-    """What `recommend` searches.
+    """What `recommend` searches: `fixed` are the user's flags, `usual` is the configuration that they give.
 
-    Attributes:
-        fixed: the user's flags, as text.
-        usual: the configuration that they give.
-        stages: what is varied.
-        time_limit_seconds: for the whole search.
-        any_precision: whether precisions other than fp32 may be chosen.
-        fresh: whether to ignore a cached answer.
-        output_dir: directory of the records.
-        output_format: `text` or `json`.
-        program: starts a run, given its flags.
+    `fresh` ignores a cached answer; `program` starts a run, given its flags.
     """
 
     fixed: Texts
@@ -92,17 +83,25 @@ class Finder:
 
     def find(self) -> None:
         """Runs all stages with more than one candidate, each in its share of the time."""
-        sizes = [len(stage.choices) if len(stage.choices) > 1 else 0 for stage in self._plan.stages]
-        for number, stage in enumerate(self._plan.stages):
-            found = cells(stage, self._plan.fixed, self._chosen, self._plan.usual, self._count_gpus)
-            possible = [choice for choice, cell in found if cell.runs]
-            is_all_devices_measured = self._best_devices == self._plan.usual.num_devices
-            if len(possible) > 1 or (number == len(sizes) - 1 and not is_all_devices_measured):
-                share = max(sizes[number], 1) / max(sum(sizes[number:]), 1)
-                self._candidates = {cell.arguments: (choice, cell) for choice, cell in found}
-                self._run_stage(stage, share)
+        plan = self._plan
+        sizes = [len(stage.choices) if len(stage.choices) > 1 else 0 for stage in plan.stages]
+        for number, stage in enumerate(plan.stages):
+            found = cells(stage, plan.fixed, self._chosen, plan.usual, self._count_gpus)
+            self._candidates = {cell.arguments: (choice, cell) for choice, cell in found}
+            possible = [words for words, (_, cell) in self._candidates.items() if cell.runs]
+            is_last_chance = number == len(sizes) - 1 and self._best_devices < plan.usual.num_devices
+            if len(possible) > 1 or is_last_chance:
+                now = time.monotonic()
+                seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
+                self._stage_end = now + seconds
+                warn(f"{stage.title}: {len(possible)} of {len(found)} can be run, in {in_words(max(seconds, 0))}")
+                steps = self._first_steps(possible)
+                search = Search(possible, self._run, self._durations, self._seconds_left, steps)
+                self._open = (stage, search)
+                search.search()
+                self._close_stage()
             elif possible:
-                self._chosen |= possible[0]
+                self._chosen |= self._candidates[possible[0]][0]
 
     def answer(self, *, is_complete: bool) -> Answer:
         """Returns the results so far."""
@@ -121,16 +120,6 @@ class Finder:
             untested_on=self._plan.usual.num_devices if best and is_untested else 0,
         )
 
-    def _run_stage(self, stage: Stage, share: float) -> None:
-        words = [words for words, (_, cell) in self._candidates.items() if cell.runs]
-        seconds = share * (self._end - time.monotonic())
-        self._stage_end = time.monotonic() + seconds
-        warn(f"{stage.title}: {len(words)} of {len(self._candidates)} can be run, in {in_words(max(seconds, 0))}")
-        search = Search(words, self._run, self._durations, self._seconds_left, self._first_steps(words))
-        self._open = (stage, search)
-        search.search()
-        self._close_stage()
-
     def _seconds_left(self, is_first_run: bool) -> float:
         """Returns how long a run may take; a candidate's first run may use the time of later stages.
 
@@ -148,23 +137,21 @@ class Finder:
         assert self._open is not None, "a stage is open"
         (stage, search), self._open = self._open, None
         devices = 1 if stage.on_one_device else self._plan.usual.num_devices
+        impossible = {
+            words: Row(reason=f"cannot run: {cell.why_not}")
+            for words, (_, cell) in self._candidates.items()
+            if not cell.runs
+        }
         found = {
             words: dataclasses.replace(row, arguments=run_flags.words(self._candidates[words][0]))
-            for words, row in search.rows().items()
+            for words, row in {**search.rows(), **impossible}.items()
         }
-        impossible = [
-            Row(arguments=run_flags.words(choice), reason=f"cannot run: {cell.why_not}")
-            for choice, cell in self._candidates.values()
-            if not cell.runs
-        ]
-        self._tables.append(Table(title=stage.title, devices=devices, rows=[*found.values(), *impossible]))
-        best = next(iter(found), None)
-        if best is None or not found[best].images_per_sec:
+        self._tables.append(Table(title=stage.title, devices=devices, rows=list(found.values())))
+        best, default = next(iter(found)), next(iter(self._candidates))
+        if not found[best].images_per_sec:
             return
-        default = next(iter(self._candidates))
         # A candidate that was run only once is close, too: then the intervals must overlap.
-        is_default_close = default in found and found[default].is_close
-        if is_default_close and (found[default].high or math.inf) >= (found[best].low or 0.0):
+        if found[default].is_close and (found[default].high or math.inf) >= (found[best].low or 0.0):
             kept = " ".join(found[default].arguments) or "the default"
             self._notes.append(f"In {stage.title}, {kept} stays: no candidate is faster by more than the noise.")
             best = default
