@@ -73,7 +73,7 @@ class Search(Generic[T]):
         self._run, self._durations, self._seconds_left = run, durations, seconds_left
         self._first_steps = first_steps
         self._outcomes: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
-        self._repeats: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
+        self._rounds = 0
         self._reasons: dict[T, str] = {}
         self._slower: set[T] = set()
 
@@ -81,6 +81,7 @@ class Search(Generic[T]):
         """Runs rounds and then repeats, until one candidate is left or the time is up."""
         remaining, steps = self._candidates, self._first_steps
         while len(remaining) > _FINALISTS:
+            self._rounds += 1
             for candidate in remaining:
                 self._try(candidate, steps)
             valid = sorted(filter(self._is_valid, remaining), key=self._rank)
@@ -102,24 +103,22 @@ class Search(Generic[T]):
     def _cost(self, candidates: Sequence[T], steps: int) -> float:
         return math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
 
-    def _try(self, candidate: T, steps: int) -> Outcome | None:
-        """Runs a candidate if there is time; returns the outcome if it is valid."""
+    def _try(self, candidate: T, steps: int) -> None:
+        """Runs a candidate if there is time."""
         is_first = not self._outcomes[candidate]
         expected, left = self._durations.expected(candidate, steps), self._seconds_left(is_first)
         if expected > left:
             if is_first:
                 late = f"it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
                 self._reasons.setdefault(candidate, f"{NOT_RUN}: {late}")
-            return None
+            return
         limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # no duration is known at first
         outcome = self._run(candidate, steps, min(left, limit))
         self._durations.observe(candidate, outcome)
         if outcome.step_seconds:
             self._outcomes[candidate].append(outcome)
-            return outcome
-        if is_first or not outcome.cut_off:
+        elif is_first or not outcome.cut_off:
             self._reasons[candidate] = outcome.reason
-        return None
 
     def _repeat(self, finalists: Sequence[T], steps: int) -> None:
         """Repeats the finalists in alternating order, until one is clearly slower or the time is up."""
@@ -131,26 +130,28 @@ class Search(Generic[T]):
                 False
             ):
                 return
-            tried = {one: self._try(one, steps) for one in (finalists if number % 2 == 0 else finalists[::-1])}
-            outcomes = {one: outcome for one, outcome in tried.items() if outcome}
+            for one in finalists if number % 2 == 0 else finalists[::-1]:
+                self._try(one, steps)
             finalists = [one for one in finalists if self._is_valid(one)]
-            if not finalists or len(outcomes) < len(finalists):
+            if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
                 return
-            for one, outcome in outcomes.items():
-                self._repeats[one].append(outcome)
-            slower = clearly_slower([self._repeats[one] for one in finalists])
+            slower = clearly_slower([self._repeats(one) for one in finalists])
             self._slower.update(finalists[index] for index in slower)
             finalists = [one for one in finalists if one not in self._slower]
 
     def _is_valid(self, candidate: T) -> bool:
         return bool(self._outcomes[candidate]) and candidate not in self._reasons
 
+    def _repeats(self, candidate: T) -> list[Outcome]:
+        """Returns the runs after the selection, which only finalists have."""
+        return self._outcomes[candidate][self._rounds :]
+
     def _is_repeated(self, candidate: T) -> bool:
-        return len(self._repeats[candidate]) >= ENOUGH_REPEATS
+        return len(self._repeats(candidate)) >= ENOUGH_REPEATS
 
     def _counted(self, candidate: T) -> list[Outcome]:
         """Returns the runs behind a rate: the repeats if there are enough, else all runs."""
-        return self._repeats[candidate] if self._is_repeated(candidate) else self._outcomes[candidate]
+        return self._repeats(candidate) if self._is_repeated(candidate) else self._outcomes[candidate]
 
     def _rank(self, candidate: T) -> tuple[bool, int, float]:
         """Sorts valid candidates first, of these those that came farthest, of these the fastest."""

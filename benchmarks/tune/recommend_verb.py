@@ -72,7 +72,8 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
         "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
     key = cache.key(provenance.identity({}), question)
-    if not plan.fresh and _print_cached(plan, key):
+    if cached := None if plan.fresh else _cached(key):
+        _print(plan, *cached)
         return ExitStatus.OK
     runner = CellRunner(
         program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
@@ -90,19 +91,14 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     return ExitStatus.OK
 
 
-def _print_cached(plan: RecommendPlan, key: str) -> bool:
-    """Prints the cached answer; returns whether there is one."""
-    cached = cache.find(key)
-    if cached is None:
-        return False
-    time_utc, fields = cached
+def _cached(key: str) -> tuple[Answer, str] | None:
+    """Returns the cached answer and the time at which it was found."""
+    entry = cache.find(key)
     try:
-        answer = Answer.from_dict(fields)
+        return (Answer.from_dict(entry[1]), entry[0]) if entry else None
     except (KeyError, TypeError, AttributeError) as error:
         cache.FILE.ignore(error)
-        return False
-    _print(plan, answer, time_utc)
-    return True
+        return None
 
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
