@@ -10,21 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from results.record import Record
-from results.report import published
+from results.report import figures, published
 from results.report.anomalies import title
-from results.report.figures import (
-    COLOURS,
-    INK,
-    MOST_BARS,
-    MOST_LINES,
-    MOST_PANELS,
-    Plot,
-    grouped,
-    look,
-    panels_of,
-    valid_training,
-    wrapped,
-)
 from results.summary import DATA, MANAGER, Row, Siblings
 
 _SENT = ("read", "gradient", "weight", "activation")
@@ -34,16 +21,16 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
     """Bars: the rate on real data over the rate on synthetic data."""
     siblings = Siblings(rows)
     ratios = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
         if row.config.get("data_name") != "synthetic" and synthetic is not None:
-            ratios[wrapped(title(row))] = row.rate / synthetic.rate
+            ratios[figures.wrapped(title(row))] = row.rate / synthetic.rate
     if not ratios:
         return None
-    shown = dict(list(ratios.items())[:MOST_BARS])
+    shown = dict(list(ratios.items())[: figures.MOST_BARS])
     figure, axis = _panel_of_bars(list(shown))
-    axis.barh(list(shown), list(shown.values()), color=COLOURS[2])
-    axis.axvline(1.0, color=INK, linewidth=0.8)
+    axis.barh(list(shown), list(shown.values()), color=figures.COLOURS[2])
+    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
     axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *shown.values())))
     return figure
 
@@ -51,13 +38,13 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
 def sent(rows: Sequence[Row]) -> Figure | None:
     """Bars: bytes sent in a step, by kind."""
     bars: dict[str, dict[str, float]] = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
-        if by_kind.get("total_bytes") and len(bars) < MOST_BARS:
+        if by_kind.get("total_bytes") and len(bars) < figures.MOST_BARS:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.
             sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
-            bars[wrapped(title(row))] = sizes
+            bars[figures.wrapped(title(row))] = sizes
     if not bars:
         return None
     figure, axis = _stacked_bars(bars)
@@ -97,11 +84,11 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     """Stacked bars: the shares of computing, exchange and input in a step."""
     siblings = Siblings(rows)
     bars = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         parts = where_time_goes(row, siblings)
         if parts and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
-            bars[wrapped(title(row))] = parts
-    bars = dict(list(bars.items())[:MOST_BARS])
+            bars[figures.wrapped(title(row))] = parts
+    bars = dict(list(bars.items())[: figures.MOST_BARS])
     if not bars:
         return None
     whole = [sum(parts.values()) for parts in bars.values()]
@@ -115,7 +102,7 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
 
 def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
     """Returns a figure with one panel, high enough for horizontal bars with these labels."""
-    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
     return figure, axis
 
 
@@ -126,7 +113,7 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
     for number, part in enumerate(next(iter(bars.values()))):
         widths = [bar[part] for bar in bars.values()]
         if any(width > 1e-6 for width in widths):
-            axis.barh(list(bars), widths, left=left, color=COLOURS[number], label=part)
+            axis.barh(list(bars), widths, left=left, color=figures.COLOURS[number], label=part)
         left = [base + width for base, width in zip(left, widths, strict=True)]
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     return figure, axis
@@ -134,37 +121,40 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
 
 def _without_caps(number: int) -> dict[str, Any]:
     """Returns the look of a line without intervals."""
-    return {name: value for name, value in look(number).items() if name != "capsize"}
+    return {name: value for name, value in figures.look(number).items() if name != "capsize"}
 
 
-def against(table: str) -> Plot:
+def against(table: str) -> figures.Plot:
     """Returns the plot of the user's rates and published figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         panels = {
             name: group
-            for name, group in grouped(valid_training(rows), lambda row: row.config.get("model"), MOST_PANELS).items()
+            for name, group in figures.grouped(
+                figures.valid_training(rows), lambda row: row.config.get("model")
+            ).items()
             if published.lines_of(table, name)
         }
         if not panels:
             return None
-        figure, axes = panels_of(len(panels), 4.2)
+        figure, axes = figures.panels_of(len(panels), 4.2)
         for axis, (name, group) in zip(axes, panels.items(), strict=True):
-            for number, (line, theirs) in enumerate(list(published.lines_of(table, name).items())[: MOST_LINES - 1]):
+            lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
+            for number, (line, theirs) in enumerate(lines, start=1):
                 devices, rates = [f.devices for f in theirs], [f.images_per_sec for f in theirs]
-                axis.plot(devices, rates, label=line, alpha=0.7, linestyle="--", **_without_caps(number + 1))
+                axis.plot(devices, rates, label=line, alpha=0.7, linestyle="--", **_without_caps(number))
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
-            axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=COLOURS[0], label="yours")
+            axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=figures.COLOURS[0], label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s", yscale="log")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
     reading = f"Solid: your fastest run by devices. Dashed: {published.SOURCES[table]}. The scale is logarithmic."
-    return Plot(f"against_{table}", "Published figures beside yours", reading, draw)
+    return figures.Plot(f"against_{table}", "Published figures beside yours", reading, draw)
 
 
-def reductions(records: Sequence[Record]) -> Plot:
+def reductions(records: Sequence[Record]) -> figures.Plot:
     """Returns the plot of bus bandwidth against the size of a message, from records of `allreduce`."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
@@ -178,10 +168,10 @@ def reductions(records: Sequence[Record]) -> Plot:
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None
-        panels = dict(list(panels.items())[:MOST_PANELS])
-        figure, axes = panels_of(len(panels))
+        panels = dict(list(panels.items())[: figures.MOST_PANELS])
+        figure, axes = figures.panels_of(len(panels))
         for axis, (panel, specs) in zip(axes, panels.items(), strict=True):
-            for number, (spec, by_size) in enumerate(list(specs.items())[:MOST_LINES]):
+            for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.plot(sizes, [by_size[size] for size in sizes], label=spec, **_without_caps(number))
             axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s", xscale="log", yscale="log")
@@ -189,4 +179,4 @@ def reductions(records: Sequence[Record]) -> Plot:
         return figure
 
     reading = "Bus bandwidth: what each device's link carries at least. Both scales are logarithmic."
-    return Plot("reductions_plot", "Reductions by size", reading, draw)
+    return figures.Plot("reductions_plot", "Reductions by size", reading, draw)

@@ -95,13 +95,22 @@ def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     ]
 
 
-def grouped(rows: Sequence[Row], key: Callable[[Row], Any], most: int) -> dict[Any, list[Row]]:
-    """Returns the largest groups of rows, in the order in which they first appear."""
+def grouped(
+    rows: Sequence[Row], key: Callable[[Row], Any], most: int = MOST_PANELS, varying: Callable[[Row], Any] | None = None
+) -> dict[Any, list[Row]]:
+    """Returns the largest groups of rows with equal `key`, in order of appearance.
+
+    Only groups with more than one value of `varying` are returned, if it is given.
+    """
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
-    return {name: group for name, group in groups.items() if name in largest}
+    return {
+        name: group
+        for name, group in groups.items()
+        if name in largest and (varying is None or len(set(map(varying, group))) > 1)
+    }
 
 
 def error_bars(rows: Sequence[Row]) -> list[list[float]]:

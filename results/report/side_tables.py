@@ -70,60 +70,57 @@ def _published(rows: Sequence[Row], against: str) -> SideTable:
                 f"{figure.images_per_sec:g}",
                 f"{row.rate / figure.images_per_sec:.3f}",
             ]
-            for row, figure in published.comparison(rows, against)
+            for row in rows
+            if row.images_per_sec is not None
+            for figure in published.beside(row, against)
         ],
     )
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
     """Returns the results of `allreduce`."""
-    lines = []
-    for record in records:
-        if record.kind is not Kind.ALL_REDUCE:
-            continue
+
+    def line(record: Record) -> list[str]:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
-        lines.append(
-            [
-                str(record.config.get("message", "")),
-                str(record.measurement.message_bytes or ""),
-                str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
-                str(record.config.get("num_devices", "")),
-                f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
-                "" if bandwidth is None else f"{bandwidth:.2f}",
-                f"{record.status}{': ' + record.reason if record.reason else ''}",
-            ]
-        )
+        return [
+            str(record.config.get("message", "")),
+            str(record.measurement.message_bytes or ""),
+            str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
+            str(record.config.get("num_devices", "")),
+            f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
+            "" if bandwidth is None else f"{bandwidth:.2f}",
+            f"{record.status}{': ' + record.reason if record.reason else ''}",
+        ]
+
     return SideTable(
         name="reductions",
         title="Reductions",
         columns=("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status"),
         numbers=frozenset({"bytes", "devices", "ms", "busbw GB/s"}),
-        lines=lines,
+        lines=[line(record) for record in records if record.kind is Kind.ALL_REDUCE],
     )
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
     """Returns the stages of the input, as measured by `input` and by runs that waited for their input."""
-    lines = []
-    for record in records:
-        bare = record.measurement.bare_decode_images_per_sec
-        for cost in costs(record.measurement.input_stages):
-            lines.append(
-                [
-                    str(record.config.get("data_set") or record.config.get("data_name", "")),
-                    str(record.kind),
-                    cost.name,
-                    f"{cost.images_per_sec:.0f}",
-                    f"{1e6 * cost.seconds_per_image:.0f}",
-                    f"{100 * cost.share:.0f}",
-                    "" if bare is None else f"{cost.images_per_sec / bare:.2f}",
-                ]
-            )
     return SideTable(
         name="input",
         title="Stages of the input",
         note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
         columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
         numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
-        lines=lines,
+        lines=[
+            [
+                str(record.config.get("data_set") or record.config.get("data_name", "")),
+                str(record.kind),
+                cost.name,
+                f"{cost.images_per_sec:.0f}",
+                f"{1e6 * cost.seconds_per_image:.0f}",
+                f"{100 * cost.share:.0f}",
+                f"{cost.images_per_sec / bare:.2f}" if bare is not None else "",
+            ]
+            for record in records
+            for bare in [record.measurement.bare_decode_images_per_sec]
+            for cost in costs(record.measurement.input_stages)
+        ],
     )
