@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -119,22 +118,12 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
     return figure, axis
 
 
-def _without_caps(number: int) -> dict[str, Any]:
-    """Returns the look of a line without intervals."""
-    return {name: value for name, value in figures.look(number).items() if name != "capsize"}
-
-
 def against(table: str) -> figures.Plot:
     """Returns the plot of the user's rates and published figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
-        panels = {
-            name: group
-            for name, group in figures.grouped(
-                figures.valid_training(rows), lambda row: row.config.get("model")
-            ).items()
-            if published.lines_of(table, name)
-        }
+        by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
+        panels = {name: group for name, group in by_model.items() if published.lines_of(table, name)}
         if not panels:
             return None
         figure, axes = figures.panels_of(len(panels), 4.2)
@@ -142,7 +131,7 @@ def against(table: str) -> figures.Plot:
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
                 devices, rates = [f.devices for f in theirs], [f.images_per_sec for f in theirs]
-                axis.plot(devices, rates, label=line, alpha=0.7, linestyle="--", **_without_caps(number))
+                axis.errorbar(devices, rates, label=line, alpha=0.7, linestyle="--", **figures.look(number))
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
             axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=figures.COLOURS[0], label="yours")
@@ -173,7 +162,7 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
         for axis, (panel, specs) in zip(axes, panels.items(), strict=True):
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
-                axis.plot(sizes, [by_size[size] for size in sizes], label=spec, **_without_caps(number))
+                axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
             axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s", xscale="log", yscale="log")
             axis.legend()
         return figure
