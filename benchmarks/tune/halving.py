@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Durations, Outcome, clearly_slower, interval, rate, spread
+from benchmarks.sweep.estimate import Durations
+from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Outcome, clearly_slower, interval, rate, spread
 
 T = TypeVar("T", bound=Hashable)
 

@@ -12,7 +12,7 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.estimate import Durations, estimate_seconds, in_words
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.tune.halving import Row, Search
@@ -20,7 +20,7 @@ from benchmarks.tune.report import Answer, Table
 from benchmarks.tune.stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
-from results.repeats import Durations, Outcome
+from results.repeats import Outcome
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
