@@ -54,8 +54,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
             "--time_limit_seconds."
         )
     found += [*_of_workers(measurement, derived), *_of_gpus(measurement), *_of_input(measurement, derived)]
-    share = _jitter_share(measurement, derived)
-    if share > _UNSTEADY_SHARE:
+    if (share := _jitter_share(measurement, derived)) > _UNSTEADY_SHARE:
         found.append(
             f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
             "input."

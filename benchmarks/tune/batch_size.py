@@ -65,7 +65,7 @@ def largest_that_fits(
     first: int,
     probe: Callable[[int], Probed],
     *,
-    room_bytes: float | None = None,
+    room_bytes: float = math.inf,
     most: int = MOST_IMAGES,
     headroom: float = 0.0,
 ) -> Found:
@@ -75,7 +75,7 @@ def largest_that_fits(
         first: images of the first trial.
         probe: tries a batch of so many images.
         room_bytes: host memory that a batch may take, since the host might not survive more: a batch is not tried if
-            the peaks of earlier trials, extrapolated linearly, exceed it. None if host memory is not the limit.
+            the peaks of earlier trials, extrapolated linearly, exceed it.
         most: largest batch that is tried, unless `first` is larger.
         headroom: share of the images that is left free in the end, if a larger batch did not fit.
     """
@@ -90,30 +90,26 @@ def largest_that_fits(
             peaks[images] = probed.peak_bytes
         return probed.fits
 
-    room = math.inf if room_bytes is None else room_bytes
     fits, too_many, images = 0, None, first
     while images:
-        if _expected_bytes(peaks, images) > room and len(peaks) == 1 and (smaller := min(peaks) // 2):
+        if _expected_bytes(peaks, images) > room_bytes and len(peaks) == 1 and (smaller := min(peaks) // 2):
             try_batch(smaller)  # one peak alone does not show what part of it grows with the batch
         expected = _expected_bytes(peaks, images)
-        if expected > room:
-            limits[images] = (
-                f"{images} would take about {expected / 2**30:.1f} GiB of host memory, and {room / 2**30:.1f} GiB may "
-                "be used."
-            )
-        if expected <= room and try_batch(images):
+        if expected > room_bytes:
+            needs, has = (f"{size / 2**30:.1f} GiB" for size in (expected, room_bytes))
+            limits[images] = f"{images} would take about {needs} of host memory, and {has} may be used."
+        if expected <= room_bytes and try_batch(images):
             fits = images
         else:
             too_many = images
         images = _next_trial(fits, too_many, most)
     if too_many is None:
         return Found(fits, f"More than {fits} images are not tried.", peaks.get(fits))
-    spared = int(fits * (1 - headroom))
+    spared, limit = int(fits * (1 - headroom)), limits[too_many]
     spared = max(1, spared - spared % _MULTIPLE if spared >= _MULTIPLE else spared)
-    if spared >= fits:
-        return Found(fits, limits[too_many], peaks.get(fits))
-    limit = f"{limits[too_many]} {fits} fit, and {headroom:.0%} is left free at least."
-    return Found(spared, limit, peaks.get(fits))
+    if spared < fits:
+        limit += f" {fits} fit, and {headroom:.0%} is left free at least."
+    return Found(min(spared, fits), limit, peaks.get(fits))
 
 
 def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
@@ -218,9 +214,9 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
         return probed
 
     signal.signal(signal.SIGTERM, raise_terminated)
-    on_host = usual.device == "cpu"
-    room = _SHARE_OF_MEMORY * linux.available_bytes() if on_host else None
-    headroom = 0.0 if on_host else _HEADROOM_ON_GPUS
+    room, headroom = math.inf, _HEADROOM_ON_GPUS
+    if usual.device == "cpu":
+        room, headroom = _SHARE_OF_MEMORY * linux.available_bytes(), 0.0
     found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room, headroom=headroom)
     if not found.largest:
         raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")

@@ -155,7 +155,7 @@ class Search(Generic[T]):
         return self._repeats(candidate) if self._is_repeated(candidate) else self._outcomes[candidate]
 
     def _rank(self, candidate: T) -> tuple[bool, int, float]:
-        """Sorts valid candidates first, of these those that came farthest, of these the fastest."""
+        """Sorts valid candidates first, then by the number of runs, then by rate."""
         runs = self._counted(candidate)
         return not self._is_valid(candidate), -len(self._outcomes[candidate]), -rate(runs) if runs else 0.0
 

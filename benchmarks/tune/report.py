@@ -9,6 +9,8 @@ from typing import Any
 
 from benchmarks.sweep.estimate import in_words
 from benchmarks.tune.halving import NOT_RUN, Row
+from results import text
+from results.text import counted
 
 _MOST_CLOSE = 3
 
@@ -78,7 +80,7 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _table_lines(table: Table) -> Iterator[str]:
-    title = f"{table.title[0].upper()}{table.title[1:]}, on {table.devices} device{'s' * (table.devices > 1)}"
+    title = f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
     if table.rows and all(row.reason.startswith(NOT_RUN) for row in table.rows):
         yield f"{title}: there was no time for any of {len(table.rows)} candidates."
         return
@@ -87,10 +89,9 @@ def _table_lines(table: Table) -> Iterator[str]:
     for number, row in enumerate(table.rows, start=1):
         rank = "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
-        steps = f"{row.steps} in {row.runs} run{'s' * (row.runs > 1)}" if row.runs else ""
+        steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
         cells.append([rank, rate, _interval(row), steps, " ".join(row.arguments) or "as given", row.reason])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    yield from ("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+    yield from text.table(cells)
     if any(row.is_close for row in table.rows):
         yield "~ within the noise of the first"
 
