@@ -64,7 +64,7 @@ COLUMNS = (
     Column("all_reduce_spec", "reduction of the gradients", _modifier("all_reduce_spec")),
     Column("staged_vars", "weights are fetched one step ahead", _modifier("staged_vars")),
     Column("relaxed_consistency", "gradients of the previous step are applied", _modifier("relaxed_consistency")),
-    Column("asynchronous", "each tower applies its own gradients at once", _modifier("asynchronous")),
+    Column("asynchronous", "each tower applies its own gradients without waiting", _modifier("asynchronous")),
     Column("fc_model_parallel", "dense layers divided over towers", _modifier("fc_model_parallel")),
     Column("num_gpus", "devices, one tower each", _config("num_devices")),
     Column("device", "cpu (logical devices) or gpu", _config("device")),

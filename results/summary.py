@@ -223,7 +223,7 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
 def _varying_fields(rows: Sequence[Row]) -> set[str]:
     hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_aside for row in rows))
     names = {name for row in rows for name in _flat(row.config)} - hidden
-    # Only among runs that read images: a label already tells these from the others.
+    # These are compared only among runs that read images, since every label shows whether a run does.
     of_input = {"data_set"}.union(*(row.config.get("input") or () for row in rows))
     values: dict[str, set[str]] = {name: set() for name in names}
     for row in rows:

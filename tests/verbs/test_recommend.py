@@ -432,7 +432,10 @@ def test_a_time_limit_is_above_zero() -> None:
 
 
 @pytest.mark.seldom
-def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+@pytest.mark.process
+def test_real_processes(
+    run_bench: Callable[..., Finished], run_process: Callable[..., Finished], tmp_path: Path
+) -> None:
     fixed = (
         "--device=cpu",
         "--num_intra_threads=0",
@@ -454,7 +457,7 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
     }
     assert answer["best"]["images_per_sec"] > 0 and (tmp_path / "out" / "recommend" / "results.jsonl").exists()
     assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
-    pasted = run_bench(*shlex.split(answer["command"])[2:], "--num_batches=2")
+    pasted = run_process(*shlex.split(answer["command"])[2:], "--num_batches=2")
     assert pasted.status == 0, pasted.stderr
 
 
