@@ -103,11 +103,16 @@ COLUMNS = (
 )
 
 
+def filled_columns(rows: Sequence[Row]) -> list[Column]:
+    """Returns the columns that have a value in some row."""
+    return [column for column in COLUMNS if any(column.text(row) for row in rows)]
+
+
 def lines(rows: Sequence[Row]) -> list[str]:
     """Returns the brief columns as lines of text, and then the reasons of runs that are not valid."""
     if not rows:
         return ["There are no runs."]
-    columns = [column for column in COLUMNS if column.brief and any(column.text(row) for row in rows)]
+    columns = [column for column in filled_columns(rows) if column.brief]
     cells = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
     reasons = [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
     return [*table(cells, rule=True), *reasons]
@@ -115,11 +120,9 @@ def lines(rows: Sequence[Row]) -> list[str]:
 
 def markdown(rows: Sequence[Row]) -> list[str]:
     """Returns all columns that have a value in some row, as a Markdown table."""
-    columns = [column for column in COLUMNS if any(column.text(row) for row in rows)]
-    head = [column.name for column in columns]
-    return markdown_table(
-        head, [column.is_number for column in columns], [[column.text(row) for column in columns] for row in rows]
-    )
+    columns = filled_columns(rows)
+    names, are_numbers = [column.name for column in columns], [column.is_number for column in columns]
+    return markdown_table(names, are_numbers, [[column.text(row) for column in columns] for row in rows])
 
 
 def markdown_table(names: Sequence[str], are_numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -14,7 +14,7 @@ import markupsafe
 from results.record import Record, Status
 from results.report.figures import Plot
 from results.report.glossary import GLOSSARY
-from results.report.headline import COLUMNS, Column
+from results.report.headline import Column, filled_columns
 from results.report.side_tables import SideTable
 from results.summary import Row
 from results.version import SUITE_VERSION
@@ -49,7 +49,7 @@ def html(
         sources: where the records come from.
     """
     template = importlib.resources.files("results.report").joinpath("templates", "report.html")
-    columns = [column for column in COLUMNS if any(column.text(row) for row in rows)]
+    columns = filled_columns(rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         title=title,
