@@ -88,8 +88,7 @@ class Search(Generic[T]):
             valid = sorted(filter(self._is_valid, remaining), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
             next_round = remaining if len(remaining) > _FINALISTS else []
-            repeats = ENOUGH_REPEATS * remaining[:_FINALISTS]
-            if self._cost([*next_round, *repeats], 2 * steps) > self._seconds_left(False):
+            if not self._is_time_for([*next_round, *ENOUGH_REPEATS * remaining[:_FINALISTS]], 2 * steps):
                 break
             steps *= 2
         self._repeat(remaining[:_FINALISTS], steps)
@@ -101,8 +100,9 @@ class Search(Generic[T]):
             found[candidate] = dataclasses.replace(found[candidate], is_close=self._is_close(candidate, found))
         return found
 
-    def _cost(self, candidates: Sequence[T], steps: int) -> float:
-        return math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
+    def _is_time_for(self, candidates: Sequence[T], steps: int) -> bool:
+        seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
+        return seconds <= self._seconds_left(False)
 
     def _try(self, candidate: T, steps: int) -> None:
         """Runs a candidate if there is time."""
@@ -127,9 +127,7 @@ class Search(Generic[T]):
             # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
             if len(finalists) == 1 and (len(self._candidates) > 1 or number >= ENOUGH_REPEATS):
                 return
-            if all(self._outcomes[one] for one in finalists) and self._cost(finalists, steps) > self._seconds_left(
-                False
-            ):
+            if all(self._outcomes[one] for one in finalists) and not self._is_time_for(finalists, steps):
                 return
             for one in finalists if number % 2 == 0 else finalists[::-1]:
                 self._try(one, steps)
