@@ -14,7 +14,7 @@ from benchmarks.record_files import keep
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
 from results.measurement import Derived, Measurement, derive
-from results.quality import Conditions, doubts
+from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
 from results.store import Store
 from variable_mgr import expected
@@ -85,8 +85,8 @@ class Report:
             say(f"\nFastest over these sizes (* marks the fastest of each message): --all_reduce_spec={spec}")
         if self._text:
             say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
-        for doubt in self._doubts():
-            warn(doubt)
+        for sentence in self._quality_warnings():
+            warn(sentence)
         if self._wrong or not self._kept:
             warn(f"{self._wrong} reductions failed or are wrong on these devices: see their rows.")
             return ExitStatus.RUN_FAILED
@@ -124,17 +124,17 @@ class Report:
             derived=derive(measurement, config.num_devices) if status is Status.OK else Derived(),
             status=status,
             reason=reason,
-            warnings=self._doubts(),
+            warnings=self._quality_warnings(),
         )
 
-    def _doubts(self) -> list[str]:
+    def _quality_warnings(self) -> list[str]:
         conditions = Conditions(
             load_per_core=self._provenance.load_per_core,
             cpu_devices=self._config.num_devices if self._config.device == "cpu" else 0,
             cores=hardware.usable_cores(),
             training=False,
         )
-        return doubts(Measurement(images_per_step=None), Derived(), conditions)
+        return quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
 
     def _keep(self, *records: Record) -> None:
         if not self._text:

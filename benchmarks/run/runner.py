@@ -27,10 +27,10 @@ from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.topology import placement
 from models import specs
 from results.measurement import Derived, Measurement, derive
-from results.quality import Conditions, doubts
+from results.quality import Conditions, quality_warnings
 from results.record import Record, Status, trustworthy
-from results.siblings import synthetic_ratio
 from results.store import Store
+from results.summary import synthetic_ratio
 from variable_mgr.catalog import BASELINES
 
 
@@ -179,7 +179,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         warnings=[
             *config.notices,
             *injected_delay.warnings(),
-            *_doubts(config, measurement, derived, provenance.load_per_core),
+            *_quality_warnings(config, measurement, derived, provenance.load_per_core),
         ],
     )
 
@@ -210,11 +210,11 @@ def _goes_alone(config: Config) -> bool:
     return not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
 
 
-def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
+def _quality_warnings(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
     conditions = Conditions(
         load_per_core=load_per_core,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,
     )
-    return doubts(measurement, derived, conditions)
+    return quality_warnings(measurement, derived, conditions)

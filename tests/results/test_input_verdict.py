@@ -12,8 +12,8 @@ from benchmarks.microbench import input_verb
 from results.input_verdict import advice, costs, limiting_stage
 from results.measurement import derive
 from results.record import Kind, Record, Status
-from results.siblings import synthetic_ratio
 from results.store import Store
+from results.summary import synthetic_ratio
 from tests.support.records import fake_run, golden_records
 
 

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from results import siblings
 from results.record import Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
-from results.summary import manager_of, repeats_interval, summarize
+from results.report.breakdown_plots import where_time_goes
+from results.summary import Siblings, manager_of, repeats_interval, summarize
 from tests.support.records import fake_run
 
 
@@ -104,13 +104,13 @@ def test_managers_in_few_words(config: dict, words: str) -> None:
 
 def test_where_time_goes(everything: list[Record]) -> None:
     rows = summarize(everything)
-    index = siblings.Siblings(rows)
+    index = Siblings(rows)
     of = {
         (row.config["model"], row.config["variable_update"], row.devices, row.config["data_name"]): row for row in rows
     }
-    exchange = siblings.where_time_goes(of["resnet50", "parameter_server", 4, "synthetic"], index)
+    exchange = where_time_goes(of["resnet50", "parameter_server", 4, "synthetic"], index)
     assert exchange == pytest.approx({"computing": 0.102, "exchange": 0.102 * 0.9, "input": 0.0}, rel=1e-6)
-    real = siblings.where_time_goes(of["resnet50", "replicated", 2, "imagenet"], index)
+    real = where_time_goes(of["resnet50", "replicated", 2, "imagenet"], index)
     assert real == pytest.approx({"computing": 0.102, "exchange": 0.00102, "input": 0.125 - 0.10302}, rel=1e-6)
     assert sum(real.values()) == pytest.approx(0.125)
 

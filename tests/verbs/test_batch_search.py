@@ -195,7 +195,7 @@ def test_what_is_remembered_must_still_find_room(
     trials.most = 0
     with pytest.raises(OutOfMemoryError):
         _resolve()
-    assert len(trials.cells) > count and "looking anew" in capsys.readouterr().err
+    assert len(trials.cells) > count and "searching again" in capsys.readouterr().err
 
 
 def test_a_batch_whose_check_does_not_fit_does_not_fit(trials: Trials) -> None:

@@ -8,12 +8,27 @@ import random
 
 import pytest
 
-from benchmarks.tune.halving import Budget, Search, Standing
-from results.repeats import Durations, Outcome, clearly_slower, interval, rate, spread
+from benchmarks.sweep.estimate import Durations
+from benchmarks.tune.halving import Row, Search
+from results.repeats import Outcome, clearly_slower, interval, rate, spread
 
 IMAGES = 32
 START_SECONDS = 6.0
 WARMUP_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standing(Row):
+    candidate: int
+
+    @property
+    def rate(self) -> float | None:
+        return self.images_per_sec
+
+
+def standings(search: Search[int]) -> list[Standing]:
+    """Returns the result of each candidate with its number, best first."""
+    return [Standing(candidate=candidate, **vars(row)) for candidate, row in search.rows().items()]
 
 
 @dataclasses.dataclass
@@ -56,13 +71,13 @@ class Machine:
         """Is wrong by a factor, as guesses are, but not by another for every candidate."""
         return 3.0 + 0.5 * steps * IMAGES / self.rates[candidate]
 
-    def search(
-        self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0
-    ) -> list[Standing[int]]:
-        budget = Budget(budget_seconds, first_round_seconds, clock=self.clock)
-        search = Search(range(len(self.rates)), self.run, Durations(self.guess), budget, first_steps)
+    def search(self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0) -> list[Standing]:
+        def seconds_left(is_first_run: bool) -> float:
+            return (max(budget_seconds, first_round_seconds) if is_first_run else budget_seconds) - self.now
+
+        search = Search(range(len(self.rates)), self.run, Durations(self.guess), seconds_left, first_steps)
         search.search()
-        return search.standings()
+        return standings(search)
 
 
 def _machines(count: int, candidates: int, spread: float) -> list[Machine]:
@@ -185,8 +200,11 @@ def test_one_that_takes_for_ever_leaves_time_for_the_others() -> None:
 
 def test_what_is_to_be_spared_is_asked_for_before_each_run() -> None:
     machine = Machine([100.0] * 6)
-    spared = Budget(100, 100, lambda: 10 * len(machine.runs), machine.clock)
-    search = Search(range(6), machine.run, Durations(machine.guess), spared, 8)
+
+    def seconds_left(is_first_run: bool) -> float:
+        return 100 - 10 * len(machine.runs) - machine.now
+
+    search = Search(range(6), machine.run, Durations(machine.guess), seconds_left, 8)
     search.search()
     assert len(machine.runs) < 6 and machine.now <= 100 - 10 * (len(machine.runs) - 1)
 
@@ -209,12 +227,12 @@ def test_everyone_may_be_tried_once_at_the_cost_of_what_comes_later(candidates: 
 
 def test_an_interruption_leaves_the_best_so_far() -> None:
     machine = Machine([100.0, 120.0, 110.0])
-    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), Budget(300), 8)
+    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), lambda is_first_run: 300, 8)
     with pytest.raises(KeyboardInterrupt):
         search.search()
-    standings = search.standings()
-    assert [one.candidate for one in standings] == [1, 0, 2]
-    assert standings[-1].reason == "not run"
+    found = standings(search)
+    assert [one.candidate for one in found] == [1, 0, 2]
+    assert found[-1].reason == "not run"
 
 
 def _stopped_at_the_third(machine: Machine):
