@@ -105,7 +105,7 @@ class Record:
 
     def to_json(self) -> str:
         """Returns the record as one line of strictly valid JSON (no NaN, no line break)."""
-        return json.dumps(_finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
+        return json.dumps(finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:
@@ -174,12 +174,12 @@ def key_of(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _finite(value: Any) -> Any:
-    """Replaces every float that JSON cannot hold by None, in nested lists and mappings."""
+def finite(value: Any) -> Any:
+    """Returns nested lists and mappings with None for every float that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

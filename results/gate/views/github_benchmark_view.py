@@ -1,4 +1,4 @@
-"""The candidate's rates as github-action-benchmark reads them (tool: customBiggerIsBetter), for a chart over commits.
+"""The candidate's rates for github-action-benchmark (tool: customBiggerIsBetter), which draws them over commits.
 
 Source: the README of benchmark-action/github-action-benchmark, and BenchmarkResult in its src/extract.ts.
 """
@@ -14,22 +14,21 @@ from results.gate.views.text_view import cells
 
 def render(findings: Findings) -> str:
     """Returns an entry for every configuration whose candidate has a rate."""
-    return (
-        json.dumps([_entry(finding, findings) for finding in findings.findings if _has_rate(finding)], indent=2) + "\n"
-    )
+    entries = [
+        _entry(finding, findings.base.name)
+        for finding in findings.findings
+        if finding.candidate_images_per_sec is not None and math.isfinite(finding.candidate_images_per_sec)
+    ]
+    return json.dumps(entries, indent=2) + "\n"
 
 
-def _has_rate(finding: Finding) -> bool:
-    return finding.candidate_images_per_sec is not None and math.isfinite(finding.candidate_images_per_sec)
-
-
-def _entry(finding: Finding, findings: Findings) -> dict[str, str | float | None]:
-    """Returns what the chart shows of a configuration; its range is the 95 % interval of the change, as a rate."""
+def _entry(finding: Finding, base_name: str) -> dict[str, str | float | None]:
+    """Returns the chart's fields of a configuration; its range is the 95 % interval of the change, as a rate."""
     _, _, _, change, interval, _, verdict = cells(finding)
     extra = [f"verdict: {verdict}", f"rounds: {finding.candidate_rounds}", f"config_key: {finding.config_key}"]
     if change:
         within = f" (95 % interval {interval})" if interval else ""
-        extra.insert(1, f"change: {change} %{within} against {findings.base.name}")
+        extra.insert(1, f"change: {change} %{within} against {base_name}")
     entry = {
         "name": finding.title,
         "unit": "images/sec",

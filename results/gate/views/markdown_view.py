@@ -10,8 +10,8 @@ _RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
 
 
 def render(findings: Findings) -> str:
-    """Returns a heading with what it comes to, the table, the reasons and the notes."""
-    lines = [f"## Performance gate: {_outcome(findings)}", "", summary(findings), ""]
+    """Returns a heading with the outcome, the table, the reasons and the notes."""
+    lines = [f"## Performance gate: {findings.outcome}", "", summary(findings), ""]
     lines += [f"- {markdown_text(line)}" for line in sides(findings)]
     lines += ["", *(markdown_line(line) for line in (HEAD, _RULES, *map(cells, findings.findings)))]
     reasons = [
@@ -22,9 +22,3 @@ def render(findings: Findings) -> str:
     for title, items in (("Reasons", reasons), ("Notes", notes)):
         lines += ["", f"### {title}", "", *items] if items else []
     return "\n".join(lines) + "\n"
-
-
-def _outcome(findings: Findings) -> str:
-    if findings.has_regressed:
-        return "regressed"
-    return "undecided" if findings.is_undecided or not findings.findings else "passed"

@@ -1,4 +1,4 @@
-"""The noise of equal runs: estimated from rounds with a known one, what follows from it, and how it is kept."""
+"""The noise of equal runs: estimated from rounds with a known one, what follows from it, and how it is stored."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_so_many_rounds_find_the_drop_in_95_percent_of_the_cases_and_one_fewer_d
             trial = noise.trial_of(0.05, max_rounds)
             while not trial.is_over:
                 trial.add(*pairs.pop())
-            verdicts.append(trial.decision().verdict)
+            verdicts.append(trial.decision.verdict)
         return verdicts.count(Verdict.REGRESSED) / 1000
 
     assert found(needed) >= 0.95 > found(needed - 1)
@@ -74,8 +74,8 @@ def test_noise_is_kept_and_merged(tmp_path: Path) -> None:
     one = Noise(noise=0.01, low=0.007, high=0.02, rounds=10, time_utc="now", suite_commit="abc", title="trivial")
     other = dataclasses.replace(one, noise=0.03)
     assert noise.load(path) == {}
-    noise.keep(path, {"a": one, "b": one})
-    noise.keep(path, {"b": other})
+    noise.save(path, {"a": one, "b": one})
+    noise.save(path, {"b": other})
     assert noise.load(path) == {"a": one, "b": other}
     assert path == tmp_path / "baselines" / "hardware" / "noise.json"
     assert [entry.name for entry in path.parent.iterdir()] == ["noise.json"]
@@ -90,5 +90,5 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> No
     with pytest.raises(NoiseFileError, match="run calibrate again"):
         noise.load(path)
     with pytest.raises(NoiseFileError):
-        noise.keep(path, {})
+        noise.save(path, {})
     assert path.read_text() == text
