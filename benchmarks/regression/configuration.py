@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from benchmarks.regression.rounds import Pair
+from benchmarks.regression.rounds import BASE, CANDIDATE, Pair
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import in_few_words, what_is_run
-from results.gate.decision import Decision
 from results.gate.findings import Finding, Verdict
+from results.gate.noise import trial_of
 from results.gate.rounds import rate, why_failed
 from results.gate.trial import Trial
 from results.record import Record, Status
@@ -17,22 +17,20 @@ from results.report.anomalies import title
 from results.summary import summarize
 
 
-class Configuration:
-    """What is known of one configuration.
+class ConfigurationTrial:
+    """The trial of one configuration.
 
     Args:
         cell: what is run.
-        threshold_of: returns the share that matters for a record's configuration and machine.
-        make_trial: makes a trial with that threshold.
+        threshold_of: returns the threshold for a record's configuration and machine.
+        max_rounds: pairs after which it ends undecided.
     """
 
-    def __init__(
-        self, cell: Cell, threshold_of: Callable[[Record], float], make_trial: Callable[[float], Trial]
-    ) -> None:
+    def __init__(self, cell: Cell, threshold_of: Callable[[Record], float], max_rounds: int) -> None:
         self.cell = cell
         self.pairs: list[Pair] = []
         self._threshold_of = threshold_of
-        self._make_trial = make_trial
+        self._max_rounds = max_rounds
         self._trial: Trial | None = None
         self._failure: tuple[Verdict, str] | None = None
 
@@ -43,7 +41,7 @@ class Configuration:
 
     @property
     def refusal(self) -> str:
-        """Returns why this suite and both sides refuse to run this at all; empty if one of them does not."""
+        """Returns why this suite and both sides refuse to run this; empty if one of them does not."""
         if self.cell.config is not None or not self.pairs:
             return ""
         first = self.pairs[0]
@@ -51,63 +49,53 @@ class Configuration:
 
     @property
     def what(self) -> str:
-        """Returns what is run, in few words: as the sides understand it, whose words may have flags of their own."""
+        """Returns what the sides ran, in few words: their commands may contain flags of their own."""
         last = (self.pairs[-1].base, self.pairs[-1].candidate) if self.pairs and self.pairs[-1].rates else ()
         return " against ".join(dict.fromkeys(in_few_words(record.config) for record in last)) or what_is_run(self.cell)
 
     def take(self, pair: Pair) -> str:
-        """Takes a pair of rounds, and returns where the configuration stands, in words."""
+        """Takes a pair of rounds, and returns the state of the trial in words."""
         self.pairs.append(pair)
-        number, rates = len(self.pairs), pair.rates
-        if rates is None:
-            verdict, who, record = (
-                (Verdict.FAILED, "candidate", pair.candidate)
-                if rate(pair.base) is not None
-                else (Verdict.INCONCLUSIVE, "base", pair.base)
-            )
-            self._failure = verdict, f"The {who} did not run in round {number}: {why_failed(record)}"
-            return self._failure[1]
+        if pair.rates is None:
+            base_ran = rate(pair.base) is not None
+            side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
+            reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
+            self._failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            return reason
         if self._trial is None:
-            self._trial = self._make_trial(self._threshold_of(pair.base))
-        self._trial.add(*rates)
-        return f"base {rates[0]:.1f}, candidate {rates[1]:.1f} images/s; {self._trial.says}"
+            self._trial = trial_of(self._threshold_of(pair.base), self._max_rounds)
+        self._trial.add(*pair.rates)
+        return f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s; {self._trial.progress}"
 
     def finding(self, words: str) -> Finding:
-        """Returns what came of it, under that title."""
-        rates = [pair.rates for pair in self.pairs if pair.rates]
+        """Returns the result under that title, after at least one pair."""
         first = self.pairs[0].base
-        decision = (
-            self._trial.decision() if self._trial else Decision(verdict=Verdict.INCONCLUSIVE, reason="", rounds=0)
-        )
+        threshold = self._threshold_of(first)
+        decision = (self._trial or trial_of(threshold, self._max_rounds)).decision
         verdict, reason = self._failure or (decision.verdict, decision.reason)
-        base, candidate = zip(*rates, strict=True) if rates else ((), ())
+        rates = [pair.rates for pair in self.pairs if pair.rates]
+        means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
         return Finding(
             title=words,
             config_key=first.identity.config_key,
             verdict=verdict,
             reason=reason,
-            threshold=self._threshold_of(first),
+            threshold=threshold,
             change=decision.change,
             change_low=decision.change_low,
             change_high=decision.change_high,
             smallest_drop=decision.smallest_drop,
-            base_images_per_sec=statistics.geometric_mean(base) if base else None,
-            candidate_images_per_sec=statistics.geometric_mean(candidate) if candidate else None,
-            base_rounds=len(base),
-            candidate_rounds=len(candidate),
+            base_images_per_sec=means[0],
+            candidate_images_per_sec=means[1],
+            base_rounds=len(rates),
+            candidate_rounds=len(rates),
         )
 
 
-def titles(configurations: Sequence[Configuration]) -> list[str]:
-    """Returns what each configuration is, in few words that tell it from the others."""
-    firsts = [configuration.pairs[0].base for configuration in configurations]
-    found = titles_by_run(firsts)
+def titles(records: Sequence[Record], cells: Sequence[Cell]) -> list[str]:
+    """Returns what each record, of one cell each, is of, in few words that differ from the others'."""
+    by_run = {record.identity.run_id: title(row) for row in summarize(records) for record in row.records}
     return [
-        found[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
-        for first, configuration in zip(firsts, configurations, strict=True)
+        by_run[record.identity.run_id] if record.config_aside else what_is_run(cell)
+        for record, cell in zip(records, cells, strict=True)
     ]
-
-
-def titles_by_run(records: Sequence[Record]) -> dict[str, str]:
-    """Returns what each record is of, in few words that tell it from the others, by run id."""
-    return {record.identity.run_id: title(row) for row in summarize(records) for record in row.records}

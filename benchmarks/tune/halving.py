@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Durations, Outcome, clearly_slower, interval, rate, spread
+from benchmarks.sweep.estimate import Durations
+from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Outcome, clearly_slower, interval, rate, spread
 
 T = TypeVar("T", bound=Hashable)
 

@@ -15,7 +15,7 @@ from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.estimate import Durations, estimate_seconds, in_words
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.tune import stages as recommend_stages
@@ -24,7 +24,7 @@ from benchmarks.tune.report import Answer, Row, Table
 from benchmarks.tune.stages import Stage, Texts
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
-from results.repeats import Durations, Outcome
+from results.repeats import Outcome
 
 # The first round measures about so long, but as many steps as an interval needs; few where their time is a guess.
 _FIRST_SECONDS = 2.0

@@ -15,6 +15,7 @@ from results import store
 from results.gate.rounds import sessions, why_not
 from results.record import Record
 
+BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
 
 

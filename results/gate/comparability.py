@@ -37,8 +37,8 @@ def refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup
     ]
     if not couples:
         first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
-        keys = ({"hardware_key": record.identity.hardware_key} for record in (first, second))
-        found = differences(hardware(first), hardware(second), names) or differences(*keys, names)
+        keys = [{"hardware_key": record.identity.hardware_key} for record in (first, second)]
+        found = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
         raise UnlikeError(
             f"The hardware differs: {listed(found)}. Only rates of equal machines compare: run both on one of them."
         )

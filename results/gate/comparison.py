@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean
+from statistics import geometric_mean
 
 from results.gate import rounds
 from results.gate.comparability import hardware_in_words, listed, refuse_unlike, software_differences, software_in_words
@@ -109,7 +109,7 @@ def _judged(base: RunGroup, candidate: RunGroup, threshold: float) -> tuple[Deci
 
 
 def _finding(base: RunGroup, candidate: RunGroup | None, threshold: float, decision: Decision) -> Finding:
-    rates = (_geometric_mean(base), _geometric_mean(candidate))
+    rates = [geometric_mean(side.rates) if side and side.rates else None for side in (base, candidate)]
     change = rates[1] / rates[0] - 1 if rates[0] is not None and rates[1] is not None else None
     return Finding(
         title=base.title,
@@ -126,10 +126,6 @@ def _finding(base: RunGroup, candidate: RunGroup | None, threshold: float, decis
         base_rounds=len(base.rates),
         candidate_rounds=len(candidate.rates) if candidate else 0,
     )
-
-
-def _geometric_mean(side: RunGroup | None) -> float | None:
-    return math.exp(fmean(map(math.log, side.rates))) if side and side.rates else None
 
 
 def _how_it_ended(side: RunGroup) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of
-from results.text import counted, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ def _processes(row: Row) -> str:
     workers, servers = row.config.get("num_workers") or 1, row.config.get("num_ps") or 0
     if not row.config.get("cluster"):
         return ""
-    return (f"{servers} ps, " if servers else "") + counted(workers, "worker")
+    return (f"{servers} ps, " if servers else "") + f"{workers} worker{'s' * (workers > 1)}"
 
 
 def _ps_megabytes_per_sec(row: Row) -> str:
@@ -118,8 +117,10 @@ def lines(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["There are no runs."]
     columns = [column for column in COLUMNS if column.brief and any(column.text(row) for row in rows)]
-    cells = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
-    text = table(cells, rule=True)
+    table = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+    text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
+    text.insert(1, "  ".join("-" * width for width in widths))
     return text + [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
 
 

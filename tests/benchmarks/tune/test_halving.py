@@ -8,8 +8,9 @@ import random
 
 import pytest
 
+from benchmarks.sweep.estimate import Durations
 from benchmarks.tune.halving import Budget, Search, Standing
-from results.repeats import Durations, Outcome, clearly_slower, interval, rate, spread
+from results.repeats import Outcome, clearly_slower, interval, rate, spread
 
 IMAGES = 32
 START_SECONDS = 6.0
