@@ -13,9 +13,8 @@ from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import builds, outputs, rounds
 from benchmarks.regression.builds import Build
-from benchmarks.regression.configuration import ConfigurationTrial, titles
 from benchmarks.regression.outputs import OUTPUT_FLAGS
-from benchmarks.regression.rounds import BASE, CANDIDATE, SIDES, Pair, RoundsPlan
+from benchmarks.regression.rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
 from benchmarks.sweep import grid
 from benchmarks.sweep.estimate import estimate_seconds, in_words
 from benchmarks.sweep.progress import what_is_run
@@ -29,6 +28,7 @@ from results.gate.comparability import (
 )
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
+from results.gate.trial import Trial
 from results.record import Record
 from results.text import counted
 
@@ -123,12 +123,15 @@ def _compare(plan: AbPlan, sides: Mapping[str, Build], command: Sequence[str]) -
         "for one pair of each, by a rough guess."
     )
     notes: list[str] = []
-    trials = [ConfigurationTrial(cell, lambda record: _threshold(plan, record, notes), max_rounds) for cell in cells]
-    run_notes = rounds.run(plan.rounds, sides, trials, command)
-    compared = [trial for trial in trials if not trial.refusal]
-    refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in trials if each.refusal]
-    words = titles([trial.pairs[0].base for trial in compared], [trial.cell for trial in compared])
-    pairs = [pair for trial in trials for pair in trial.pairs]
+
+    def make_trial(record: Record) -> Trial:
+        return noise.trial_of(_threshold(plan, record, notes), max_rounds)
+
+    configurations = [Configuration(cell, make_trial) for cell in cells]
+    run_notes = rounds.run(plan.rounds, sides, configurations, command)
+    compared = [each for each in configurations if not each.refusal]
+    refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
+    pairs = [pair for each in configurations for pair in each.pairs]
     valid = [
         [record for record in records if rate(record) is not None]
         for records in ([pair.base for pair in pairs], [pair.candidate for pair in pairs])
@@ -138,7 +141,7 @@ def _compare(plan: AbPlan, sides: Mapping[str, Build], command: Sequence[str]) -
         base=Side(name=sides[BASE].name, software=software[0]),
         candidate=Side(name=sides[CANDIDATE].name, software=software[1]),
         hardware=next((hardware_in_words(record) for record in [*valid[0], *valid[1]]), _UNKNOWN),
-        findings=[trial.finding(title) for trial, title in zip(compared, words, strict=True)],
+        findings=[each.finding(title) for each, title in zip(compared, rounds.titles(compared), strict=True)],
         notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
     )
 

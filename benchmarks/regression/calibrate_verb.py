@@ -7,16 +7,13 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import builds, rounds
 from benchmarks.regression.ab_verb import STOPPED
-from benchmarks.regression.configuration import titles
-from benchmarks.regression.rounds import BASE, CANDIDATE, Pair, RoundsPlan
+from benchmarks.regression.rounds import BASE, CANDIDATE, Configuration, Pair, RoundsPlan
 from benchmarks.sweep import grid
-from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.progress import what_is_run
 from results.gate import noise
 from results.gate.noise import Noise
 
@@ -39,23 +36,6 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RoundsP
     return rounds.resolve(values, cells, count, "out/calibrate")
 
 
-class _Calibration:
-    """The pairs of one configuration; over when one of them has failed."""
-
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.what = what_is_run(cell)
-        self.pairs: list[Pair] = []
-        self.is_over = False
-
-    def take(self, pair: Pair) -> str:
-        self.pairs.append(pair)
-        if pair.rates:
-            return "{:.1f} and {:.1f} images/s".format(*pair.rates)
-        self.is_over = True
-        return f"failed, and is not calibrated. {pair.base.reason or pair.candidate.reason}"
-
-
 def run(plan: RoundsPlan, command: Sequence[str]) -> ExitStatus:
     """Runs the suite against itself, reports the noise, and stores it.
 
@@ -66,13 +46,15 @@ def run(plan: RoundsPlan, command: Sequence[str]) -> ExitStatus:
 
     def calibrate() -> ExitStatus:
         suite = builds.this_suite()
-        found = [_Calibration(cell) for cell in plan.cells]
-        rounds.run(plan, {BASE: suite, CANDIDATE: suite}, found, command)
-        done = [each for each in found if not each.is_over]
-        names = titles([each.pairs[0].base for each in done], [each.cell for each in done])
-        for each, name in zip(done, names, strict=True):
-            _store(plan, each.pairs, name)
-        return ExitStatus.OK if len(done) == len(found) else ExitStatus.RUN_FAILED
+        configurations = [Configuration(cell) for cell in plan.cells]
+        rounds.run(plan, {BASE: suite, CANDIDATE: suite}, configurations, command)
+        done = [each for each in configurations if not each.failure]
+        for each, title in zip(done, rounds.titles(done), strict=True):
+            _store(plan, each.pairs, title)
+        for each in configurations:
+            if each.failure:
+                warn(f"{each.what} is not calibrated. {each.failure[1]}")
+        return ExitStatus.OK if len(done) == len(configurations) else ExitStatus.RUN_FAILED
 
     return until_stopped(calibrate, STOPPED.format(plan.output_dir))
 

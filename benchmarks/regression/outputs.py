@@ -12,7 +12,7 @@ from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from results import store
 from results.gate.findings import Findings
-from results.gate.views import github_benchmark_view, json_view, junit_view, markdown_view, text_view
+from results.gate.views import json_view, junit_view, text_view
 
 OUTPUT_FLAGS: list[Flag] = [
     Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
@@ -24,8 +24,8 @@ OUTPUT_FLAGS: list[Flag] = [
 _FILES: Mapping[str, Callable[[Findings], str]] = {
     "json": json_view.render,
     "junit": junit_view.render,
-    "markdown": markdown_view.render,
-    "benchmark_json": github_benchmark_view.render,
+    "markdown": text_view.render_markdown,
+    "benchmark_json": json_view.render_github_benchmark,
 }
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 _STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
@@ -58,7 +58,7 @@ def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
     if summary:
         try:
             with open(summary, "a", encoding="utf-8") as file:
-                file.write("\n" + markdown_view.render(findings))
+                file.write("\n" + text_view.render_markdown(findings))
         except OSError as error:
             warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
     for name, render in _FILES.items():

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import statistics
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.console import warn
 from benchmarks.errors import UsageError
@@ -19,12 +20,16 @@ from benchmarks.regression.builds import Build
 from benchmarks.run import time_slices
 from benchmarks.sweep.grid import Cell, require_positive
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
-from benchmarks.sweep.progress import what_is_run
+from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.system.provenance import Provenance, of_this_run
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import differences, hardware, listed
+from results.gate.findings import Finding, Verdict
 from results.gate.rounds import rate, why_failed
+from results.gate.trial import Trial
 from results.record import Record, Status
+from results.report.anomalies import title
+from results.summary import summarize
 
 BASE, CANDIDATE = "base", "candidate"
 # The sides in sentences.
@@ -86,21 +91,94 @@ def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, o
     )
 
 
-class Configuration(Protocol):
-    """A configuration that takes pairs of rounds until it is over."""
+class Configuration:
+    """One configuration: takes pairs of rounds until one fails, or until its trial decides.
 
-    cell: Cell
+    Args:
+        cell: what is run.
+        make_trial: makes a trial for a record's configuration and machine; None if nothing is to be decided.
+
+    Attributes:
+        pairs: in the order in which they ran.
+        failure: verdict and reason if a side did not run.
+    """
+
+    def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
+        self.cell = cell
+        self.pairs: list[Pair] = []
+        self.failure: tuple[Verdict, str] | None = None
+        self._make_trial = make_trial
+        self._trial: Trial | None = None
 
     @property
     def is_over(self) -> bool:
         """Returns whether no further round is needed."""
+        return self.failure is not None or (self._trial is not None and self._trial.is_over)
+
+    @property
+    def refusal(self) -> str:
+        """Returns why this suite and both sides refuse to run this; empty if one of them does not."""
+        if self.cell.config is not None or not self.pairs:
+            return ""
+        first = self.pairs[0]
+        return first.base.reason if first.base.status is first.candidate.status is Status.SKIPPED else ""
 
     @property
     def what(self) -> str:
-        """Returns what is run, in few words."""
+        """Returns what the sides ran, in few words: their commands may contain flags of their own."""
+        last = (self.pairs[-1].base, self.pairs[-1].candidate) if self.pairs and self.pairs[-1].rates else ()
+        return " against ".join(dict.fromkeys(in_few_words(record.config) for record in last)) or what_is_run(self.cell)
 
     def take(self, pair: Pair) -> str:
-        """Takes a pair of rounds, and returns its result in words."""
+        """Takes a pair of rounds, and returns its rates, or why it failed, in words."""
+        self.pairs.append(pair)
+        if pair.rates is None:
+            base_ran = rate(pair.base) is not None
+            side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
+            reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
+            self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            return reason
+        words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
+        if self._make_trial is None:
+            return words
+        self._trial = self._trial or self._make_trial(pair.base)
+        self._trial.add(*pair.rates)
+        return f"{words}; {self._trial.progress}"
+
+    def finding(self, words: str) -> Finding:
+        """Returns the result of the trial under that title, after at least one pair."""
+        first = self.pairs[0].base
+        assert self._make_trial is not None, "there is something to decide"
+        trial = self._trial or self._make_trial(first)
+        decision = trial.decision
+        verdict, reason = self.failure or (decision.verdict, decision.reason)
+        rates = [pair.rates for pair in self.pairs if pair.rates]
+        means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
+        return Finding(
+            title=words,
+            config_key=first.identity.config_key,
+            verdict=verdict,
+            reason=reason,
+            threshold=trial.threshold,
+            change=decision.change,
+            change_low=decision.change_low,
+            change_high=decision.change_high,
+            smallest_drop=decision.smallest_drop,
+            base_images_per_sec=means[0],
+            candidate_images_per_sec=means[1],
+            base_rounds=len(rates),
+            candidate_rounds=len(rates),
+        )
+
+
+def titles(configurations: Sequence[Configuration]) -> list[str]:
+    """Returns what each configuration is, in few words that differ from the others'; each has at least one pair."""
+    firsts = [configuration.pairs[0].base for configuration in configurations]
+    by_run = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
+    return [
+        by_run[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
+        for first, configuration in zip(firsts, configurations, strict=True)
+    ]
 
 
 def run(

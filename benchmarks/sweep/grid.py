@@ -75,13 +75,10 @@ def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     for name, text in given.items():
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-    return {name: _values(name, text) for name, text in given.items()}
-
-
-def _values(name: str, text: str) -> list[str]:
-    if name in _NO_LISTS:
-        return [text]
-    return text.split(";" if name in _SEMICOLONS else ",")
+    return {
+        name: [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
+        for name, text in given.items()
+    }
 
 
 def of_suite(path: Path) -> list[dict[str, list[str]]]:

@@ -25,15 +25,6 @@ DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """The process of a cell; `size_bytes` is the size of the store before it."""
-
-    cell: Cell
-    command: subprocesses.Command
-    size_bytes: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellRunner:
     """Runs cells, one process each; their records go to one store.
@@ -61,7 +52,7 @@ class CellRunner:
         return run_together([self], cell, number)[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, end: time_slices.End | None) -> Iterator[Started]:
+    def ready(self, cell: Cell, number: int, end: time_slices.End | None) -> Iterator[subprocesses.Command]:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
@@ -69,7 +60,7 @@ class CellRunner:
             tempfile.TemporaryFile() as stdout,
             _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
         ):
-            command = subprocesses.Command(
+            yield subprocesses.Command(
                 words=[*self.program, *cell.arguments, *own],
                 stdout=stdout,
                 stderr=log,
@@ -77,19 +68,28 @@ class CellRunner:
                 variables=end.variables() if end else {},
                 hands_over=[end.socket] if end else [],
             )
-            yield Started(cell, command, self.store.size_bytes())
 
-    def record_of(self, started: Started, ended: subprocesses.Ended, limit_seconds: float) -> Record:
-        """Returns the record of a process that ended or was killed at its limit; stores it unless the process did."""
-        cell, session = started.cell, self.provenance.session_id
-        printed, logged = (_whole(file) for file in (started.command.stdout, started.command.stderr))
-        loaded = self.store.load(started.size_bytes)
+    def record_of(
+        self,
+        cell: Cell,
+        command: subprocesses.Command,
+        ended: subprocesses.Ended,
+        stored_bytes: int,
+        limit_seconds: float,
+    ) -> Record:
+        """Returns the record of a process that ended or was killed at its limit; stores it unless the process did.
+
+        `stored_bytes` is the size of the store before the process.
+        """
+        session = self.provenance.session_id
+        printed, logged = _whole(command.stdout), _whole(command.stderr)
+        loaded = self.store.load(stored_bytes)
         if stored := [record for record in loaded.records if record.identity.session_id == session]:
             return stored[-1]
         output = "\n".join([logged, printed, *loaded.problems])
-        limit = f"{limit_seconds:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
+        in_words = f"{limit:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
         # A run prints the record that it cannot store, on a full disk for example.
-        record = _printed(printed, session) or self._without_run(cell, *_what_happened(ended, output, limit))
+        record = _printed(printed, session) or self._without_run(cell, *_what_happened(ended, output, in_words))
         keep(self.store, record)
         return record
 
@@ -100,11 +100,11 @@ class CellRunner:
         return record
 
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
-        """Returns the record of a cell that cannot be run, or whose process left none."""
+        """Returns the record of a run that left none, or that there cannot be."""
         config = cell.config.to_dict() if cell.config else given(cell)
         in_key = cell.config.key_fields() if cell.config else config
         provenance = self.provenance
-        if cell.config is None or cell.config.device == "cpu":  # such a run does not query GPUs
+        if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         return Record(
             identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
@@ -133,12 +133,16 @@ def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list
     with contextlib.ExitStack() as stack:
         for end in filter(None, ends):
             stack.enter_context(end.socket)
-        started = [
+        sizes = [runner.store.size_bytes() for runner in runners]
+        commands = [
             stack.enter_context(runner.ready(cell, number + index, end))
             for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
         ]
-        ended = subprocesses.run(*(each.command for each in started), timeout_seconds=limit)
-        return [r.record_of(s, e, limit) for r, s, e in zip(runners, started, ended, strict=True)]
+        ended = subprocesses.run(*commands, timeout_seconds=limit)
+        return [
+            runner.record_of(cell, command, how, size, limit)
+            for runner, command, how, size in zip(runners, commands, ended, sizes, strict=True)
+        ]
 
 
 def given(cell: Cell) -> dict[str, Any]:

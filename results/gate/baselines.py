@@ -57,8 +57,7 @@ class Baselines:
         refused: list[str] = []
         files: dict[Path, list[Record]] = {}
         for record in records:
-            why = why_not(record) or _disturbed(record) or _unsafe_keys(record)
-            if why:
+            if why := _why_not(record):
                 refused.append(f"Run {record.identity.run_id} cannot become a baseline: {why}.")
             else:
                 identity = record.identity
@@ -107,13 +106,14 @@ def _lines(records: Iterable[Record]) -> str:
     return "".join(record.to_json() + "\n" for record in records)
 
 
-def _disturbed(record: Record) -> str | None:
+def _why_not(record: Record) -> str | None:
+    """Returns why a record cannot be a baseline, or None if it can."""
+    if why := why_not(record):
+        return why
     if record.environment.get("slowed_down_by"):
         return "it was slowed down on purpose"
-    return "it interleaved its steps with another run" if record.in_turn else None
-
-
-def _unsafe_keys(record: Record) -> str | None:
-    """Returns why the record's keys cannot name a file: a record must not choose where this process writes."""
+    if record.in_turn:
+        return "it interleaved its steps with another run"
     keys = (record.identity.config_key, record.identity.hardware_key)
+    # A record must not choose where this process writes.
     return None if all(_KEY.fullmatch(key) for key in keys) else f"its keys, {keys}, cannot name a file"

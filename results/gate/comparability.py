@@ -95,14 +95,12 @@ def hardware(record: Record) -> dict[str, Any]:
 
 def software_in_words(records: Iterable[Record]) -> str:
     """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
-    return "; ".join(dict.fromkeys(map(_software, records)))
-
-
-def _software(record: Record) -> str:
-    commit = record.identity.suite_commit
-    suite = f"suite {record.identity.suite_version}" + (f" ({commit})" if commit else "")
-    version = record.environment.get("tensorflow_version")
-    return f"TensorFlow {version}, {suite}" if version else suite
+    found = []
+    for record in records:
+        identity, version = record.identity, record.environment.get("tensorflow_version")
+        commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+        found.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
+    return "; ".join(dict.fromkeys(found))
 
 
 def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:

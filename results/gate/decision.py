@@ -59,25 +59,15 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """An estimate of the log ratio of candidate to base. Negative is slower.
-
-    Attributes:
-        mean: over all rounds.
-        error: its standard error.
-        degrees: of freedom.
-        repeats: means over the rounds that must repeat the change; empty without such rounds.
-        repeat_error: standard error of such a mean if half of all rounds must repeat the change.
-        repeats_name: names those rounds in sentences.
-        rounds: of each side; of unequal sides the fewer.
-    """
+    """An estimate of the log ratio of candidate to base, negative if slower, and the rounds that must repeat it."""
 
     mean: float
-    error: float
-    degrees: float
-    repeats: Sequence[float]
-    repeat_error: float
-    repeats_name: str
-    rounds: int
+    error: float  # standard error of the mean
+    degrees: float  # of freedom
+    repeats: Sequence[float]  # means over the rounds that must repeat a change; empty without such rounds
+    repeat_error: float  # standard error of such a mean if half of all rounds must repeat the change
+    repeats_name: str  # in sentences
+    rounds: int  # of each side; of unequal sides the fewer
 
 
 def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decision:

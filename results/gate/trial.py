@@ -39,7 +39,7 @@ class Trial:
                 f"A trial needs min_rounds of at least 2 (given: {min_rounds}) and max_rounds of at least "
                 f"{CONFIRMING_ROUNDS} more (given: {max_rounds}), so that a change can be repeated."
             )
-        self._threshold = threshold
+        self.threshold = threshold
         self._min_rounds = min_rounds
         self._max_rounds = max_rounds
         self._log_ratios: list[float] = []
@@ -62,7 +62,7 @@ class Trial:
         rounds = len(self._log_ratios)
         fresh = 0 if self._suspected_after is None else rounds - self._suspected_after
         self._decision = judge(
-            self._log_ratios, threshold=self._threshold, fresh=fresh if fresh >= CONFIRMING_ROUNDS else 0
+            self._log_ratios, threshold=self.threshold, fresh=fresh if fresh >= CONFIRMING_ROUNDS else 0
         )
         if rounds < self._min_rounds:
             return
@@ -100,6 +100,6 @@ class Trial:
         decision = self._decision
         if decision.change_low is None or decision.change_high is None:
             return False
-        regressed = decision.verdict is Verdict.REGRESSED and decision.change_high <= -self._threshold
-        improved = decision.verdict is Verdict.IMPROVED and 1 + decision.change_low >= 1 / (1 - self._threshold)
+        regressed = decision.verdict is Verdict.REGRESSED and decision.change_high <= -self.threshold
+        improved = decision.verdict is Verdict.IMPROVED and 1 + decision.change_low >= 1 / (1 - self.threshold)
         return decision.verdict is Verdict.UNCHANGED or regressed or improved

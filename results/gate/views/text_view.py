@@ -1,13 +1,15 @@
-"""Findings as a table for a terminal, and the phrases that other views share with it."""
+"""Findings as a table for people: text for a terminal, Markdown for a job's summary or a pull request."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from results.gate.findings import Finding, Findings, Verdict
+from results.report.headline import markdown_line, markdown_text
 from results.text import one_line, table
 
 HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
+_MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
 _BY_SEVERITY = (
     Verdict.REGRESSED,
     Verdict.FAILED,
@@ -24,6 +26,21 @@ def render(findings: Findings) -> str:
     lines += [f"{one_line(finding.title)}: {explanation(finding)}" for finding in to_explain(findings)]
     lines += [one_line(f"Note: {note}") for note in findings.notes]
     return "\n".join([*lines, summary(findings)]) + "\n"
+
+
+def render_markdown(findings: Findings) -> str:
+    """Returns a heading with the outcome, the table, the reasons and the notes."""
+    lines = [f"## Performance gate: {findings.outcome}", "", summary(findings), ""]
+    lines += [f"- {markdown_text(line)}" for line in sides(findings)]
+    lines += ["", *(markdown_line(line) for line in (HEAD, _MARKDOWN_RULES, *map(cells, findings.findings)))]
+    reasons = [
+        f"- **{markdown_text(finding.title)}**: {markdown_text(explanation(finding))}"
+        for finding in to_explain(findings)
+    ]
+    notes = [f"- {markdown_text(note)}" for note in findings.notes]
+    for title, items in (("Reasons", reasons), ("Notes", notes)):
+        lines += ["", f"### {title}", "", *items] if items else []
+    return "\n".join(lines) + "\n"
 
 
 def sides(findings: Findings) -> list[str]:
