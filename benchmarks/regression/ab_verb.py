@@ -19,6 +19,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.estimate import estimate_seconds, in_words
 from benchmarks.sweep.progress import what_is_run
 from results.gate import noise
+from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import (
     config_differences,
     hardware_in_words,
@@ -180,40 +181,26 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
 
 
 _SUITE = Flag("suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep")
-_TIMEOUT = Flag(
-    "round_timeout_seconds",
-    float,
-    "kill a run that takes longer, or two interleaved runs that take twice as long (default 3600)",
-)
-_TURNS = Flag(
+_TIMEOUT = Flag("round_timeout_seconds", float, "kill a run after this time, a pair after twice it (default 3600)")
+_INTERLEAVING = Flag(
     "steps_in_turn",
     bool,
     "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
     "the same load; on CPUs with synthetic images only (default true; false: one run after the other)",
 )
-_BASELINES = Flag(
-    "baselines_dir", str, "directory in which calibrate stores the noise of each machine (default results/baselines)"
-)
+_BASELINES = Flag("baselines_dir", str, f"directory of the noise that calibrate has stored (default {BASELINES_DIR})")
 
 AB_FLAGS: Groups = {
     "ab: is the candidate slower than the base? Interleaves fresh processes of both; status 1 if it is": (
         Flag("base", str, "a git revision of this suite, which is checked out temporarily"),
         Flag("candidate", str, "a git revision of this suite (default: this suite as it is)"),
         Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
-        Flag("candidate_command", str, "words that start a run (default: this suite as it is)"),
+        Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
         _SUITE,
-        Flag(
-            "threshold",
-            float,
-            "smallest drop in percent that matters (default 5, or twice the noise from calibrate if that is more)",
-        ),
+        Flag("threshold", float, "smallest drop in percent that matters (default 5, or twice the noise if larger)"),
         Flag("max_rounds", int, "pairs of rounds per configuration after which it ends undecided (default 15)"),
-        Flag(
-            "warmup_round",
-            bool,
-            "first run everything once on each side, uncounted; without it steps are not interleaved (default true)",
-        ),
-        _TURNS,
+        Flag("warmup_round", bool, "first run all once, uncounted; needed to interleave steps (default true)"),
+        _INTERLEAVING,
         _TIMEOUT,
         _BASELINES,
         Flag("output_dir", str, "directory of base/, candidate/ and warmup/, with records and logs (default out/ab)"),
@@ -224,7 +211,7 @@ CALIBRATE_FLAGS: Groups = {
     "calibrate: how much do equal runs differ on this machine, and which drop can it show?": (
         Flag("rounds", int, "pairs of rounds per configuration (default 10)"),
         _SUITE,
-        _TURNS,
+        _INTERLEAVING,
         _TIMEOUT,
         _BASELINES,
         Flag("output_dir", str, "directory of base/ and candidate/, with records and logs (default out/calibrate)"),

@@ -36,6 +36,8 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if action not in _ACTIONS:
         unknown = f" there is no '{action}'.{did_you_mean(action, _ACTIONS)}" if words else ""
         raise UsageError(f"baseline:{unknown} Name an action: baseline {', '.join(_ACTIONS)}.")
+    if action in ("list", "prune") and len(words) > 1:
+        raise UsageError(f"baseline {action} takes no '{words[1]}', only flags.")
     try:
         _ACTIONS[action](Baselines(Path(_directory(values))), words[1:], values)
     except OSError as error:
@@ -114,7 +116,6 @@ def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, An
 
 
 def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
-    _refuse_words("list", words)
     machines: dict[str, list[RunGroup]] = {}
     for (_, hardware_key), group in rounds.group(_stored(values)).items():
         machines.setdefault(hardware_key, []).append(group)
@@ -149,7 +150,6 @@ def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any])
 
 
 def _prune(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
-    _refuse_words("prune", words)
     keep = MOST_SESSIONS if values["keep"] is None else values["keep"]
     if keep < 1:
         raise UsageError(f"--keep={keep}: set how many sessions of each configuration to keep, 1 or more.")
@@ -187,11 +187,6 @@ def _stored(values: Mapping[str, Any]) -> list[Record]:
 
 def _such(values: Mapping[str, Any]) -> str:
     return f" with {values['where']}" if values["where"] else ""
-
-
-def _refuse_words(action: str, words: Sequence[str]) -> None:
-    if words:
-        raise UsageError(f"baseline {action} takes no '{words[0]}', only flags.")
 
 
 def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:

@@ -26,7 +26,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if len(words) != 2:
         raise UsageError(
             "compare: name two files of records, first the base, such as compare main/results.jsonl "
-            f"branch/results.jsonl; {len(words)} came."
+            f"branch/results.jsonl; {len(words)} were given."
         )
     threshold = outputs.threshold_of(values["threshold"])
     wanted = record_files.conditions(values["where"])

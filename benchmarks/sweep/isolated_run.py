@@ -70,12 +70,7 @@ class CellRunner:
             )
 
     def record_of(
-        self,
-        cell: Cell,
-        command: subprocesses.Command,
-        ended: subprocesses.Ended,
-        stored_bytes: int,
-        limit_seconds: float,
+        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, stored_bytes: int, limit: float
     ) -> Record:
         """Returns the record of a process that ended or was killed at its limit; stores it unless the process did.
 

@@ -90,7 +90,7 @@ def test_two_files_are_wanted(run_bench: RunBench, keep: Keep, words: list[str])
     done = run_bench("compare", *words)
     assert done.status == 2
     assert "compare: name two files of records, first the base, such as compare main/results.jsonl " in done.stderr
-    assert f"{len(words)} came." in done.stderr
+    assert f"{len(words)} were given." in done.stderr
 
 
 def test_unlike_hardware_is_refused_and_named(run_bench: RunBench, keep: Keep) -> None:
