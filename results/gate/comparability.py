@@ -115,16 +115,19 @@ def software_differences(base: Record, candidate: Record, names: tuple[str, str]
 def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
     """Returns in which fields that can change the rate the configurations differ, a phrase each."""
     aside = {*base.config_aside, *candidate.config_aside}
-    return differences(_flat(base.config, aside), _flat(candidate.config, aside), names)
+    first, second = (
+        flat({name: value for name, value in record.config.items() if name not in aside})
+        for record in (base, candidate)
+    )
+    return differences(first, second, names)
 
 
-def _flat(config: Mapping[str, Any], aside: set[str]) -> dict[str, Any]:
-    """Returns a configuration without the fields `aside`; nested fields are named `outer.inner`."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        nested = {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {name: value}
-        flat |= nested if name not in aside else {}
-    return flat
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns a mapping without nested ones, whose entries are named `outer.inner`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
