@@ -156,9 +156,3 @@ def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cel
     if not any(cell.runs for cell in found):
         raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in found), 'The suite is empty.')}")
     return found
-
-
-def in_order(count: int, repeats: int) -> list[tuple[int, int]]:
-    """Returns (repeat, number of the cell) in the order of running: forth and back, so that drift affects all alike."""
-    forth = list(range(count))
-    return [(repeat, number) for repeat in range(repeats) for number in (forth if repeat % 2 == 0 else forth[::-1])]

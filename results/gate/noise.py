@@ -15,7 +15,6 @@ from results import store
 from results.gate.findings import Verdict
 from results.gate.trial import CONFIRMING_ROUNDS, Trial
 
-FILE_NAME = "noise.json"
 QUIET_THRESHOLD = 0.05
 NOISE_IN_THRESHOLD = 2
 # A rate cannot drop by 100 %, and a machine with such noise shows nothing.
@@ -97,9 +96,16 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60
     mean, spread = math.log1p(-drop), math.sqrt(2) * noise
     samples = np.exp(generator.normal(mean, spread, size=(_TRIALS, most))).tolist()
 
+    def finds(ratios: Sequence[float], max_rounds: int) -> bool:
+        trial = trial_of(threshold, max_rounds)
+        for ratio in ratios:
+            trial.add(1.0, ratio)
+            if trial.is_over:
+                break
+        return trial.decision.verdict is Verdict.REGRESSED
+
     def suffices(rounds: int) -> bool:
-        found = sum(_finds(sample, threshold=threshold, max_rounds=rounds) for sample in samples)
-        return found >= _POWER * _TRIALS
+        return sum(finds(sample, rounds) for sample in samples) >= _POWER * _TRIALS
 
     too_few, enough = SHORTEST_TRIAL - 1, most
     if not suffices(most):
@@ -115,19 +121,9 @@ def trial_of(threshold: float, max_rounds: int) -> Trial:
     return Trial(threshold, min_rounds=min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS), max_rounds=max_rounds)
 
 
-def _finds(ratios: Sequence[float], *, threshold: float, max_rounds: int) -> bool:
-    """Returns whether a trial with these ratios of candidate to base calls them regressed."""
-    trial = trial_of(threshold, max_rounds)
-    for ratio in ratios:
-        trial.add(1.0, ratio)
-        if trial.is_over:
-            break
-    return trial.decision.verdict is Verdict.REGRESSED
-
-
 def path_of(baselines_dir: Path, hardware_key: str) -> Path:
     """Returns the noise file of a machine."""
-    return baselines_dir / hardware_key / FILE_NAME
+    return baselines_dir / hardware_key / "noise.json"
 
 
 def load(path: Path) -> dict[str, Noise]:

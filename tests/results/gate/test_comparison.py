@@ -165,7 +165,7 @@ def test_fewer_than_three_rounds_decide_nothing(of_base: int, of_candidate: int)
     finding = only(apart(number=of_base), apart(0.5, number=of_candidate))
     assert finding.verdict is Verdict.INCONCLUSIVE
     assert finding.change == pytest.approx(-0.5, abs=0.01)
-    assert f"{of_base} valid rounds of the base and {of_candidate} of the candidate" in finding.reason
+    assert f"Valid rounds: {of_base} of the base and {of_candidate} of the candidate" in finding.reason
 
 
 def test_three_rounds_are_enough_for_a_large_drop() -> None:
