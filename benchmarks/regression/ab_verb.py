@@ -29,7 +29,7 @@ from results.gate.comparability import (
 )
 from results.gate.findings import Findings, Side
 from results.gate.rounds import rate
-from results.gate.trial import Trial
+from results.gate.trial import SHORTEST_TRIAL, Trial
 from results.record import Record
 from results.text import counted
 
@@ -60,9 +60,9 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AbPlan:
         UsageError: a value is out of range, or nothing can be run.
     """
     max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
-    if max_rounds < noise.SHORTEST_TRIAL:
+    if max_rounds < SHORTEST_TRIAL:
         raise UsageError(
-            f"--max_rounds={max_rounds}: at least {noise.SHORTEST_TRIAL} pairs of rounds are needed to see a change "
+            f"--max_rounds={max_rounds}: at least {SHORTEST_TRIAL} pairs of rounds are needed to see a change "
             "and to repeat it."
         )
     for side in (BASE, CANDIDATE):
@@ -126,7 +126,7 @@ def _compare(plan: AbPlan, sides: Mapping[str, Build], command: Sequence[str]) -
     notes: list[str] = []
 
     def make_trial(record: Record) -> Trial:
-        return noise.trial_of(_threshold(plan, record, notes), max_rounds)
+        return Trial(_threshold(plan, record, notes), max_rounds=max_rounds)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]
     run_notes = rounds.run(plan.rounds, sides, configurations, command)

@@ -30,8 +30,9 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         )
     threshold = outputs.threshold_of(values["threshold"])
     wanted = record_files.conditions(values["where"])
-    stored = [_records(word) for word in words]
-    chosen = [[record for record in records if record_files.matches(record, wanted)] for records in stored]
+    chosen = [
+        [record for record in records if record_files.matches(record, wanted)] for records in map(_records, words)
+    ]
     for word, records in zip(words, chosen, strict=True):
         if not records:
             raise UsageError(f"--where={values['where']}: no record in {word} matches.")

@@ -134,7 +134,7 @@ def _run_all(
         for cell, estimate in zip(plan.cells, estimates, strict=True)
         if cell.config and cell.runs
     ]
-    # Forth and back, so that a drift of the machine affects all cells alike.
+    # Back and forth, so that a drift of the machine affects all cells alike.
     rounds = [possible if repeat % 2 == 0 else possible[::-1] for repeat in range(plan.repeats)]
     missing = [(cell, estimate) for cells in rounds for cell, config, estimate in cells if not is_done(config)]
     begun, limit = time.monotonic(), plan.stop_after_seconds

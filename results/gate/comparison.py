@@ -96,8 +96,8 @@ def _judged(base: RunGroup, candidate: RunGroup, threshold: float) -> tuple[Deci
     counts = len(base.rates), len(candidate.rates)
     if min(counts) < FEWEST_ROUNDS:
         reason = (
-            f"Valid rounds: {counts[0]} of the base and {counts[1]} of the candidate; {FEWEST_ROUNDS} of each are needed "
-            "to separate a change from noise. Run more rounds."
+            f"Valid rounds: {counts[0]} of the base and {counts[1]} of the candidate; {FEWEST_ROUNDS} of each are "
+            "needed to separate a change from noise. Run more rounds."
         )
         return _decided(Verdict.INCONCLUSIVE, reason), True
     paired = rounds.pairs(base, candidate)

@@ -40,11 +40,7 @@ class Decision:
         reason: why, with the numbers that decided.
         rounds: of each side; of unequal sides the fewer.
         is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
-        change: the candidate's rate over the base's, less 1; None without rounds.
-        change_low: lower end of its 95 % interval; None from fewer than two rounds.
-        change_high: upper end of it.
-        smallest_drop: the smallest true drop, as a positive share, that as many rounds with this noise would call
-            regressed in 95 % of the cases; None from fewer than two rounds.
+        change: this and the others as in `Finding`; None without rounds.
     """
 
     verdict: Verdict

@@ -13,7 +13,7 @@ import numpy as np
 
 from results import store
 from results.gate.findings import Verdict
-from results.gate.trial import CONFIRMING_ROUNDS, Trial
+from results.gate.trial import SHORTEST_TRIAL, Trial
 
 QUIET_THRESHOLD = 0.05
 NOISE_IN_THRESHOLD = 2
@@ -23,9 +23,6 @@ FEWEST_ROUNDS = 3
 _POWER = 0.95
 _CONFIDENCE = 0.95
 _TRIALS = 400
-_MIN_ROUNDS = 5
-# Two to see a change, and those that repeat it.
-SHORTEST_TRIAL = 2 + CONFIRMING_ROUNDS
 
 
 class NoiseFileError(ValueError):
@@ -55,6 +52,10 @@ class Noise:
     suite_commit: str | None = None
     title: str = ""
     in_turn: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, float | int) or not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise is {self.noise!r}")
 
     @property
     def threshold(self) -> float:
@@ -97,7 +98,7 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60
     samples = np.exp(generator.normal(mean, spread, size=(_TRIALS, most))).tolist()
 
     def finds(ratios: Sequence[float], max_rounds: int) -> bool:
-        trial = trial_of(threshold, max_rounds)
+        trial = Trial(threshold, max_rounds=max_rounds)
         for ratio in ratios:
             trial.add(1.0, ratio)
             if trial.is_over:
@@ -116,11 +117,6 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60
     return enough
 
 
-def trial_of(threshold: float, max_rounds: int) -> Trial:
-    """Returns a trial of at most `max_rounds` pairs, SHORTEST_TRIAL or more."""
-    return Trial(threshold, min_rounds=min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS), max_rounds=max_rounds)
-
-
 def path_of(baselines_dir: Path, hardware_key: str) -> Path:
     """Returns the noise file of a machine."""
     return baselines_dir / hardware_key / "noise.json"
@@ -134,15 +130,11 @@ def load(path: Path) -> dict[str, Noise]:
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        found = {key: Noise(**entry) for key, entry in entries.items()}
+        return {key: Noise(**entry) for key, entry in entries.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise NoiseFileError(f"{path}: {error}. Remove it, and run calibrate again.") from error
-    for noise in found.values():
-        if not isinstance(noise.noise, float | int) or not 0 <= noise.noise < math.inf:
-            raise NoiseFileError(f"{path}: a noise of {noise.noise!r}. Remove it, and run calibrate again.")
-    return found
 
 
 def save(path: Path, noises: dict[str, Noise]) -> None:

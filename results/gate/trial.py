@@ -10,6 +10,9 @@ from results.text import counted
 
 # Fewer fresh rounds would repeat by chance what was seen by chance.
 CONFIRMING_ROUNDS = 4
+# Two to see a change, and those that repeat it.
+SHORTEST_TRIAL = 2 + CONFIRMING_ROUNDS
+_MIN_ROUNDS = 5
 
 
 class Trial:
@@ -26,14 +29,16 @@ class Trial:
 
     Args:
         threshold: the share by which a rate must drop to matter, such as 0.05.
-        min_rounds: pairs before anything is decided.
-        max_rounds: pairs in all, with those that repeat a change.
+        max_rounds: pairs in all, with those that repeat a change; at least SHORTEST_TRIAL.
+        min_rounds: pairs before anything is decided; None for 5, or what `max_rounds` leaves.
 
     Raises:
         ValueError: the threshold or the numbers of rounds are out of range.
     """
 
-    def __init__(self, threshold: float, *, min_rounds: int = 5, max_rounds: int = 15) -> None:
+    def __init__(self, threshold: float, *, max_rounds: int = 15, min_rounds: int | None = None) -> None:
+        if min_rounds is None:
+            min_rounds = min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS)
         if not 2 <= min_rounds <= max_rounds - CONFIRMING_ROUNDS:
             raise ValueError(
                 f"A trial needs min_rounds of at least 2 (given: {min_rounds}) and max_rounds of at least "

@@ -12,6 +12,7 @@ import pytest
 from results.gate import noise
 from results.gate.findings import Verdict
 from results.gate.noise import Noise, NoiseFileError
+from results.gate.trial import SHORTEST_TRIAL, Trial
 
 
 def _rounds(true_noise: float, pairs: int, seed: int, drift: float = 0.0) -> tuple[list[float], list[float]]:
@@ -47,7 +48,7 @@ def test_the_threshold_is_five_percent_or_twice_the_noise(of: float, threshold: 
 
 def test_more_noise_needs_more_rounds() -> None:
     needed = [noise.rounds_needed(of, drop=0.075, threshold=0.05) for of in (0.0001, 0.01, 0.025)]
-    assert needed[0] == noise.SHORTEST_TRIAL and needed == sorted(needed) and needed[2] > needed[1] > needed[0]
+    assert needed[0] == SHORTEST_TRIAL and needed == sorted(needed) and needed[2] > needed[1] > needed[0]
     assert noise.rounds_needed(0.2, drop=0.075, threshold=0.05, most=20) is None
 
 
@@ -60,7 +61,7 @@ def test_so_many_rounds_find_the_drop_in_95_percent_of_the_cases_and_one_fewer_d
     def found(max_rounds: int) -> float:
         verdicts = []
         for pairs in np.exp(generator.normal([0, math.log(1 - 0.075)], 0.02, size=(1000, max_rounds, 2))).tolist():
-            trial = noise.trial_of(0.05, max_rounds)
+            trial = Trial(0.05, max_rounds=max_rounds)
             while not trial.is_over:
                 trial.add(*pairs.pop())
             verdicts.append(trial.decision.verdict)
