@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.subprocesses import RUN_BENCH
+from results.gate.comparability import flat
 from results.record import Record
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -88,7 +89,7 @@ def diff(words: Sequence[str]) -> ExitStatus:
     first, second = (_find(word, records) for word in words[:2])
     parts = ("config", "environment", "placement", "derived")
     sides = [
-        {part: dict(_flat(getattr(r, part) if part != "derived" else vars(r.derived))) for part in parts}
+        {part: flat(getattr(r, part) if part != "derived" else vars(r.derived)) for part in parts}
         for r in (first, second)
     ]
     alike = True
@@ -110,14 +111,6 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
         return found[0]
     many = f"{len(found)} records have ids that begin with" if found else "No record has the id"
     raise UsageError(f"{many} '{run_id}'; ids are in results.csv, column run_id.")
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
 
 
 def _shown(value: Any) -> str:

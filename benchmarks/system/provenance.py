@@ -20,6 +20,9 @@ from results.record import Identity, identify
 
 _RELEVANT_VARIABLES = ("TF_", "XLA_", "OMP_", "KMP_", "MKL_", "NCCL_", "CUDA_", "NVIDIA_", "MALLOC_", "LD_PRELOAD")
 
+# A git hook sets these for its own repository; they would override the one that is named.
+_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+
 
 def describe_software() -> dict[str, Any]:
     """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
@@ -65,14 +68,29 @@ def suite_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+        commit = git(root, "rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if git(root, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
+def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
+    """Runs git in a directory, in a session that Ctrl-C does not reach, and returns its stripped stdout.
+
+    Raises:
+        OSError: git cannot be started.
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
+    done = subprocess.run(
+        ["git", "-C", str(root), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     return done.stdout.strip()
 
 
