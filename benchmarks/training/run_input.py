@@ -76,12 +76,6 @@ def find(config: Config) -> host_pipeline.Source | None:
     return host_pipeline.find(config.data_name, config.data_dir, config.input.split)
 
 
-def skipping(config: Config, source: host_pipeline.Source) -> Skipping | None:
-    """Returns what leaves out bad records and counts them; None where none may be left out."""
-    wanted = config.input is not None and config.input.on_bad_record == "skip"
-    return Skipping(source.files) if wanted and not isinstance(source, Pixels) else None
-
-
 def of_source(source: host_pipeline.Source) -> RunInput:
     """Returns an input of which nothing has been built."""
     sizes = () if isinstance(source, Pixels) else checks.sizes_of(source)
@@ -106,7 +100,7 @@ def build(config: Config, tower_devices: Sequence[str], source: host_pipeline.So
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
         built = RunInput(towers=[], initializers=[], description=description)
     else:
-        left_out = skipping(config, source)
+        left_out = host_pipeline.skipping(source, config.input)
         batches = host_pipeline.batches(source, spec, config.input, left_out)
         description = f"{DATA_SETS[config.data_name].title}: {source.describe()}, {size}"
         built = dataclasses.replace(of_source(source), description=description, skipping=left_out)
