@@ -148,12 +148,7 @@ _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp
 
 @contextmanager
 def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
-    """Inside it, Keras builds models without allocating variables.
-
-    Args:
-        seed: of the initialisers.
-        policy: Keras' dtype policy of the layers.
-    """
+    """Inside it, Keras builds models with seeded initialisers and a dtype policy, without allocating variables."""
     with _seeded_building(seed, policy), no_own_variables():
         yield
 

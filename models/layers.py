@@ -119,7 +119,6 @@ class Style:
     kernel_gain: float = 2.0
     batch_norm_scale: bool = True
     batch_norm_epsilon: float = 1e-5
-    batch_norm_momentum: float = 0.9
 
 
 class Layers:
@@ -170,7 +169,7 @@ class Layers:
         x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
         x = FusedBatchNorm(
             data_format=self.data_format,
-            momentum=self._style.batch_norm_momentum,
+            momentum=0.9,
             epsilon=self._style.batch_norm_epsilon,
             scale=self._style.batch_norm_scale,
             name=f"{name}_bn",

@@ -31,14 +31,9 @@ class TailLayer:
     seeds: tuple[str, ...]
 
     def call(self, inputs: tf.Tensor, values: Values) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Runs the layer in training mode.
+        """Runs the layer in training mode, from [batch, inputs] to [batch, columns] and the new state by name.
 
-        Args:
-            inputs: [batch, inputs].
-            values: of the layer's variables, by name; of the weights, only the columns to compute.
-
-        Returns:
-            [batch, columns], and the new state by name.
+        `values` holds the layer's variables by name; of the weights, only the columns to compute.
         """
         if self.weights:
             kernel, *bias = (values[name] for name in self.weights)
@@ -73,11 +68,7 @@ class SplitModel:
         return frozenset(name for layer in self.tail for name in layer.weights)
 
     def compute_features(self, values: Values, images: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Runs the part before the cut in training mode.
-
-        Args:
-            values: of all variables, by name; the tail's are not used.
-            images: one batch.
+        """Runs the part before the cut in training mode; of the values, by name, it ignores those of the tail.
 
         Returns:
             The features, [batch, features], and the new values of statistics and tower states, by name.

@@ -133,15 +133,10 @@ def convert(
     seed: int,
     on_shard: Callable[[Path, int], None],
 ) -> Conversion:
-    """Writes shards on all cores.
+    """Writes shards on all cores, in an order that the seed determines.
 
-    Args:
-        found: the photos.
-        directory: is created if needed.
-        split: name, number of photos and of shards.
-        shorter_side: limit of the shorter side, pixels: larger photos are made smaller; None keeps their size.
-        seed: of the order.
-        on_shard: called with each finished file and its number of photos.
+    Photos whose shorter side is above `shorter_side` pixels are made smaller; None keeps their size. `on_shard` is
+    called with each finished file and its number of photos.
 
     Raises:
         UsageError: the directory holds the shards of another conversion.

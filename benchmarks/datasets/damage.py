@@ -18,15 +18,7 @@ _BAD_LABEL = 4711
 
 
 def corrupt(file: Path, kind: str) -> Defect:
-    """Damages the middle record of a file of TFRecords; `cut_file` cuts the file off within this record.
-
-    Args:
-        file: is overwritten.
-        kind: one of `catalog.DAMAGE_KINDS`.
-
-    Returns:
-        The record.
-    """
+    """Damages the middle record of a TFRecord file by one of `catalog.DAMAGE_KINDS`, and returns the defect."""
     records = list(tfrecord.records(file))
     chosen = records[len(records) // 2]
     middle = chosen.offset + len(chosen.payload) // 2

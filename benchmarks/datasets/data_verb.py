@@ -37,6 +37,7 @@ DATA_FLAGS: Groups = {
     ),
 }
 _SHOWN = 100
+_DEFAULTS = {"seed": 1, "data_name": "imagenet", "data_split": "train", "validation_images": 0}
 _AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
 _MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
 # The flags of each command.
@@ -50,11 +51,7 @@ _FLAGS_OF = {
 
 
 def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    """Runs `data COMMAND ...`.
-
-    Args:
-        words: the command and its arguments.
-        given: flag values by name; None is not given.
+    """Runs `data COMMAND ...`: the words are the command and its arguments; a flag that is None was not given.
 
     Raises:
         UsageError: the command or its arguments are wrong, or it would overwrite something.
@@ -74,7 +71,8 @@ def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
             raise UsageError(f"data {command} takes no --{name}. It takes {takes}.")
         if value is not None and name in _AT_LEAST and value < _AT_LEAST[name]:
             raise UsageError(f"--{name}={value} is too small: it must be at least {_AT_LEAST[name]}.")
-    return _COMMANDS[command](arguments, given)
+    defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
+    return _COMMANDS[command](arguments, {**given, **defaults})
 
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
@@ -111,10 +109,6 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
     return counts
 
 
-def _seed(given: Mapping[str, Any]) -> int:
-    return 1 if given["seed"] is None else given["seed"]
-
-
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
     _import_tensorflow()
@@ -126,7 +120,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
         fake_imagenet.refuse_to_overwrite(directory, parts)
     with _writing("make-imagenet", directory, fake_imagenet.WRITE_ERRORS):
         for part in parts:
-            fake_imagenet.write(directory, part, seed=_seed(given), on_shard=_say_written)
+            fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written)
         if given["corrupt"]:
             files = parts[0].paths(directory)
             say(str(damage.corrupt(files[len(files) // 2], given["corrupt"])))
@@ -151,7 +145,7 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
         write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
     with _writing(command, directory):
         for split, images in counts.items():
-            files = write(directory, images, split=split, seed=_seed(given))
+            files = write(directory, images, split=split, seed=given["seed"])
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
             if given["corrupt"] and split == next(iter(counts)):
                 say(f"{fake_small_images.corrupt(files, given['corrupt'])}: damaged ({given['corrupt']})")
@@ -171,7 +165,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     _import_tensorflow()
     from benchmarks.datasets import convert, fake_imagenet
 
-    split = given["data_split"] or "train"
+    split = given["data_split"]
     found = convert.list_photos(source, split)
     if not found:
         raise DataError(f"{source} holds no photos.")
@@ -180,7 +174,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     part = fake_imagenet.split(split, len(found), given["images_per_shard"] or 1280)
     with _writing("convert", directory):
         result = convert.convert(
-            found, directory, split=part, shorter_side=given["resize"], seed=_seed(given), on_shard=_say_written
+            found, directory, split=part, shorter_side=given["resize"], seed=given["seed"], on_shard=_say_written
         )
     for sentence in result.left_out[:_SHOWN]:
         warn(f"left out: {sentence}")
@@ -199,13 +193,13 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     from benchmarks.input.small_images import Pixels
     from models.specs import BACKGROUND_CLASSES
 
-    source = host_pipeline.find(given["data_name"] or "imagenet", arguments[0], given["data_split"] or "train")
+    source = host_pipeline.find(given["data_name"], arguments[0], given["data_split"])
     say(source.describe())
     if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
-    check = checks.Decoding() if given["decode"] else nullcontext(checks.header_problem)
+    check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
     with check as problem_of_jpeg:
         for _, seen, found in checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg):
             records += seen

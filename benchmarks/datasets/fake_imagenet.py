@@ -76,13 +76,9 @@ def refuse_to_overwrite(directory: Path, splits: list[Split]) -> None:
 
 
 def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, int], None]) -> None:
-    """Writes a split; equal seeds write equal records. Each file appears only when it is complete.
+    """Writes a split; equal seeds write equal records. Existing shards of the split are removed first.
 
-    Args:
-        directory: is created if needed.
-        part: the split. Existing shards of this split are removed first.
-        seed: of everything.
-        on_shard: called with each finished file and its number of images.
+    Each file appears only when it is complete. `on_shard` is called with the file and its number of images.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for old in part.shards_in(directory):
@@ -116,11 +112,7 @@ def _canvas(generator: np.random.Generator) -> np.ndarray:
         channels.append(channel / channel.std())
     luminance, *colour = channels
     # Photos vary more in brightness than in colour.
-    mixed = [
-        luminance + 0.3 * colour[0],
-        luminance - 0.15 * (colour[0] + colour[1]),
-        luminance + 0.3 * colour[1],
-    ]
+    mixed = [luminance + 0.3 * colour[0], luminance - 0.15 * (colour[0] + colour[1]), luminance + 0.3 * colour[1]]
     return np.stack(mixed, axis=-1).astype(np.float32)
 
 

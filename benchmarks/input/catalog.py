@@ -68,11 +68,7 @@ DATA_SETS = {
 
 
 def existing_directory(name: str, directory: str) -> Path:
-    """Returns the directory of a data set.
-
-    Args:
-        name: a key of `DATA_SETS`.
-        directory: the value of `--data_dir`.
+    """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`).
 
     Raises:
         DataError: it is no directory, or cannot be read.

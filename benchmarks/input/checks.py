@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 import time
@@ -93,44 +94,33 @@ def header_problem(encoded: bytes) -> tuple[str, str] | None:
     return None
 
 
-class Decoding:
-    """Decodes JPEGs as the pipeline does, in its own session without GPUs."""
+@contextlib.contextmanager
+def decoding() -> Iterator[JpegProblem]:
+    """Yields a function that decodes a JPEG as the pipeline does, in its own session without GPUs."""
+    with tf.Graph().as_default() as graph, tf.device(HOST):
+        fed = tf.compat.v1.placeholder(tf.string, [])
+        part = tf.io.decode_and_crop_jpeg(fed, [0, 0, 1, 1], channels=3)
+        whole = tf.io.decode_jpeg(fed, channels=3)
+    session = tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
-    def __enter__(self) -> JpegProblem:
-        with tf.Graph().as_default() as graph, tf.device(HOST):
-            self._encoded = tf.compat.v1.placeholder(tf.string, [])
-            part = tf.io.decode_and_crop_jpeg(self._encoded, [0, 0, 1, 1], channels=3)
-            whole = tf.io.decode_jpeg(self._encoded, channels=3)
-        self._decoded = [part.op, whole.op]
-        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        self._session = tf.compat.v1.Session(graph=graph, config=config)
-        return self._problem_of
-
-    def __exit__(self, *_: object) -> None:
-        self._session.close()
-
-    def _problem_of(self, encoded: bytes) -> tuple[str, str] | None:
+    def problem_of(encoded: bytes) -> tuple[str, str] | None:
         problem = header_problem(encoded)
-        if problem:
-            return problem
-        try:
-            self._session.run(self._decoded, {self._encoded: encoded})
-        except tf.errors.OpError as error:
-            reason = headline(error).split("[[")[0].strip()[:120]
-            return "pixels", f"its image of {len(encoded)} bytes does not decode as JPEG ({reason}); replace it"
-        return None
+        if problem is None:
+            try:
+                session.run([part.op, whole.op], {fed: encoded})
+            except tf.errors.OpError as error:
+                reason = headline(error).split("[[")[0].strip()[:120]
+                problem = "pixels", f"its image of {len(encoded)} bytes does not decode as JPEG ({reason}); replace it"
+        return problem
+
+    with contextlib.closing(session):
+        yield problem_of
 
 
 def defects(
     source: Photos, num_classes: int, problem_of_jpeg: JpegProblem, files: Sequence[Path] | None = None
 ) -> Iterator[tuple[Path, int, list[Defect]]]:
-    """Checks photos on all cores.
-
-    Args:
-        source: the photos.
-        num_classes: with 1000, a background label is a defect.
-        problem_of_jpeg: checks an image.
-        files: the files to check; None for all files of the source.
+    """Checks all files of a source, or some, on all cores. With 1000 classes, a background label is a defect.
 
     Yields:
         For each file, or chunk of files in a folder: the (first) file, its number of records, and their defects.
@@ -180,13 +170,8 @@ def _check_shard(
 def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: Sequence[int]) -> DataError:
     """Finds the record behind an error of the pipeline, since TensorFlow's message names no file.
 
-    Checks the records for a limited time; the first damaged record is taken to be the cause.
-
-    Args:
-        source: the photos that the pipeline read.
-        num_classes: of the run.
-        error: the pipeline's error.
-        sizes: of the source's files in bytes, before the run; see `sizes_of`.
+    Checks the records for a limited time; the first damaged record is taken to be the cause. If a file's size differs
+    from `sizes`, which `sizes_of` returned before the run, the changed file is the cause.
     """
     changed = [
         f"{file} {'was removed' if now < 0 else f'changed from {before} to {now} bytes'}"
@@ -202,7 +187,7 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
     give_up_at = time.monotonic() + _SEARCH_SECONDS
     sound, result = 0, "every record in it is sound"
     at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
-    with Decoding() as problem_of_jpeg:
+    with decoding() as problem_of_jpeg:
         for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
                 result = f"the first {sound} of {len(source.files)} files are sound"

@@ -22,12 +22,7 @@ Source = Photos | Pixels
 
 
 def find(name: str, directory: str, split: str) -> Source:
-    """Finds a data set and checks that it is complete.
-
-    Args:
-        name: a key of `catalog.DATA_SETS`.
-        directory: the value of `--data_dir`.
-        split: `train` or `validation`.
+    """Finds a split of a data set (a key of `catalog.DATA_SETS`) and checks that it is complete.
 
     Raises:
         DataError: the data set, or a part of it, is missing.
@@ -40,23 +35,11 @@ def batches(
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches: uint8 images [batch, size, size, channels] and labels [batch].
 
-    Args:
-        source: what is read.
-        spec: what the model needs, and which worker this is.
-        options: how images are read and prepared.
-        skipping: reads photos and counts the bad ones, which are left out; None to fail at a bad one.
-        last_stage: the stage of `stages(source)` after which the pipeline ends.
+    With `skipping`, bad photos are left out and counted. The pipeline ends after `last_stage`, one of `stages(source)`.
     """
     if isinstance(source, Pixels):
         return small_images.batches(source, spec, options, last_stage)
     return imagenet_pipeline.batches(source, spec, options, skipping, last_stage)
-
-
-def skipping(source: Source, options: InputOptions) -> Skipping | None:
-    """Returns a reader that skips and counts bad records; None if a bad record ends the run."""
-    if isinstance(source, Pixels) or options.on_bad_record != "skip":
-        return None
-    return Skipping(source.files)
 
 
 def stages(source: Source) -> tuple[str, ...]:

@@ -42,21 +42,13 @@ class _Photo:
 
 
 def batches(
-    source: Photos,
-    spec: InputSpec,
-    options: InputOptions,
-    skipping: Skipping | None = None,
-    last_stage: str = "batch",
+    source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None, last_stage: str = "batch"
 ) -> tf.data.Dataset:
     """Returns an endless data set of batches: images uint8 [batch, size, size, 3], labels int64 [batch].
 
-    Args:
-        source: the photos.
-        spec: what the model needs, and which worker this is: each worker reads its own files, or with fewer files than
-            workers its own records.
-        options: how photos are read and prepared.
-        skipping: reads records and counts the bad ones, which are left out; None to fail at a bad record.
-        last_stage: the stage of STAGES after which the pipeline ends; before the last, only sizes or labels come out.
+    Each worker of `spec` reads its own files, or with fewer files than workers its own records. With `skipping`, bad
+    records are left out and counted. The pipeline ends after `last_stage`, one of STAGES; before the last, only sizes
+    or labels come out.
 
     Raises (when the data set is read):
         tf.errors.OpError: a record is bad and `skipping` is None.

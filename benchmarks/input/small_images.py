@@ -66,12 +66,7 @@ class Pixels:
 
 
 def find(name: str, directory: str, split: str) -> Pixels:
-    """Reads a data set.
-
-    Args:
-        name: `cifar10` or `mnist`.
-        directory: the value of `--data_dir`.
-        split: `train` or `validation`.
+    """Reads a split of `cifar10` or `mnist`.
 
     Raises:
         DataError: the data set is missing or incomplete.
@@ -211,11 +206,7 @@ class _OnlyArrays(pickle.Unpickler):
 def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: str = "batch") -> tf.data.Dataset:
     """Returns an endless data set of batches: images uint8 [batch, height, width, channels], labels int64 [batch].
 
-    Args:
-        source: the images.
-        spec: batch size, seed, and which worker this is.
-        options: how images are prepared.
-        last_stage: the stage of STAGES after which the pipeline ends; before the last, only labels come out.
+    The pipeline ends after `last_stage`, one of STAGES; before the last, only labels come out.
     """
     images, labels, seed = source.images, source.labels, spec.seed
     augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "read"

@@ -44,14 +44,7 @@ def measure(
     The tensors are normal random numbers on each tower's device. Every tower stores its means in variables on its
     device, so that they must really arrive there.
 
-    Args:
-        message: what is reduced.
-        reductions: by name.
-        place: the towers' devices and the host.
-        config: of the session.
-        warmup_rounds: not measured; the first pays for graph optimisation.
-        rounds: measured, at most.
-        enough_seconds: after this time, three measured rounds suffice.
+    The warm-up rounds pay for graph optimisation. After `enough_seconds`, three measured rounds suffice.
 
     Returns:
         The result of each reduction. A failure of all, such as too little memory for the message, is each one's

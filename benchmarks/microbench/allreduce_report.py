@@ -56,13 +56,7 @@ class Report:
     """Prints a row and saves a record for each reduction of each message; names the fastest at the end.
 
     Args:
-        store: for the records.
-        provenance: of the records.
-        devices: description of the devices.
-        device: `cpu` or `gpu`.
-        num_devices: number of devices.
-        virtual_gpus: logical GPUs per physical one.
-        precision: of the configuration.
+        devices: description of the devices, for people.
         modifiers: wrappers around the reductions.
         as_text: print the table; otherwise print the records.
     """

@@ -79,18 +79,17 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
-    low, high = _bytes("min_bytes", smallest), _bytes("max_bytes", largest)
-    sizes = tuple(2**power for power in range(2, 41) if low <= 2**power <= high)
+    """Returns the powers of two from 4 on between two sizes in bytes."""
+    limits = []
+    for flag, text in (("min_bytes", smallest), ("max_bytes", largest)):
+        match = _SIZE.fullmatch(text)
+        if not match:
+            raise UsageError(f"--{flag}={text}: pass a number of bytes, such as 4096, 64K or 16M.")
+        limits.append(int(match["number"]) * UNITS[match["unit"].upper()])
+    sizes = tuple(2**power for power in range(2, 41) if limits[0] <= 2**power <= limits[1])
     if not sizes:
         raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: no power of two from 4 on lies between.")
     return sizes
-
-
-def _bytes(flag: str, text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise UsageError(f"--{flag}={text}: pass a number of bytes, such as 4096, 64K or 16M.")
-    return int(match["number"]) * UNITS[match["unit"].upper()]
 
 
 def _models(text: str | None) -> tuple[str, ...]:

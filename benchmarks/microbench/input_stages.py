@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -66,15 +65,9 @@ def probes(
     session_config: tf.compat.v1.ConfigProto,
     build_copy: Callable[[], run_input.RunInput] | None = None,
 ) -> Iterator[list[Probe]]:
-    """Builds the pipelines of a run in their own graph and session.
+    """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
 
-    Args:
-        source: what is read.
-        spec: what the model needs.
-        options: how images are read and prepared.
-        num_devices: number of towers that the pipeline prefetches for.
-        session_config: of the session.
-        build_copy: builds the towers' input in the default graph, for the stage COPY; None leaves that stage out.
+    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out.
 
     Raises (also while the probes are used):
         DataError: a record is bad.
@@ -84,21 +77,17 @@ def probes(
         with tf.device(HOST):
             whole = dataclasses.replace(spec, worker=0, workers=1)
             for stage in host_pipeline.stages(source):
-                skipping = host_pipeline.skipping(source, options)
+                skipping = run_input.skipping(source, options)
                 datasets[stage] = host_pipeline.batches(source, whole, options, skipping, stage)
             if not isinstance(source, Pixels):
                 datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
-            iterators = {
-                name: tf.compat.v1.data.make_initializable_iterator(
-                    host_pipeline.configured(dataset, options, num_devices)
-                )
-                for name, dataset in datasets.items()
-            }
-            # The last component is labels or sizes: large images need not leave the session.
-            fetches: dict[str, Any] = {
-                name: tf.nest.flatten(iterator.get_next())[-1:] for name, iterator in iterators.items()
-            }
-        initializers = [iterator.initializer for iterator in iterators.values()]
+            initializers, fetches = [], {}
+            for name, dataset in datasets.items():
+                configured = host_pipeline.configured(dataset, options, num_devices)
+                iterator = tf.compat.v1.data.make_initializable_iterator(configured)
+                initializers.append(iterator.initializer)
+                # The last component is labels or sizes: large images need not leave the session.
+                fetches[name] = tf.nest.flatten(iterator.get_next())[-1:]
         built = build_copy() if build_copy else run_input.of_source(source)
         if build_copy:
             initializers += built.initializers
@@ -146,16 +135,10 @@ def measure(
     rounds: int,
     seconds: float,
     clock: Clock = time.perf_counter,
-    after_turn: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Rates]:
-    """Measures the probes in alternation, so that a change of the machine's load affects all of them.
+    """Measures each probe in each round for at least some seconds.
 
-    Args:
-        found: the probes.
-        rounds: how often each is measured.
-        seconds: shortest duration of a measurement.
-        clock: seconds, monotonic.
-        after_turn: called with the probe's name after each measurement.
+    The probes alternate, so that a change of the machine's load affects all of them.
     """
     rates = {probe.name: Rates(images=probe.images) for probe in found}
     for _ in range(rounds):
@@ -170,7 +153,6 @@ def measure(
                 end += times[-1]
             rates[probe.name].rounds.append(probe.images * len(times) / (end - begin))
             rates[probe.name].batch_seconds += times
-            after_turn(probe.name)
     return rates
 
 

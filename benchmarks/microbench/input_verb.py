@@ -86,10 +86,9 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     ) as probes:
         rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
-    copied = rates[input_stages.COPY]
     measurement = Measurement(
-        images_per_step=copied.images,
-        step_seconds=copied.batch_seconds,
+        images_per_step=chosen.batch_global,
+        step_seconds=rates[input_stages.COPY].batch_seconds,
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
@@ -107,21 +106,26 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         kind=Kind.INPUT,
     )
     if as_text:
-        for line in table(measurement, hardware.usable_cores()):
-            say(line)
-        if bare:
-            shares = [one / other for one, other in zip(rates["batch"].rounds, bare.rounds, strict=True)]
-            say(
-                f"\nBatches are made at {statistics.median(shares):.2f} of the rate of bare decode "
-                f"({min(shares):.2f} to {max(shares):.2f} over {len(shares)} rounds)."
-            )
-        say(advice(measurement.input_stages))
+        _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
     else:
         say(record.to_json())
     kept = keep(store, record)
     if kept and as_text:
         say(f"record: {store.jsonl_path} ({record.identity.run_id})")
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+
+
+def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_sec: Sequence[float]) -> None:
+    """Prints the table, the rate of batches over that of bare decode in each round, and the limiting stage."""
+    for line in table(measurement, hardware.usable_cores()):
+        say(line)
+    if bare_per_sec:
+        ratios = [one / other for one, other in zip(batches_per_sec, bare_per_sec, strict=True)]
+        say(
+            f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
+            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
+        )
+    say(advice(measurement.input_stages))
 
 
 def table(measurement: Measurement, cores: int) -> list[str]:

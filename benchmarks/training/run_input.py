@@ -12,6 +12,7 @@ from benchmarks.errors import OutOfMemoryError, headline
 from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
+from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from benchmarks.topology.placement import IN_GRAPH
 from models import specs
@@ -76,6 +77,11 @@ def find(config: Config) -> host_pipeline.Source | None:
     return host_pipeline.find(config.data_name, config.data_dir, config.input.split)
 
 
+def skipping(source: host_pipeline.Source, options: InputOptions) -> Skipping | None:
+    """Returns what skips bad records and counts them; None if a bad record ends the run."""
+    return Skipping(source.files) if options.on_bad_record == "skip" and not isinstance(source, Pixels) else None
+
+
 def of_source(source: host_pipeline.Source) -> RunInput:
     """Returns an input of which nothing has been built."""
     sizes = () if isinstance(source, Pixels) else checks.sizes_of(source)
@@ -100,7 +106,7 @@ def build(config: Config, tower_devices: Sequence[str], source: host_pipeline.So
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
         built = RunInput(towers=[], initializers=[], description=description)
     else:
-        left_out = host_pipeline.skipping(source, config.input)
+        left_out = skipping(source, config.input)
         batches = host_pipeline.batches(source, spec, config.input, left_out)
         description = f"{DATA_SETS[config.data_name].title}: {source.describe()}, {size}"
         built = dataclasses.replace(of_source(source), description=description, skipping=left_out)

@@ -237,7 +237,7 @@ def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **given: object) -> None:
         raise UsageError("There is no such precision here.")
 
     monkeypatch.setattr(device_peak, "measure", refuse)

@@ -201,7 +201,7 @@ def test_damaged_pixels_are_found_by_decoding(copied: Path) -> None:
 
     rewrite(copied / DAMAGED, 6, ruin)
     assert _defects(copied) == []
-    with checks.Decoding() as problem_of_jpeg:
+    with checks.decoding() as problem_of_jpeg:
         (defect,) = _defects(copied, problem_of_jpeg)
     assert (defect.kind, defect.number) == ("pixels", 6)
 
