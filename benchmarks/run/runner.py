@@ -15,6 +15,7 @@ from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
+from benchmarks.microbench.roofline import devices_with_a_peak
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.process.watchdog import Watchdog
@@ -159,7 +160,20 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
     derived = derive(measurement, config.towers_in_total, compiled=_compiles(config)) if stated else Derived()
-    derived = device_peak.beside_peak(derived, config, log.placement, provenance.environment)
+    derived = device_peak.beside_peak(
+        derived,
+        log.placement.get("flops_per_image"),
+        provenance.environment,
+        device=config.device,
+        precision=config.precision,
+        count=devices_with_a_peak(
+            config.device,
+            num_devices=config.num_devices,
+            virtual_gpus=config.virtual_gpus,
+            num_workers=config.num_workers,
+            num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
+        ),
+    )
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),

@@ -18,6 +18,7 @@ from benchmarks.run import steps as run_facts
 from benchmarks.run.display import Display
 from benchmarks.run.steps import FIRST_STEPS, measure, stepping
 from benchmarks.run.team import Team
+from benchmarks.topology.devices import session_config
 from benchmarks.training import run_graph, run_input
 from benchmarks.training.run_graph import RunGraph
 from models import specs
@@ -153,4 +154,11 @@ def _slow_input(config: Config, tower_input: run_input.RunInput, log: RunLog, di
     if tower_input.source is None or waited < LEAST_REPORTED_WAIT * seconds:
         return {}
     display.phase("measuring the input's stages", None)
-    return input_stages.measure_after_run(config, tower_input.source)
+    assert config.input is not None, "input that is read has options"
+    return input_stages.measure_after_run(
+        tower_input.source,
+        run_input.spec_of(config),
+        config.input,
+        num_devices=config.num_devices,
+        session_config=session_config("cpu", config.num_devices, **config.runtime.session_options()),
+    )

@@ -162,7 +162,6 @@ def _source(images: int, channels: int = 3) -> Pixels:
     draw = np.random.default_rng(0)
     return Pixels(
         layout="",
-        files=[],
         directory="",
         split="train",
         images=draw.integers(0, 256, (images, 32, 32, channels), dtype=np.uint8),
@@ -172,8 +171,8 @@ def _source(images: int, channels: int = 3) -> Pixels:
 
 def _epoch(source: Pixels, batch: int, count: int, *, crop: str = "central", worker: int = 0, workers: int = 1) -> Any:
     options = InputOptions(crop=crop)  # type: ignore[arg-type]
-    wanted = spec(batch_per_device=batch, channels=source.images.shape[-1])
-    batches = take(lambda: small_images.batches(source, wanted, options, worker, workers), count)
+    wanted = spec(batch_per_device=batch, channels=source.images.shape[-1], worker=worker, workers=workers)
+    batches = take(lambda: small_images.batches(source, wanted, options), count)
     return np.concatenate([images for images, _ in batches]), np.concatenate([labels for _, labels in batches])
 
 
