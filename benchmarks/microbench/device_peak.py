@@ -43,8 +43,7 @@ def peak(device: str, precision: str) -> Peak:
     from benchmarks.microbench import matmul_peak
     from benchmarks.topology import devices
 
-    if device == "gpu":
-        devices.require_gpus(1, virtual_gpus=1)
+    devices.require_gpus(Runtime(device=device))
     measured = matmul_peak.measure(device, precision)
     best = measured.or_better(stored_peak(key) or measured)
     store_peak(key, best)

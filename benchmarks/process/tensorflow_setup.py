@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
 # no CUDA. Errors that stop a run are exceptions anyway.
@@ -48,7 +48,7 @@ class Runtime:
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
     """
 
-    device: Literal["cpu", "gpu"] = "cpu"
+    device: str = "cpu"
     num_devices: int = 1
     virtual_gpus: int = 1
     visible_gpus: Sequence[int] | None = None
