@@ -91,7 +91,7 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Returns the line of an error's message that says what was wrong.
+    """Returns the line of an error's message that names the problem.
 
     TensorFlow's messages may start with where an operation was made; the error follows after `Node:`. If several
     operations of a step fail, the first line only counts them, and the next is of the first.

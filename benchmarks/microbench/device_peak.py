@@ -49,7 +49,7 @@ def stored_peak(key: str) -> Peak | None:
     return peak
 
 
-def peak(device: str, precision: str) -> Peak:
+def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
     """Measures the peak of one GPU, or of this host's cores together; returns and stores the best one so far.
 
     A busy machine makes a peak too low; nothing makes it too high. The measurement takes some seconds, and afterwards
@@ -65,8 +65,7 @@ def peak(device: str, precision: str) -> Peak:
     from benchmarks.microbench import matmul_peak
     from benchmarks.topology import devices
 
-    if device == "gpu":
-        devices.require_gpus(1, virtual_gpus=1)
+    devices.require_gpus(Runtime(device=device))
     measured = matmul_peak.measure(device, precision)
     best = measured.or_better(stored_peak(key) or measured)
     FILE.keep(key, dataclasses.asdict(best))
@@ -105,7 +104,7 @@ def beside_peak(
 def measure(
     spec: ModelSpec,
     *,
-    device: str,
+    device: Literal["cpu", "gpu"],
     precision: str,
     batch: int,
     data_format: Literal["NHWC", "NCHW"],
