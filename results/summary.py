@@ -279,9 +279,13 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
     differs only in the variable manager, which exchanges nothing on one device.
     """
-    same, any_manager = on_one_device.all_of(row, _SCALED), on_one_device.all_of(row, _SCALED + MANAGER)
-    base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
-    if base is None or row.images_per_sec is None or not base.images_per_sec:
+    if same := on_one_device.all_of(row, _SCALED):
+        base = same[-1]
+    elif any_manager := on_one_device.all_of(row, _SCALED + MANAGER):
+        base = max(any_manager, key=lambda other: other.rate)
+    else:
+        return row
+    if row.images_per_sec is None or not base.images_per_sec:
         return row
     speed_up = row.images_per_sec / base.images_per_sec
     return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
