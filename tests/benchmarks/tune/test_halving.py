@@ -138,7 +138,7 @@ def test_equal_candidates_are_close() -> None:
     best, *others = machine.search(3000)
     assert sum(one.is_close for one in others) >= 4
     assert best.low < 100 < best.high
-    assert not best.is_close, "of the best itself it is not said"
+    assert not best.is_close, "the best is not close to itself"
     assert len(machine.runs) < 60, "a tie ends"
 
 
@@ -173,7 +173,7 @@ def test_a_candidate_that_fails_later_is_not_the_best() -> None:
     best, *_, last = machine.search(300)
     assert best.candidate == 0
     assert (last.candidate, last.reason) == (1, "crash")
-    assert last.rate == pytest.approx(200, rel=0.2), "what it reached before is told"
+    assert last.rate == pytest.approx(200, rel=0.2), "its rate before the failure is reported"
 
 
 def test_if_all_fail_there_is_no_rate() -> None:
