@@ -175,8 +175,8 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]
     rows = [dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)]
-    siblings = Siblings(rows)
-    return [_with_speed_up(row, siblings) for row in rows]
+    on_one_device = Siblings([row for row in rows if row.devices == 1])
+    return [_with_speed_up(row, on_one_device) for row in rows]
 
 
 def _row(records: Sequence[Record]) -> Row:
@@ -273,16 +273,19 @@ def _key_without(row: Row, fields: Sequence[str]) -> str:
     return key_of({**config, "hardware": first.identity.hardware_key, "software": first.identity.software_key})
 
 
-def _with_speed_up(row: Row, siblings: Siblings) -> Row:
+def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     """Returns the row with its speed-up over one device.
 
     The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
     differs only in the variable manager, which exchanges nothing on one device.
     """
-    same = [other for other in siblings.all_of(row, _SCALED) if other.devices == 1]
-    any_manager = [other for other in siblings.all_of(row, _SCALED + MANAGER) if other.devices == 1]
-    base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
-    if base is None or row.images_per_sec is None or not base.images_per_sec:
+    if same := on_one_device.all_of(row, _SCALED):
+        base = same[-1]
+    elif any_manager := on_one_device.all_of(row, _SCALED + MANAGER):
+        base = max(any_manager, key=lambda other: other.rate)
+    else:
+        return row
+    if row.images_per_sec is None or not base.images_per_sec:
         return row
     speed_up = row.images_per_sec / base.images_per_sec
     return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)

@@ -30,7 +30,7 @@ def test_a_stage_that_seems_to_save_time_costs_nothing() -> None:
     assert batch.seconds_per_image == pytest.approx(1 / 80 - 1 / 100)
 
 
-def test_nothing_measured_nothing_said() -> None:
+def test_without_measurements_there_is_no_advice() -> None:
     assert limiting_stage({}) is None and advice({}) == ""
 
 

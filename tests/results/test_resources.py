@@ -82,7 +82,7 @@ def test_a_gpu_that_was_throttled_is_named_with_the_reason() -> None:
     )
 
 
-def test_a_clock_that_fell_is_told_for_each_gpu_once() -> None:
+def test_a_falling_clock_is_reported_once_per_gpu() -> None:
     falling = gpu("GPU-b", index=3, clock_mhz_by_half=[2000.0, 1800.0])
     (sentence,) = sentences(process({}, gpu(), falling))
     assert sentence.startswith("The clock of GPU 3 fell from 2000 MHz in the first half of the measurement to 1800 MHz")

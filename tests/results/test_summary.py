@@ -27,7 +27,7 @@ def test_other_hardware_is_another_row_that_says_so() -> None:
     assert summarize([fake_run()])[0].also == ""
 
 
-def test_what_tells_rows_of_a_model_apart_is_said() -> None:
+def test_differences_between_rows_of_a_model_are_named() -> None:
     runs = [fake_run(optimizer="sgd"), fake_run(optimizer="adam"), fake_run(model="vgg16", optimizer="sgd")]
     assert [row.also for row in summarize(runs)] == ["optimizer sgd", "optimizer adam", ""]
 
@@ -115,7 +115,7 @@ def test_where_time_goes(everything: list[Record]) -> None:
     assert sum(real.values()) == pytest.approx(0.125)
 
 
-def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
+def test_anomalies_are_sentences(everything: list[Record]) -> None:
     found = "\n".join(anomalies(summarize(everything)))
     assert "resnet50, parameter_server on gpu, 4 GPUs, batch 32: scales to 53% of 4 devices" in found
     assert "real data reach 82% of synthetic" in found
@@ -132,7 +132,7 @@ def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
 
 
-def test_warnings_of_one_kind_are_said_once() -> None:
+def test_warnings_of_one_kind_are_reported_once() -> None:
     busy = [fake_run(warnings=(f"The machine was busy (load {load} per core).",)) for load in ("0.4", "1.2")]
     assert warnings_of([*busy, fake_run()]) == ["2 of 3 runs warned: The machine was busy (load 0.4 per core)."]
 

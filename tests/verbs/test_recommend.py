@@ -267,7 +267,7 @@ def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pyte
     assert not answers.FILE.path().exists(), "a failure is not kept"
 
 
-def test_who_cannot_be_told_apart_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_within_the_noise_are_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     count = iter(range(10**6))
     runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
     _recommend(*ON_CPU, "--batch_size=8", "--xla=off")
@@ -360,7 +360,7 @@ def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_only_one_device_showed_is_said_to_be_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = lambda chosen: 300.0
     arguments = (*ON_CPU, "--num_gpus=2", "--time_limit_seconds=400")
     assert _recommend(*arguments) == ExitStatus.OK
