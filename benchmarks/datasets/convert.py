@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.datasets.fake_imagenet import InceptionRecord, Split
+from benchmarks.datasets.fake_imagenet import Split, inception_example
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError
@@ -199,14 +199,14 @@ def _write_shard(path: Path, photos: Sequence[Photo], shorter_side: int | None) 
                 original = photo.read()
                 encoded = _as_rgb_jpeg(original, shorter_side)
                 header = checks.read_jpeg_header(encoded)
-                payload = InceptionRecord(
-                    encoded=encoded,
+                payload = inception_example(
+                    encoded,
                     height=header.height,
                     width=header.width,
                     label=photo.label,
                     synset=photo.class_name,
                     name=photo.name,
-                ).serialize()
+                )
             except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
                 result.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
                 continue

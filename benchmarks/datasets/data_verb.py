@@ -132,7 +132,9 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     command = f"make-{name}"
     directory = _directory(command, arguments)
     counts = _counts(command, given, 2000)
-    fake_small_images.check_kind(given["corrupt"])
+    if given["corrupt"] not in (None, *catalog.DAMAGE_KINDS_OF_SMALL_IMAGES):
+        here = ", ".join(catalog.DAMAGE_KINDS_OF_SMALL_IMAGES)
+        raise UsageError(f"--corrupt={given['corrupt']} is for photos; here are: {here}.")
     if directory.is_dir() and any(directory.iterdir()) and not given["overwrite"]:
         raise UsageError(
             f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."

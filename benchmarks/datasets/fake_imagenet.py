@@ -90,7 +90,7 @@ def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, 
         with tf.io.TFRecordWriter(str(partial)) as writer:
             for number in numbers:
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
-                writer.write(_record(part.name, int(number), canvases, generator).serialize())
+                writer.write(_record(part.name, int(number), canvases, generator))
         os.replace(partial, path)
         return path, len(numbers)
 
@@ -116,9 +116,7 @@ def _canvas(generator: np.random.Generator) -> np.ndarray:
     return np.stack(mixed, axis=-1).astype(np.float32)
 
 
-def _record(
-    split_name: str, number: int, canvases: list[np.ndarray], generator: np.random.Generator
-) -> InceptionRecord:
+def _record(split_name: str, number: int, canvases: list[np.ndarray], generator: np.random.Generator) -> bytes:
     label = 1 + int(generator.choice(_NUM_CLASSES, p=_LABEL_SHARES))
     # Mostly 500x375, some smaller, as many larger.
     scale = float(generator.choice([0.6, 1.0, 1.4], p=[0.1, 0.8, 0.1]))
@@ -136,8 +134,8 @@ def _record(
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
     synset = f"n{label:08d}"
-    return InceptionRecord(
-        encoded=bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
+    return inception_example(
+        bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
         height=height,
         width=width,
         label=label,
@@ -148,53 +146,43 @@ def _record(
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class InceptionRecord:
-    """A photo and its labels.
+def inception_example(
+    encoded: bytes,
+    *,
+    height: int,
+    width: int,
+    label: int,
+    synset: str,
+    name: str,
+    text: str = "",
+    boxes: Sequence[tuple[float, float, float, float]] = (),
+) -> bytes:
+    """Returns a JPEG as a serialised tf.train.Example in the Inception layout.
 
-    Attributes:
-        encoded: the JPEG.
-        height: pixels.
-        width: pixels.
-        label: from 1.
-        synset: the class's name in WordNet, or of its folder.
-        name: file name.
-        text: the class in words.
-        boxes: ymin, xmin, ymax, xmax as shares of height and width.
+    Height and width are in pixels, the label counts from 1, the synset is the class's name in WordNet or of its folder,
+    the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
     """
 
-    encoded: bytes
-    height: int
-    width: int
-    label: int
-    synset: str
-    name: str
-    text: str = ""
-    boxes: Sequence[tuple[float, float, float, float]] = ()
+    def ints(values: list[int]) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    def serialize(self) -> bytes:
-        """Returns the tf.train.Example."""
+    def data(value: bytes) -> tf.train.Feature:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
-        def ints(values: list[int]) -> tf.train.Feature:
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-        def data(value: bytes) -> tf.train.Feature:
-            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-
-        feature = {
-            "image/height": ints([self.height]),
-            "image/width": ints([self.width]),
-            "image/colorspace": data(b"RGB"),
-            "image/channels": ints([3]),
-            "image/class/label": ints([self.label]),
-            "image/class/synset": data(self.synset.encode()),
-            "image/class/text": data(self.text.encode()),
-            BOX + "label": ints([self.label] * len(self.boxes)),
-            "image/format": data(b"JPEG"),
-            "image/filename": data(self.name.encode()),
-            "image/encoded": data(self.encoded),
-        }
-        for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
-            values = tf.train.FloatList(value=[box[index] for box in self.boxes])
-            feature[BOX + corner] = tf.train.Feature(float_list=values)
-        return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+    feature = {
+        "image/height": ints([height]),
+        "image/width": ints([width]),
+        "image/colorspace": data(b"RGB"),
+        "image/channels": ints([3]),
+        "image/class/label": ints([label]),
+        "image/class/synset": data(synset.encode()),
+        "image/class/text": data(text.encode()),
+        BOX + "label": ints([label] * len(boxes)),
+        "image/format": data(b"JPEG"),
+        "image/filename": data(name.encode()),
+        "image/encoded": data(encoded),
+    }
+    for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
+        values = tf.train.FloatList(value=[box[index] for box in boxes])
+        feature[BOX + corner] = tf.train.Feature(float_list=values)
+    return bytes(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())

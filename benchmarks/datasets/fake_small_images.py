@@ -10,9 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.errors import UsageError
-from benchmarks.input.catalog import DAMAGE_KINDS_OF_SMALL_IMAGES
-
 _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
 _SIGNAL, _NOISE = 60.0, 40.0
@@ -75,18 +72,8 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     return [directory / name for name in contents]
 
 
-def check_kind(kind: str | None) -> None:
-    """Checks that small images can have this kind of damage.
-
-    Raises:
-        UsageError: only photos can.
-    """
-    if kind not in (None, *DAMAGE_KINDS_OF_SMALL_IMAGES):
-        raise UsageError(f"--corrupt={kind} is for photos; here are: {', '.join(DAMAGE_KINDS_OF_SMALL_IMAGES)}.")
-
-
 def corrupt(files: list[Path], kind: str) -> Path:
-    """Damages the first file, or for a bad label the first file with labels, and returns it."""
+    """Damages by one of `catalog.DAMAGE_KINDS_OF_SMALL_IMAGES`: the first file, or the one with labels; returns it."""
     if kind == "cut_file":
         os.truncate(files[0], files[0].stat().st_size - 100)
         return files[0]

@@ -7,7 +7,6 @@ depend on the workers.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -22,23 +21,6 @@ from benchmarks.input.tower_input import InputSpec
 STAGES = ("read", "parse", "decode", "augment", "batch")
 # File, record and the stream of random numbers share 64 bits.
 _BITS_OF_RECORD, _BITS_OF_STREAM = 32, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class _Photo:
-    """One photo in the pipeline: its number in the stream, its origin, and its bytes (of a folder: its file name)."""
-
-    number: tf.Tensor
-    epoch: tf.Tensor
-    file: tf.Tensor
-    record: tf.Tensor
-    payload: tf.Tensor
-
-    def seed(self, base: int) -> tf.Tensor:
-        """Returns the seed, [2], of all random choices about this photo in this epoch."""
-        position = tf.bitwise.left_shift(self.file, tf.constant(_BITS_OF_RECORD, tf.int64)) + self.record
-        streams = tf.bitwise.left_shift(position, tf.constant(_BITS_OF_STREAM, tf.int64))
-        return tf.stack([base + tf.bitwise.left_shift(self.epoch, tf.constant(32, tf.int64)), streams])
 
 
 def batches(
@@ -61,46 +43,52 @@ def batches(
 
     def prepare(number: tf.Tensor, element: Any) -> Any:
         epoch, (file, (record, payload)) = element
-        prepared = _prepare(_Photo(number, epoch, file, record, payload), source, spec, options, last_stage)
-        return (number, prepared) if skipping else prepared
+        if isinstance(source, PhotoFolder):
+            payload = tf.io.read_file(payload)
+        if last_stage == "read":
+            return tf.strings.length(payload)
+        encoded, label, boxes = _parse(source, file, payload)
+        lowest = imagenet.lowest_label(source.first_label, spec.num_classes)
+        in_range = (label >= lowest) & (label < lowest + spec.num_classes)
+        # tf.debugging.Assert would add a conditional.
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["label out of range", label])]):
+            label = label - lowest
+        if last_stage == "parse":
+            return label
+        seed = _seed(spec.seed, epoch, file, record)
+        image = preprocessing.decode(encoded, boxes, seed, spec.image_size, options)
+        if last_stage == "decode":
+            return tf.shape(image)
+        image = preprocessing.augment(image, seed, number, spec.image_size, options)
+        return image[0, 0, 0] if last_stage == "augment" else (image, label)
+
+    def prepare_numbered(number: tf.Tensor, element: Any) -> Any:
+        return number, prepare(number, element)
 
     def note(numbers: tf.Tensor, prepared: Any) -> Any:
         assert skipping is not None
         with tf.control_dependencies([tf.numpy_function(skipping.note_batch, [numbers], tf.int64)]):
             return tf.nest.map_structure(tf.identity, prepared)
 
-    photos = numbered.map(prepare, num_parallel_calls=parallel_calls(options), deterministic=not options.sloppy)
+    how = {"num_parallel_calls": parallel_calls(options), "deterministic": not options.sloppy}
     if skipping is None:
-        return photos.batch(spec.batch_per_device, drop_remainder=True)
+        return numbered.map(prepare, **how).batch(spec.batch_per_device, drop_remainder=True)
+    photos = numbered.map(prepare_numbered, **how)
     return photos.ignore_errors().batch(spec.batch_per_device, drop_remainder=True).map(note)
 
 
-def _prepare(photo: _Photo, source: Photos, spec: InputSpec, options: InputOptions, last_stage: str) -> Any:
-    if isinstance(source, PhotoFolder):
-        photo = dataclasses.replace(photo, payload=tf.io.read_file(photo.payload))
-    if last_stage == "read":
-        return tf.strings.length(photo.payload)
-    encoded, label, boxes = _parse(photo, source)
-    lowest = imagenet.lowest_label(source.first_label, spec.num_classes)
-    in_range = (label >= lowest) & (label < lowest + spec.num_classes)
-    # tf.debugging.Assert would add a conditional.
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["label out of range", label])]):
-        label = label - lowest
-    if last_stage == "parse":
-        return label
-    seed = photo.seed(spec.seed)
-    image = preprocessing.decode(encoded, boxes, seed, spec.image_size, options)
-    if last_stage == "decode":
-        return tf.shape(image)
-    image = preprocessing.augment(image, seed, photo.number, spec.image_size, options)
-    return image[0, 0, 0] if last_stage == "augment" else (image, label)
+def _seed(base: int, epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
+    """Returns the seed, [2], of all random choices about a photo in an epoch."""
+    position = tf.bitwise.left_shift(file, tf.constant(_BITS_OF_RECORD, tf.int64)) + record
+    streams = tf.bitwise.left_shift(position, tf.constant(_BITS_OF_STREAM, tf.int64))
+    return tf.stack([base + tf.bitwise.left_shift(epoch, tf.constant(32, tf.int64)), streams])
 
 
-def _parse(photo: _Photo, source: Photos) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the JPEG, the label, and boxes as [1, boxes, 4] in the order ymin, xmin, ymax, xmax, in 0..1."""
     no_boxes = tf.zeros([1, 0, 4])
     if isinstance(source, PhotoFolder):
-        return photo.payload, tf.gather(tf.constant(source.labels, tf.int64), photo.file), no_boxes
+        return payload, tf.gather(tf.constant(source.labels, tf.int64), file), no_boxes
     layout = source.layout
     corners = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")] if layout.has_boxes else []
     features = {
@@ -108,7 +96,7 @@ def _parse(photo: _Photo, source: Photos) -> tuple[tf.Tensor, tf.Tensor, tf.Tens
         layout.label: tf.io.FixedLenFeature([], tf.int64),
         **{corner: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for corner in corners},
     }
-    parsed = tf.io.parse_single_example(photo.payload, features)
+    parsed = tf.io.parse_single_example(payload, features)
     boxes = tf.stack([parsed[corner] for corner in corners], axis=-1)[tf.newaxis] if corners else no_boxes
     return parsed[layout.encoded], parsed[layout.label], boxes
 
@@ -149,7 +137,7 @@ def _one_pass(
         return _with(file, tf.data.Dataset.from_generator(skipping.read, output_signature=signature, args=(file,)))
 
     if isinstance(source, PhotoFolder):
-        # The names are shuffled; `_prepare` reads each photo.
+        # The names are shuffled; `batches` reads each photo.
         records = files.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
     else:
         records = files.interleave(

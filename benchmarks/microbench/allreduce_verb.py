@@ -36,7 +36,7 @@ _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class AllReducePlan:
     """The reductions and messages to measure.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
     models: tuple[str, ...]
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
@@ -72,7 +72,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
             raise UsageError(problem)
         if problem:
             cannot[spec] = problem
-    return Plan(
+    return AllReducePlan(
         chosen=chosen,
         specs=tuple(dict.fromkeys(spec for spec in asked or ALGORITHMS if spec not in cannot)),
         cannot=cannot,
@@ -104,7 +104,7 @@ def _models(text: str | None) -> tuple[str, ...]:
         raise UsageError(str(error)) from error
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
+def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     """Measures all messages, prints a row and saves a record for each reduction of each message.
 
     Raises:

@@ -29,14 +29,14 @@ _DEFAULT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class InputPlan:
     """The run whose input is measured, and the seconds per stage."""
 
     chosen: Config
     seconds: float
 
 
-def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> InputPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
@@ -47,10 +47,10 @@ def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callab
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")
     if seconds is not None and seconds <= 0:
         raise UsageError(f"--seconds={seconds} must be above 0.")
-    return Plan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
+    return InputPlan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
+def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
     """Measures each stage, prints a table and the limiting stage, and saves a record.
 
     Raises:

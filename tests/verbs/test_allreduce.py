@@ -149,7 +149,7 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
     assert all(chosen <= cost(lambda _, name=name: name) + 1e-9 for name in times[0])
 
 
-def _resolve(*arguments: str) -> allreduce_verb.Plan:
+def _resolve(*arguments: str) -> allreduce_verb.AllReducePlan:
     return allreduce_verb.resolve(
         run_flags.unset(flag.parse(arguments, allreduce_verb.ALLREDUCE_FLAGS).values), lambda: 0
     )

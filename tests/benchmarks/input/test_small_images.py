@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks.datasets import fake_small_images
-from benchmarks.errors import DataError, UsageError
+from benchmarks.errors import DataError
 from benchmarks.input import small_images
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
@@ -122,11 +122,6 @@ def test_a_pickle_may_not_call_anything(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(DataError, match="data_batch_2 is no batch of CIFAR-10 .*it asks for builtins.print"):
         small_images.find("cifar10", str(tmp_path), "train")
     assert capsys.readouterr().out == ""
-
-
-def test_small_images_have_no_jpeg_to_damage() -> None:
-    with pytest.raises(UsageError, match="--corrupt=png is for photos; here are: cut_file, bad_label"):
-        fake_small_images.check_kind("png")
 
 
 def test_a_batch_must_have_a_label_for_each_image(tmp_path: Path) -> None:
