@@ -54,8 +54,20 @@ def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
     )
     step = _build_step(config, trained, tower_input, devices, manager)
     sent = sent_per_step(config, model, devices.place, manager)
-    work = flop_count.count(loop.operation for loop in step.loops)
-    sums = {"sent_per_step": sent, **work.per_image(config.batch_per_device * len(devices.towers))}
+    if (
+        config.xla == "jit"
+    ):  # the step calls compiled functions, which cannot be counted; every tower does the same work
+        work = flop_count.of_built(
+            model,
+            spec,
+            batch=config.batch_per_device,
+            data_format=config.data_format,
+            forward_only=config.forward_only,
+        ).per_image(config.batch_per_device)
+    else:
+        step_work = flop_count.count(loop.operation for loop in step.loops)
+        work = step_work.per_image(config.batch_per_device * len(devices.towers))
+    sums = {"sent_per_step": sent, **work}
     return RunGraph(
         input=tower_input,
         step=step,
