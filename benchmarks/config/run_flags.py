@@ -186,8 +186,8 @@ RUN_FLAGS: Groups = {
             "variable manager (default parameter_server); "
             + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items())
             + "; training loops of others, to compare with: "
-            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.BASELINES.items()),
-            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.BASELINES),
+            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items()),
+            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         ),
         Flag("keras_application", bool, "keras_fit: train keras.applications.ResNet50, not this suite's resnet50"),
         Flag(

@@ -27,7 +27,7 @@ _LOOPS = {"keras_fit": reference_steps.keras_fit, "mirrored_strategy": reference
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ForeignRun:
+class ReferenceRun:
     """What is trained, on what, and where it is."""
 
     trained: Trained
@@ -35,7 +35,7 @@ class ForeignRun:
     placement: Mapping[str, Any]
 
 
-def build(config: Config) -> ForeignRun:
+def build(config: Config) -> ReferenceRun:
     """Builds all that the loop of `config` needs, in the eager runtime, which must not have begun yet.
 
     Raises:
@@ -60,7 +60,7 @@ def build(config: Config) -> ForeignRun:
         batches=tower_input.towers,
         learns_on=devices.towers,
     )
-    return ForeignRun(
+    return ReferenceRun(
         trained=trained,
         input=_described(tower_input, config),
         placement=_placement(trained, devices, config),

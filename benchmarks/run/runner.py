@@ -30,7 +30,7 @@ from results.quality import Conditions, doubts
 from results.record import Record, Status, trustworthy
 from results.siblings import synthetic_ratio
 from results.store import Store
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
 
 def _visible_gpus(config: Config) -> Sequence[int] | None:
     """Returns which GPUs TensorFlow may see: under MirroredStrategy only those it uses, or it does without NCCL."""
-    if config.device == "cpu" or config.variable_update not in BASELINES or config.virtual_gpus > 1:
+    if config.device == "cpu" or config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
         return config.visible_gpus
     return (config.visible_gpus or range(config.num_devices))[: config.num_devices]
 
