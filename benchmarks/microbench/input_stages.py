@@ -15,10 +15,12 @@ from benchmarks.console import warn
 from benchmarks.errors import BenchError, headline
 from benchmarks.input import host_pipeline, imagenet_pipeline, small_images
 from benchmarks.input.small_images import Pixels
+from benchmarks.input.tower_input import InputSpec
 from benchmarks.measure.timing import Clock
 from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST, session_config
 from benchmarks.training import run_input
+from models import specs
 
 BARE_DECODE, COPY = "bare decode", "copy"
 
@@ -63,7 +65,15 @@ def probes(config: Config, source: host_pipeline.Source, tower_devices: Sequence
         initializers = [iterator.initializer for iterator in iterators.values()]
         built = run_input.of_source(source)
         if tower_devices:
-            built = run_input.build(config, tower_devices, source)
+            built = run_input.build(
+                specs.find(config.model),
+                _spec(config),
+                tower_devices,
+                config.input,
+                source,
+                in_turn=not config.modifiers.asynchronous,
+                pipelined=config.pipelined_input,
+            )
             initializers += built.initializers
             # Something that depends on all of a batch, small, and asked for: what nobody asks for is not computed.
             fetches[COPY] = [[tf.reduce_sum(i.images), i.labels, i.stage] for i in built.towers]
@@ -88,15 +98,27 @@ def _probe(session: tf.compat.v1.Session, name: str, fetched: object, config: Co
     return Probe(name, take, images, ahead * (1 if name == COPY else config.num_devices))
 
 
+def _spec(config: Config) -> InputSpec:
+    model = specs.find(config.model)
+    return InputSpec(
+        batch_per_device=config.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+    )
+
+
 def _datasets(config: Config, source: host_pipeline.Source) -> dict[str, tf.data.Dataset]:
-    spec, options = run_input.spec_of(config), config.input
+    spec, options = _spec(config), config.input
     assert options is not None, "what is read has options"
     if isinstance(source, Pixels):
         stages = {name: small_images.stage(source, spec, options, name) for name in small_images.STAGES}
     else:
         stages = {}
         for name in imagenet_pipeline.STAGES:
-            skipping = run_input.skipping(config, source)
+            skipping = run_input.skipping(source, options)
             what = imagenet_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
             stages[name] = imagenet_pipeline.stage(what, name)
         stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device, options.on_bad_record == "skip")

@@ -64,15 +64,15 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
     tensorflow_setup.import_tensorflow()
+    from benchmarks.input import host_pipeline
     from benchmarks.microbench import input_stages
     from benchmarks.topology import devices
-    from benchmarks.training import run_input
 
     if chosen.device == "gpu":
         devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
     place = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
-    source = run_input.find(chosen)
-    assert source is not None, "there is a directory"
+    assert chosen.input is not None, "what is read has options"
+    source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
         say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")

@@ -171,7 +171,7 @@ class TurnTakers:
 
     def try_out(self, cell: Cell, rounds: Rounds) -> None:
         """Runs an uncounted round of a cell; in turn, if that may be, to see whether both sides do so."""
-        may = self._wanted and cell.config is not None and time_slices.is_still(cell.config)
+        may = self._wanted and cell.config is not None and time_slices.can_interleave(cell.config)
         pair = rounds.once(cell, in_turn=may)
         if not may or Status.SKIPPED in (pair.base.status, pair.candidate.status):
             return

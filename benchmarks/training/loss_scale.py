@@ -1,4 +1,4 @@
-"""Scaling the loss for float16, whose smallest number is 6e-8: fixed, or as large as gradients permit.
+"""Loss scaling for float16, whose smallest number is 6e-8: by a fixed factor, or the largest that does not overflow.
 
 Source: Micikevicius et al. 2018, "Mixed precision training", arXiv:1710.03740, section 3.2.
 """
@@ -17,10 +17,10 @@ _SMALLEST, _LARGEST = 2.0**-24, 2.0**32
 
 
 class LossScale:
-    """The factor of a run.
+    """The loss scale of a run.
 
-    Where it changes, it is one variable of a process, or of all workers that meet on a parameter server. Gradients are
-    looked at once they are combined: what overflowed in one tower is in the sum, so all who see the sum decide alike.
+    A scale that changes is one variable of a process, or of all workers that share a parameter server. Overflow is
+    checked on the combined gradients: an overflow in one tower is in the sum, so every copy decides alike.
 
     Args:
         scaling: the first factor, and whether it changes.
@@ -28,7 +28,7 @@ class LossScale:
 
     Attributes:
         overflowed: whether gradients of this step overflowed, so that it updates nothing, a scalar; None if the factor
-            is fixed, or if another worker sees to that.
+            is fixed, or if another worker checks it.
     """
 
     def __init__(self, scaling: LossScaling, device: str) -> None:
@@ -56,13 +56,13 @@ class LossScale:
                 self._value = self._variable.read_value()
         return self._value
 
-    def guard(self, optimizer: Optimizer) -> Optimizer:
-        """Returns the update rule, which where the factor changes leaves out a step whose gradients overflowed."""
-        return _Guarded(optimizer, self) if self.changes else optimizer
+    def skipping_overflows(self, optimizer: Optimizer) -> Optimizer:
+        """Returns the update rule; if the factor changes, one that skips steps whose gradients overflowed."""
+        return _SkippingOverflows(optimizer, self) if self.changes else optimizer
 
     def follow(self, finite: tf.Tensor) -> tf.Operation:
-        """Doubles the factor after enough steps with finite gradients, and halves it at once without."""
-        assert self._variable is not None, "only a factor that changes follows"
+        """Doubles the factor after enough steps with finite gradients; halves it after a step without."""
+        assert self._variable is not None, "only a changing factor follows the gradients"
         self.overflowed = ~finite
         with tf.device(self._device):
             scale, good = self.read(), self._good_steps.read_value() + 1
@@ -75,15 +75,15 @@ class LossScale:
             )
 
 
-class _Guarded:
-    """An update rule that updates nothing where a gradient is not finite."""
+class _SkippingOverflows:
+    """An update rule that updates nothing if a gradient is not finite."""
 
     def __init__(self, optimizer: Optimizer, scale: LossScale) -> None:
         self._optimizer, self._scale = optimizer, scale
         self._followed = False
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
-        """Returns one update per variable; each ends when all have, since they are done or left out together."""
+        """Returns one update per variable; each ends when all have, since all are applied or all are skipped."""
         if not variables:
             return []
         finite = _all_finite(gradients)
@@ -100,7 +100,7 @@ class _Guarded:
 
 
 def _all_finite(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns whether all numbers are finite, a scalar; each gradient is looked at where it is."""
+    """Returns whether all numbers are finite, a scalar; each gradient is checked on its own device."""
     found = []
     for gradient in gradients:
         with tf.device(gradient.device):

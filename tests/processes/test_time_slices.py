@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from benchmarks.run import time_slices
-from benchmarks.run.time_slices import Turns
+from benchmarks.run.time_slices import TimeSlices
 from results.store import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
@@ -28,7 +28,7 @@ def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path:
         text=True,
     ) as process:
         second.socket.close()
-        peer = Turns(first.socket, begins=True)
+        peer = TimeSlices(first.socket, begins=True)
         peer.begin(20, 0.1)
         for step in range(20):
             time.sleep(PAUSE_SECONDS if step == 3 else 0)

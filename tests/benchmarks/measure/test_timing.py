@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.errors import InvalidRunError
-from benchmarks.measure.timing import AnyOf, Deadline, FixedSteps, Observed, Phase, Taken, run_phase, timed
+from benchmarks.measure.timing import AnyOf, Deadline, FixedSteps, Numbers, Phase, Taken, run_phase, timed
 
 
 class FakeClock:
@@ -18,7 +18,7 @@ class FakeClock:
         return self.now
 
     def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], Taken]:
-        def run() -> tuple[float, Observed]:
+        def run() -> tuple[float, Numbers]:
             self.now += seconds
             return loss, {"input_wait_seconds": seconds / 2}
 

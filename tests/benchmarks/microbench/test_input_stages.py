@@ -19,7 +19,7 @@ from benchmarks.input.tower_input import TowerInput
 from benchmarks.microbench import input_stages
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.topology import devices
-from benchmarks.training import objectives, run_input, training_step
+from benchmarks.training import objectives, training_step
 from models import building, specs
 from tests.support.images import measure_by_count
 from variable_mgr import factory
@@ -32,9 +32,8 @@ def _config(*arguments: str) -> config.Config:
 
 
 def _found(chosen: config.Config) -> host_pipeline.Source:
-    source = run_input.find(chosen)
-    assert source is not None
-    return source
+    assert chosen.input is not None and chosen.data_dir is not None
+    return host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
 
 
 def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
@@ -155,5 +154,5 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         objective = objectives.Objective(loss=objectives.cross_entropy, with_accuracy=True)
         score = objective.score(tf.constant(logits), tf.constant(labels, tf.int64))
-        found = session.run(dict(score.accuracy))
+        found = session.run(dict(score.observed))
     assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}

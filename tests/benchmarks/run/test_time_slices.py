@@ -13,7 +13,7 @@ import pytest
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.run import time_slices
-from benchmarks.run.time_slices import Turns
+from benchmarks.run.time_slices import TimeSlices
 from tests.support.commands import Finished
 
 _JOIN_SECONDS = 60.0
@@ -31,7 +31,10 @@ class Pair:
     def __init__(self) -> None:
         first, second = time_slices.pair()
         self.sockets = {"a": first.socket, "b": second.socket}
-        self.sides = {"a": Turns(first.socket, begins=first.begins), "b": Turns(second.socket, begins=second.begins)}
+        self.sides = {
+            "a": TimeSlices(first.socket, begins=first.begins),
+            "b": TimeSlices(second.socket, begins=second.begins),
+        }
         self.taken: list[str] = []
         self._threads: list[threading.Thread] = []
 
@@ -125,19 +128,19 @@ def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: 
     monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TURNS", said)
-    assert not time_slices.are_taken(config_of())
-    with time_slices.taken(config_of()) as own:
+    assert time_slices.inherited() is None
+    with time_slices.taken(time_slices.can_interleave(config_of())) as own:
         assert own is None
 
 
 def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    assert time_slices.are_taken(config_of())
+    assert time_slices.inherited() is not None and time_slices.can_interleave(config_of())
     restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not time_slices.are_taken(restless)
-    peer = Turns(other.socket, begins=other.begins)
-    with time_slices.taken(restless) as mine:
+    assert not time_slices.can_interleave(restless)
+    peer = TimeSlices(other.socket, begins=other.begins)
+    with time_slices.taken(time_slices.can_interleave(restless)) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
     assert peer.steps_per_turn is None
@@ -157,20 +160,20 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
     ],
 )
 def test_who_stands_still_between_steps(words: str, still: bool) -> None:
-    assert time_slices.is_still(config_of(*words.split())) == still
+    assert time_slices.can_interleave(config_of(*words.split())) == still
 
 
 def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
-    assert not time_slices.is_still(config_of(f"--data_dir={fake_imagenet}"))
+    assert not time_slices.can_interleave(config_of(f"--data_dir={fake_imagenet}"))
 
 
 def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    peer = Turns(other.socket, begins=other.begins)
+    peer = TimeSlices(other.socket, begins=other.begins)
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with pytest.raises(ValueError, match="broken"), time_slices.taken(config_of()) as mine:
+    with pytest.raises(ValueError, match="broken"), time_slices.taken(time_slices.can_interleave(config_of())) as mine:
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")

@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from benchmarks.config import config, run_flags
 from benchmarks.input import tower_input
+from benchmarks.run import graph
 from benchmarks.topology import devices
-from benchmarks.training import flop_count, objectives, optimizers, run_graph, training_step
+from benchmarks.training import flop_count, objectives, optimizers, training_step
 from benchmarks.training.flop_count import Work, count
 from models import specs
 from models.specs import ModelSpec
@@ -192,6 +193,6 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
         chosen = config.resolve(run_flags.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
         plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
         with tf.Graph().as_default():
-            placement = run_graph.build(chosen, specs.find(chosen.model), plan).placement
+            placement = graph.build(chosen, plan).placement
         counted.append((placement["flops_per_image"], placement["bytes_per_image"]))
     assert counted[0] == counted[1] and counted[0][0] > 0
