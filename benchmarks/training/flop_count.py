@@ -103,57 +103,41 @@ def _of(operation: tf.Operation) -> Work:
     tensors = [tensor for tensor in (*operation.inputs, *operation.outputs) if tensor.dtype.is_floating]
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         return Work(uncounted=(operation.type,))
-    moved_bytes = sum(_elements(tensor) * tensor.dtype.size for tensor in tensors)
+    moved_bytes = sum(math.prod(tensor.shape) * tensor.dtype.size for tensor in tensors)
     return Work(2 * _COUNTED[operation.type](operation), moved_bytes)
 
 
-def _elements(tensor: tf.Tensor) -> int:
-    return math.prod(tensor.shape)
-
-
-def _product(operation: tf.Operation) -> int:
-    """Multiply-adds of a matrix product: each element of the result adds up as many products as the inner size."""
+def _matmul(operation: tf.Operation) -> int:
+    """Multiply-adds of a matrix product: each element of the result sums over the inner dimension."""
     left = operation.inputs[0].shape
     transposed = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-    return _elements(operation.outputs[0]) * (left[-2] if transposed else left[-1])
+    return math.prod(operation.outputs[0].shape) * int(left[-2] if transposed else left[-1])
 
 
-def _convolution(
-    result: Callable[[tf.Operation], tf.Tensor], kernel: Callable[[tf.Operation], tf.Tensor], summed: int
-) -> Callable[[tf.Operation], int]:
-    """Returns what counts multiply-adds of a convolution or of one of its gradients; all three have equally many.
+def _convolution(operation: tf.Operation) -> int:
+    """Multiply-adds of a convolution or of one of its gradients; all three have equally many.
 
-    Args:
-        result: finds what the convolution yields, or the gradient of that: each element is a sum.
-        kernel: finds the kernel or its gradient: [height, width, channels in a group, ...] in all layouts.
-        summed: how many of the kernel's dimensions are summed over.
+    Each element of the convolution's result is a sum over the kernel, [height, width, channels in a group, ...] in all
+    layouts; a depthwise kernel does not sum over channels.
     """
-
-    def multiply_adds(operation: tf.Operation) -> int:
-        return _elements(result(operation)) * math.prod(kernel(operation).shape[:summed])
-
-    return multiply_adds
-
-
-def _input(number: int) -> Callable[[tf.Operation], tf.Tensor]:
-    return lambda operation: operation.inputs[number]
-
-
-def _output(operation: tf.Operation) -> tf.Tensor:
-    return operation.outputs[0]
+    is_forward = "Backprop" not in operation.type
+    result = operation.outputs[0] if is_forward else operation.inputs[2]  # its gradient has its shape
+    kernel = operation.outputs[0] if operation.type.endswith("BackpropFilter") else operation.inputs[1]
+    summed = 2 if operation.type.startswith("Depthwise") else 3
+    return math.prod(result.shape) * math.prod(kernel.shape[:summed])
 
 
 _COUNTED: dict[str, Callable[[tf.Operation], int]] = {
-    "Conv2D": _convolution(_output, _input(1), 3),
-    "Conv2DBackpropInput": _convolution(_input(2), _input(1), 3),
-    "Conv2DBackpropFilter": _convolution(_input(2), _output, 3),
-    "DepthwiseConv2dNative": _convolution(_output, _input(1), 2),
-    "DepthwiseConv2dNativeBackpropInput": _convolution(_input(2), _input(1), 2),
-    "DepthwiseConv2dNativeBackpropFilter": _convolution(_input(2), _output, 2),
-    "MatMul": _product,
-    "BatchMatMul": _product,
-    "BatchMatMulV2": _product,
-    "BatchMatMulV3": _product,
+    "Conv2D": _convolution,
+    "Conv2DBackpropInput": _convolution,
+    "Conv2DBackpropFilter": _convolution,
+    "DepthwiseConv2dNative": _convolution,
+    "DepthwiseConv2dNativeBackpropInput": _convolution,
+    "DepthwiseConv2dNativeBackpropFilter": _convolution,
+    "MatMul": _matmul,
+    "BatchMatMul": _matmul,
+    "BatchMatMulV2": _matmul,
+    "BatchMatMulV3": _matmul,
 }
 # These do such work, but no model here has any.
 _NOT_UNDERSTOOD = ("Conv", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2", "Einsum")
