@@ -28,7 +28,6 @@ from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, doubts
 from results.record import Record, Status, trustworthy
 from results.siblings import synthetic_ratio
-from results.store import Store
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 
@@ -67,10 +66,35 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     layout = layout_of(config)
     log = RunLog(images_per_step=layout.images_per_step, towers=config.num_devices, apart=layout.asynchronous)
-    display = _display(config, layout)
+    display: Display = JsonDisplay()
+    if config.output_format == "text":
+        display = TextDisplay(
+            display_every=config.display_every,
+            images_per_step=layout.images_per_line,
+            terminal=sys.stderr.isatty(),
+            accuracies=config.print_training_accuracy,
+        )
 
     def finish(outcome: Outcome) -> ExitStatus:
-        return _finish(config, layout, log, display, provenance, store, outcome)
+        """Prints the result; saves the record if this process is the only one or the leader."""
+        if config.cluster and config.cluster.own != config.cluster.leader:
+            if outcome.reason:
+                warn(outcome.reason)
+            elif log.reports:
+                display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
+            return outcome.exit_status
+        record = _record(config, layout, log, outcome, provenance)
+        ratio = synthetic_ratio(record, store.jsonl_path)
+        record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
+        display.finish(record)
+        for warning in record.warnings[len(config.notices) :]:
+            warn(warning)
+        if outcome.reason:
+            warn(outcome.reason)
+        if not keep(store, record):
+            return outcome.exit_status or ExitStatus.RUN_FAILED
+        display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
+        return outcome.exit_status
 
     guard = Guard(lambda error: finish(_outcome_of(error)))
     guard.start()
@@ -81,47 +105,6 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing may interrupt the writing of the record
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return finish(outcome)
-
-
-def _finish(
-    config: Config,
-    layout: Layout,
-    log: RunLog,
-    display: Display,
-    provenance: Provenance,
-    store: Store,
-    outcome: Outcome,
-) -> ExitStatus:
-    """Prints the result of the run, and saves its record if this process is the only one or the leader."""
-    if config.cluster and config.cluster.own != config.cluster.leader:
-        if outcome.reason:
-            warn(outcome.reason)
-        elif log.reports:
-            display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
-        return outcome.exit_status
-    record = _record(config, layout, log, outcome, provenance)
-    ratio = synthetic_ratio(record, store.jsonl_path)
-    record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
-    display.finish(record)
-    for warning in record.warnings[len(config.notices) :]:
-        warn(warning)
-    if outcome.reason:
-        warn(outcome.reason)
-    if not keep(store, record):
-        return outcome.exit_status or ExitStatus.RUN_FAILED
-    display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
-    return outcome.exit_status
-
-
-def _display(config: Config, layout: Layout) -> Display:
-    if config.output_format == "json":
-        return JsonDisplay()
-    return TextDisplay(
-        display_every=config.display_every,
-        images_per_step=layout.images_per_line,
-        terminal=sys.stderr.isatty(),
-        accuracies=config.print_training_accuracy,
-    )
 
 
 def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
@@ -163,11 +146,9 @@ def _outcome_of(error: BenchError) -> Outcome:
 
 
 def _record(config: Config, layout: Layout, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
-    measurement = log.measurement()
+    measurement, derived = log.measurement(), Derived()
     # An interrupted worker knows only its own part, which has no rate of all.
-    is_of_all = layout.drives_all or len(log.reports) == config.num_workers
-    derived = Derived()
-    if trustworthy(outcome.status) and is_of_all:
+    if trustworthy(outcome.status) and (layout.drives_all or len(log.reports) == config.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.xla == "jit" and not config.modifiers.staged_vars
         derived = derive(measurement, config.towers_in_total, compiled=compiled)
