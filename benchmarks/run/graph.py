@@ -17,6 +17,7 @@ from benchmarks.run.layout import layout_of
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
+from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import placement_table
 from benchmarks.training.traffic import sent_per_step
 from models import building, specs, splitting
@@ -33,7 +34,7 @@ class RunGraph:
         input: of the towers.
         step: one global step.
         drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
-        finite: whether every weight is finite, a scalar.
+        finite: whether every weight and average of the authoritative copy is finite, a scalar.
         placement: for the record.
     """
 
@@ -79,11 +80,13 @@ def build(config: Config, devices: Devices) -> RunGraph:
     else:
         work = flop_count.count(loop.operation for loop in step.loops)
         images = config.batch_per_device * len(devices.towers)
+    with tf.device(device_planning.HOST):
+        finite = all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
     return RunGraph(
         input=tower_input,
         step=step,
         drift=None if config.forward_only else manager.replica_drift(),
-        finite=_all_finite(manager),
+        finite=finite,
         placement={
             **placement_table(manager, devices, training=not config.forward_only),
             "sent_per_step": sent_per_step(config, model, devices.place, manager),
@@ -146,16 +149,6 @@ def plan_devices(config: Config) -> Devices:
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
     return device_planning.session_config(config.device, config.num_devices, **config.session_options())
-
-
-def _all_finite(manager: VariableManager) -> tf.Tensor:
-    """Returns whether every weight and average of the authoritative copy is finite."""
-    finite = []
-    for variable in itertools.chain.from_iterable(manager.checkpoint_variables().values()):
-        with tf.device(variable.device):
-            finite.append(tf.reduce_all(tf.math.is_finite(variable)))
-    with tf.device(device_planning.HOST):
-        return tf.reduce_all(tf.stack(finite))
 
 
 def _split(model: building.Model, num_devices: int) -> splitting.SplitModel:

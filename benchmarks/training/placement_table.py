@@ -28,7 +28,7 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
     """
     placed = manager.placed()
     weights = {entry.name for entry in placed if entry.kind == "weight"}
-    gradients = []
+    gradients: list[tuple[str, int]] = []
     for name, parts in manager.checkpoint_variables().items():
         if training and name in weights:  # each tower has a gradient of each weight, or of its part of it
             of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)

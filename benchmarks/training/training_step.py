@@ -165,7 +165,7 @@ def build_training_step(
     manager.create(model.variables)
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
-    loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host) if scaling else None
+    loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     else:
@@ -177,9 +177,7 @@ def build_training_step(
                 score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
                 scores.append(score)
                 updates.append(update)
-    if loss_scale:
-        optimizer = loss_scale.skipping_overflows(optimizer)
-    applied = manager.apply(updates, optimizer)
+    applied = manager.apply(updates, loss_scale or optimizer)
     observed = Observed()
     if place.workers > 1:
         observed |= Observed(worker_compute_seconds=_computing(scores, updates))
