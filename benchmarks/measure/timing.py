@@ -6,7 +6,6 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from benchmarks.errors import InvalidRunError
 
@@ -16,45 +15,17 @@ Numbers = Mapping[str, float]  # of one step: what `results.measurement.Observed
 TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
 
 
-class StoppingRule(Protocol):
-    """Decides when a phase of a run is over."""
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether to stop, given the times of the phase's steps so far."""
-
-
 @dataclasses.dataclass(frozen=True)
-class FixedSteps:
-    """Stops after that many steps."""
+class StopAfter:
+    """Ends a phase after `steps` steps, or at the time `deadline` of the clock, but then not before the first step."""
 
     steps: int
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether there have been enough steps."""
-        return len(step_seconds) >= self.steps
-
-
-@dataclasses.dataclass(frozen=True)
-class Deadline:
-    """Stops once the clock has reached a time, but not before the first step: a result needs one."""
-
-    at: float
+    deadline: float = math.inf
     clock: Clock = time.perf_counter
 
     def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether time is up."""
-        return len(step_seconds) > 0 and self.clock() >= self.at
-
-
-@dataclasses.dataclass(frozen=True)
-class AnyOf:
-    """Stops when any of the rules does."""
-
-    rules: Sequence[StoppingRule]
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether any rule stops."""
-        return any(rule.done(step_seconds) for rule in self.rules)
+        """Returns whether to stop, given the times of the phase's steps so far."""
+        return len(step_seconds) >= self.steps or (len(step_seconds) > 0 and self.clock() >= self.deadline)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +88,7 @@ def timed(step: Callable[[], tuple[float, Numbers]], clock: Clock = time.perf_co
 
 def run_phase(
     take: Callable[[], Taken],
-    rule: StoppingRule,
+    rule: StopAfter,
     phase: Phase,
     *,
     after_step: Sequence[Callable[[Phase], None]] = (),

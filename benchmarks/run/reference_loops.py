@@ -31,6 +31,7 @@ from benchmarks.run.steps import FIRST_STEPS, Stepper
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import objectives
+from benchmarks.training.loss_scale import all_finite
 from models import building, specs
 
 _ENDLESS_STEPS = 2**31 - 1
@@ -104,7 +105,8 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
             steps.measure(config, steps.steps_to_measure(config, tower_input), stepper, log, display, team)
         team.expect("Checking the variables after the run", FIRST_STEPS * config.step_timeout_seconds)
         log.observe(replica_drift=_drift(trained))
-        log.weights_are_finite = _all_finite(trained)
+        first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
+        log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))
     except tf.errors.OpError as error:
         raise tower_input.translate(error, config.num_classes) from error
     team.expect_nothing()
@@ -202,12 +204,6 @@ def _drift(trained: Trained) -> float | None:
         first, *others = (copy.numpy() for copy in _copies(trained, variable))
         differences += [float(abs(first - other).max()) for other in others]
     return max(differences)
-
-
-def _all_finite(trained: Trained) -> bool:
-    """Returns whether every weight and average of the first copy is finite."""
-    copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
-    return all(bool(tf.reduce_all(tf.math.is_finite(copy))) for copy in copies if copy.dtype.is_floating)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.timing import AnyOf, Deadline, FixedSteps, Numbers, Phase, StoppingRule, Taken, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, StopAfter, Taken, run_phase, timed
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.topology.placement import IN_GRAPH
@@ -76,7 +76,7 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
         age = log.started("variables")
         log.observe(startup_seconds=age)
         until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
-        deadline: list[StoppingRule] = [] if config.cluster else [Deadline(until)]
+        deadline = math.inf if config.cluster else until  # workers agree on a number of steps instead
         plan = (
             ("first step", 1, log.first),
             ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
@@ -101,7 +101,7 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
                     stack.enter_context(log.telemetry or contextlib.nullcontext())
                 log.opened_at = time.perf_counter()
                 display.phase(name, count)
-                run_phase(watched, AnyOf([FixedSteps(count), *deadline]), phase, after_step=after_step)
+                run_phase(watched, StopAfter(count, deadline), phase, after_step=after_step)
     team.expect_nothing()
 
 

@@ -68,28 +68,27 @@ def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tens
     # Each tower first gathers the features of all images, then all columns of every dense layer.
     parts, axis = [tower.features for tower in towers], 0
     for layer in tail:
-        gathered = parts
         if layer.weights:
-            gathered = []
-            for tower in towers:
-                with tf.device(tower.device):
-                    gathered.append(tf.concat(parts, axis))
+            parts = _concat(towers, [parts] * len(towers), axis)
             axis = 1
-        parts = []
-        for tower, its_inputs in zip(towers, gathered, strict=True):
+        for number, tower in enumerate(towers):
             with tf.device(tower.device):
-                outputs, state = layer.call(its_inputs, tower.values)
-                parts.append(outputs)
+                parts[number], state = layer.call(parts[number], tower.values)
                 tower.state.update(state)
     pieces = []
     for tower, columns in zip(towers, parts, strict=True):
         with tf.device(tower.device):
             pieces.append(tf.split(columns, len(towers), axis=0))
-    logits = []
-    for tower, own in zip(towers, zip(*pieces, strict=True), strict=True):
+    return _concat(towers, list(zip(*pieces, strict=True)), 1)
+
+
+def _concat(towers: Sequence[_Tower], parts: Sequence[Sequence[tf.Tensor]], axis: int) -> list[tf.Tensor]:
+    """Returns the concatenation of each tower's parts, on the tower's device."""
+    gathered = []
+    for tower, its_parts in zip(towers, parts, strict=True):
         with tf.device(tower.device):
-            logits.append(tf.concat(own, axis=1))
-    return logits
+            gathered.append(tf.concat(its_parts, axis))
+    return gathered
 
 
 def _gradients(

@@ -81,12 +81,6 @@ class Step:
         losses = [session.run([loop.loss, loop.operation], options=options)[0] for loop in self.loops]
         return float(sum(losses)) / len(losses)
 
-    @property
-    def together(self) -> Loop:
-        """The one loop of towers that step together."""
-        (loop,) = self.loops
-        return loop
-
 
 class Tower:
     """What every tower of a model computes, operation by operation or compiled; the caller chooses the device.

@@ -131,7 +131,7 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: fl
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             step.initialize(session)
-            loop = step.together
+            loop = step.loops[0]
             everything = tf.compat.v1.RunMetadata()
             waited, _ = session.run(
                 [loop.observed["input_wait_seconds"], loop.operation],
