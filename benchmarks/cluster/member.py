@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 import tensorflow as tf
@@ -28,8 +28,8 @@ _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
 
 
-class Team(Protocol):
-    """The processes that train together, as one of them sees them. None of its calls is timed.
+class Alone:
+    """The team of a single process.
 
     Attributes:
         target: session to open; empty for one in this process.
@@ -37,33 +37,6 @@ class Team(Protocol):
         is_leader: whether this process initialises what is shared, and reports for all.
         collective_key: equal in all processes whose collectives meet; 0 if none do.
     """
-
-    target: str
-    device: str
-    is_leader: bool
-    collective_key: int
-
-    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
-        """Adds to the session's configuration what the team needs."""
-
-    def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
-        """Waits for all processes that train, and returns everyone's message by the name of its task.
-
-        `patient`: without a limit, since the others may have work and limits of their own before.
-        """
-
-    def expect(self, what: str, within_seconds: float) -> None:
-        """Sets a time limit, after which the watchdog ends the process."""
-
-    def expect_nothing(self) -> None:
-        """Clears the time limit."""
-
-    def explain(self, error: Exception) -> BenchError | None:
-        """Returns the cause of an error if another process brought it about."""
-
-
-class Alone:
-    """The team of a single process."""
 
     target = device = ""
     is_leader = True
@@ -73,24 +46,27 @@ class Alone:
         self._guard = guard
 
     def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
-        """Adds nothing."""
+        """Adds to the session's configuration what the team needs: nothing."""
 
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
-        """Returns the own message at once."""
+        """Waits for all processes that train, and returns everyone's message by the name of its task: the own one.
+
+        `patient`: without a limit, since the others may have work and limits of their own before.
+        """
         return {"": message}
 
     def expect(self, what: str, within_seconds: float) -> None:
-        """Sets the watchdog's limit."""
+        """Sets a time limit, after which the watchdog ends the process."""
         if self._guard:
             self._guard.expect(what, within_seconds)
 
     def expect_nothing(self) -> None:
-        """Clears the watchdog's limit."""
+        """Clears the time limit."""
         if self._guard:
             self._guard.expect_nothing()
 
     def explain(self, error: Exception) -> BenchError | None:
-        """Returns None: there is no other process."""
+        """Returns the cause of an error if another process brought it about: None, since there is no other."""
         self.expect_nothing()  # explaining the error may take longer than the limit
         return None
 
@@ -209,6 +185,10 @@ class ClusterTeam:
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None
+
+
+# The processes that train together, as one of them sees them. None of its calls is timed.
+Team = Alone | ClusterTeam
 
 
 def cause(lost: liveness.Lost, meeting: Meeting, *, leads: bool) -> BenchError:
