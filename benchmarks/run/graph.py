@@ -57,7 +57,11 @@ def build(config: Config, devices: Devices) -> RunGraph:
         products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
     )
     tower_input = build_input(config, devices.towers)
-    trained = _split(model, config.num_devices) if config.modifiers.fc_model_parallel else model
+    trained: building.Model | splitting.SplitModel = model
+    if config.modifiers.fc_model_parallel:
+        trained = splitting.split(model)
+        if problem := splitting.why_not(trained, config.num_devices):
+            raise UsageError(problem)
     manager = factory.make(
         config.variable_update,
         devices.place,
@@ -67,19 +71,13 @@ def build(config: Config, devices: Devices) -> RunGraph:
     )
     step = _build_step(config, trained, tower_input, devices, manager)
     if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
-        work, images = (
-            flop_count.of_built(
-                model,
-                spec,
-                batch=config.batch_per_device,
-                data_format=config.data_format,
-                forward_only=config.forward_only,
-            ),
-            config.batch_per_device,
+        images = config.batch_per_device
+        work = flop_count.of_built(
+            model, spec, batch=images, data_format=config.data_format, forward_only=config.forward_only
         )
     else:
-        work = flop_count.count(loop.operation for loop in step.loops)
         images = config.batch_per_device * len(devices.towers)
+        work = flop_count.count(loop.operation for loop in step.loops)
     with tf.device(device_planning.HOST):
         finite = all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
     return RunGraph(
@@ -149,14 +147,6 @@ def plan_devices(config: Config) -> Devices:
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
     return device_planning.session_config(config.device, config.num_devices, **config.session_options())
-
-
-def _split(model: building.Model, num_devices: int) -> splitting.SplitModel:
-    split = splitting.split(model)
-    problem = splitting.why_not(split, num_devices)
-    if problem:
-        raise UsageError(problem)
-    return split
 
 
 def _build_step(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.worker_reports import WorkerReport, together
-from results.measurement import Measurement, derive
+from results.measurement import STEP_NUMBERS, Measurement, derive
 
 IMAGES = 4
 
@@ -89,6 +90,19 @@ def test_the_slowest_to_start_and_the_largest_are_what_counts() -> None:
     assert (both.input_wait_seconds, both.top_1_accuracies, both.top_5_accuracies) == ([0.75], [0.375], [0.75])
     unknown = together([report(1.0), report(1.0)])
     assert (unknown.startup_seconds, unknown.skipped_records, unknown.replica_drift) == (None, None, None)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_every_number_of_a_step_reaches_the_measurement(asynchronous: bool) -> None:
+    logs = [RunLog(images_per_step=1, towers=1, apart=asynchronous) for _ in range(2)]
+    for worker, log in enumerate(logs, start=1):
+        log.measured.step_seconds, log.measured.ended_at = [1.0], [1.0]
+        log.measured.observed = {name: [float(worker)] for name in STEP_NUMBERS}
+    combined = {"mean": [1.5], "max": [1.5 if asynchronous else 2.0], "first": [1.0], "each": [[1.0], [2.0]]}
+    both = together([log.report() for log in logs])
+    for name, rule in STEP_NUMBERS.items():
+        assert getattr(both, name) == combined[rule], name
+        assert getattr(logs[1].own(), name) == ([] if rule == "each" else [2.0])
 
 
 # Workers that go their own way.
