@@ -27,18 +27,18 @@ class RunLog:
     Attributes:
         images_per_step: images of a step of this process.
         towers: of this process.
-        apart: whether this is an asynchronous worker of a cluster.
+        asynchronous: whether this is a worker of a cluster that waits for no other.
         first, warmup, measured: the steps.
         numbers: of the run as a whole; see `observe`.
         data_set: identifies the data set that is read; None if none is.
         opened_at: when measuring began, by the clock of the steps.
-        steps_per_turn: steps per time slice, if the run was interleaved with another.
+        steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
     """
 
     images_per_step: int
     towers: int
-    apart: bool = False
+    asynchronous: bool = False
     startup_phases_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
     telemetry: Telemetry | None = None
     first: Phase = dataclasses.field(default_factory=Phase)
@@ -48,7 +48,7 @@ class RunLog:
     data_set: str | None = None
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     opened_at: float = 0.0
-    steps_per_turn: int | None = None
+    steps_per_slice: int | None = None
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
 
@@ -67,7 +67,7 @@ class RunLog:
         return WorkerReport(
             measurement=self.own(),
             ends=[at - self.opened_at for at in self.measured.ended_at],
-            apart=self.apart,
+            asynchronous=self.asynchronous,
             staleness=[step.staleness for step in self.measured.tower_steps],
             compute_seconds=self.measured.observed.get("worker_compute_seconds", []),
             placement=self.placement,

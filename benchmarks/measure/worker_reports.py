@@ -19,7 +19,7 @@ class WorkerReport:
     Attributes:
         measurement: its own.
         ends: end of each measured step, counted from the moment when all workers were ready to measure.
-        apart: whether workers are asynchronous.
+        asynchronous: whether workers wait for no other.
         staleness: of each measured step of asynchronous workers with common weights; otherwise empty.
         compute_seconds: of each measured step, from its start until the worker had its gradients.
         placement: as this worker sees it.
@@ -28,7 +28,7 @@ class WorkerReport:
 
     measurement: Measurement
     ends: Sequence[float]
-    apart: bool
+    asynchronous: bool
     staleness: Sequence[int]
     compute_seconds: Sequence[float]
     placement: Mapping[str, Any]
@@ -67,7 +67,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
         worker_compute_seconds=[list(report.compute_seconds) for report in reports],
         telemetry=[process for m in every for process in m.telemetry],
         **of_run,
-        **(_asynchronous(reports) if reports[0].apart else _in_step(reports)),
+        **(_asynchronous(reports) if reports[0].asynchronous else _in_step(reports)),
     )
 
 

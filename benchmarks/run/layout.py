@@ -13,15 +13,13 @@ class Layout:
     """This process' part of a run.
 
     Attributes:
-        in_graph: whether one client drives the towers of all workers.
-        drives_all: whether this process takes the steps of all towers: as the only process, or `in_graph`.
+        drives_all: whether this process takes the steps of all towers: as the only process, or as the client of all workers.
         asynchronous: whether this is a worker of a cluster that waits for no other.
         images_per_step: images of a step that this process times.
         images_per_line: images of a step as its progress lines count them: of all workers, if they step together.
         worker, workers: which of how many processes with their own input this is.
     """
 
-    in_graph: bool
     drives_all: bool
     asynchronous: bool
     images_per_step: int
@@ -37,7 +35,6 @@ def layout_of(config: Config) -> Layout:
     asynchronous = not drives_all and (config.modifiers.asynchronous or config.forward_only)
     own_images = config.batch_per_device * config.num_devices
     return Layout(
-        in_graph=in_graph,
         drives_all=drives_all,
         asynchronous=asynchronous,
         images_per_step=config.batch_global if drives_all else own_images,

@@ -65,7 +65,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     )
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     layout = layout_of(config)
-    log = RunLog(images_per_step=layout.images_per_step, towers=config.num_devices, apart=layout.asynchronous)
+    log = RunLog(images_per_step=layout.images_per_step, towers=config.num_devices, asynchronous=layout.asynchronous)
     display: Display = JsonDisplay()
     if config.output_format == "text":
         display = TextDisplay(
@@ -164,7 +164,7 @@ def _record(config: Config, layout: Layout, log: RunLog, outcome: Outcome, prove
         environment={
             **provenance.environment,
             **injected_delay.environment(),
-            **time_slices.environment(log.steps_per_turn),
+            **time_slices.environment(log.steps_per_slice),
         },
         placement=log.placement,
         measurement=measurement,

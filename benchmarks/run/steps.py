@@ -129,7 +129,7 @@ def _interleaved(possible: bool, steps: int, log: RunLog, team: Team) -> Iterato
         team.expect_nothing()  # from here on this run also waits for the other
         # The shortest step, since the other run was starting up meanwhile.
         own.begin(steps, min(log.warmup.step_seconds or log.first.step_seconds))
-        log.steps_per_turn = own.steps_per_turn
+        log.steps_per_slice = own.steps_per_slice
 
         def after_step(phase: Phase) -> None:
             team.expect_nothing()

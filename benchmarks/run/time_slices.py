@@ -87,11 +87,11 @@ class TimeSlices:
         begins: whether this run has the first time slice.
 
     Attributes:
-        steps_per_turn: steps of a slice, equal on both sides; None before `begin`, and if the other never came.
+        steps_per_slice: steps of a slice, equal on both sides; None before `begin`, and if the other never came.
     """
 
     def __init__(self, connection: socket.socket, *, begins: bool) -> None:
-        self.steps_per_turn: int | None = None
+        self.steps_per_slice: int | None = None
         self._lines = connection.makefile("rb")
         self._connection = connection
         self._is_alone = False
@@ -114,19 +114,19 @@ class TimeSlices:
             return
         other_steps, other_seconds = json.loads(line)
         per_slice = _SECONDS_PER_SLICE / max(step_seconds, other_seconds)
-        self.steps_per_turn = max(1, int(min(per_slice, steps / _FEWEST_SLICES, other_steps / _FEWEST_SLICES)))
+        self.steps_per_slice = max(1, int(min(per_slice, steps / _FEWEST_SLICES, other_steps / _FEWEST_SLICES)))
         if not self._begins:
             self._await_slice()
 
     def after_step(self) -> None:
         """At the end of a slice, passes on and waits for the next one."""
         self._steps += 1
-        if self.steps_per_turn and self._steps % self.steps_per_turn == 0:
+        if self.steps_per_slice and self._steps % self.steps_per_slice == 0:
             self._pass_on()
 
     def finish(self) -> None:
         """Waits, after all steps, until the other's are done too: what follows would disturb them."""
-        if self.steps_per_turn and self._steps % self.steps_per_turn:
+        if self.steps_per_slice and self._steps % self.steps_per_slice:
             self._pass_on()
         self._send(_FINISHED)
         while not self._is_alone:

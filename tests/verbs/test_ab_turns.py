@@ -70,7 +70,7 @@ class Builds:
         if own:
             own.finish()
         made = fake_run(step_seconds=32 / build.rate)
-        environment = time_slices.environment(own.steps_per_turn if own else None)
+        environment = time_slices.environment(own.steps_per_slice if own else None)
         return dataclasses.replace(made, environment={**made.environment, **environment})
 
     @property
@@ -198,7 +198,7 @@ with time_slices.taken(time_slices.can_interleave(run.config)) as own:
             log.write(sys.argv[1])
         own.after_step()
     own.finish()
-run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_turn)))
+run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_slice)))
 """
 
 

@@ -361,7 +361,7 @@ def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of()
             telemetry=[{"gpus": [], "index": index}],
         )
         sent = WorkerReport(
-            measurement=measurement, ends=[1.0], apart=False, staleness=[], compute_seconds=[1.0], placement={}
+            measurement=measurement, ends=[1.0], asynchronous=False, staleness=[], compute_seconds=[1.0], placement={}
         ).to_message()
         return WorkerReport.from_message(json.loads(json.dumps(sent)))
 

@@ -90,7 +90,7 @@ def test_both_sides_take_equally_many_steps_at_a_time(
     pair.start("a", steps[0], seconds[0])
     pair.start("b", steps[1], seconds[1])
     pair.join()
-    assert {side.steps_per_turn for side in pair.sides.values()} == {per_turn}
+    assert {side.steps_per_slice for side in pair.sides.values()} == {per_turn}
 
 
 def test_a_last_turn_that_is_shorter_is_one() -> None:
@@ -120,7 +120,7 @@ def test_without_the_other_there_are_no_turns() -> None:
     pair.sides["b"].leave()
     pair.start("a", 30)
     assert pair.join() == "a" * 30
-    assert pair.sides["a"].steps_per_turn is None
+    assert pair.sides["a"].steps_per_slice is None
 
 
 @pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
@@ -143,7 +143,7 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
     with time_slices.taken(time_slices.can_interleave(restless)) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
-    assert peer.steps_per_turn is None
+    assert peer.steps_per_slice is None
     own.socket.detach()  # was closed by its new owner
 
 
