@@ -107,17 +107,16 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
     ask = gpu.ask
     reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     limited = [POWER_LIMIT] if reasons and reasons & gpu.driver.nvmlClocksThrottleReasonSwPowerCap else []
-    own = GpuSample(
+
+    def ask_whole(question: str) -> Any:
+        return None if divided else ask(question)
+
+    used, memory = ask_whole("nvmlDeviceGetUtilizationRates"), ask_whole("nvmlDeviceGetMemoryInfo")
+    milliwatts, millijoules = ask_whole("nvmlDeviceGetPowerUsage"), ask_whole("nvmlDeviceGetTotalEnergyConsumption")
+    return GpuSample(
         clock_mhz=ask("nvmlDeviceGetClockInfo", gpu.driver.NVML_CLOCK_SM),
         temperature_celsius=ask("nvmlDeviceGetTemperature", gpu.driver.NVML_TEMPERATURE_GPU),
         slowed_by=None if reasons is None else gpu.slowed_by(reasons) + limited,
-    )
-    if divided:
-        return own
-    used, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
-    milliwatts, millijoules = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetTotalEnergyConsumption")
-    return dataclasses.replace(
-        own,
         busy_share=None if used is None else used.gpu / 100,
         power_watts=None if milliwatts is None else milliwatts / 1000,
         energy_joules=None if millijoules is None else millijoules / 1000,

@@ -13,7 +13,7 @@ class Layout:
     """This process' part of a run.
 
     Attributes:
-        drives_all: whether this process takes the steps of all towers: as the only process, or as the client of all workers.
+        drives_all: whether this process takes the steps of all towers, alone or as the client of all workers.
         asynchronous: whether this is a worker of a cluster that waits for no other.
         images_per_step: images of a step that this process times.
         images_per_line: images of a step as its progress lines count them: of all workers, if they step together.
