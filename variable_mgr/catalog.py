@@ -21,8 +21,8 @@ SHORTHANDS = {
     "staged": "parameter_server with --staged_vars",
 }
 
-# No managers: training loops that users know, to compare with. They train the same model on the same images.
-BASELINES = {
+# Training loops that users know, as a reference; not managers. They train the same model on the same images.
+REFERENCE_LOOPS = {
     "keras_fit": "Keras' own fit, on several devices under MirroredStrategy",
     "mirrored_strategy": "tf.distribute.MirroredStrategy with a tf.function as its step",
 }

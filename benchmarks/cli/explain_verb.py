@@ -19,7 +19,7 @@ from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models import specs
-from variable_mgr.catalog import BASELINES, MANAGERS, NEED_A_CLUSTER, SHORTHANDS
+from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import why_not
 from variable_mgr.reductions.algorithms import ALGORITHMS, Place
 from variable_mgr.reductions.all_reduce_spec import parse
@@ -89,7 +89,7 @@ def run(config: Config) -> ExitStatus:
     Raises:
         UsageError: the configuration is none of this suite's managers.
     """
-    if config.variable_update in BASELINES:
+    if config.variable_update in REFERENCE_LOOPS:
         raise UsageError(
             f"explain knows variable managers, and {config.variable_update} is the training loop of others: "
             f"name one of {', '.join(MANAGERS)}."

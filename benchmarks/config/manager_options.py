@@ -9,7 +9,7 @@ from benchmarks.errors import UsageError
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import REFERENCE_LOOPS
 from variable_mgr.modifiers import Modifiers
 
 _LOCAL_SGD_STEPS = 4
@@ -160,7 +160,7 @@ def refuse(given: Mapping[str, Any], cluster: Cluster | None) -> None:
             "--keras_application takes Keras' own ResNet-50 and trains it with Keras' fit: say "
             f"--variable_update=keras_fit --model={_APPLICATION}, or leave it out."
         )
-    if loop not in BASELINES:
+    if loop not in REFERENCE_LOOPS:
         return
     if cluster:
         raise UsageError(

@@ -85,7 +85,7 @@ IMAGE_FLAGS: Groups = {
 }
 
 _MANAGERS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items())
-_LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.BASELINES.items())
+_LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items())
 RUN_FLAGS: Groups = {
     "What is trained": (
         Flag("model", str, f"one of {', '.join(specs.names())} (default resnet50)"),
@@ -152,7 +152,7 @@ RUN_FLAGS: Groups = {
             str,
             f"variable manager (default parameter_server); {_MANAGERS_IN_WORDS}; training loops of others, for "
             f"comparison: {_LOOPS_IN_WORDS}",
-            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.BASELINES),
+            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         ),
         Flag("keras_application", bool, "keras_fit: train keras.applications.ResNet50, not this suite's resnet50"),
         Flag(

@@ -13,13 +13,12 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.run.reference_run import _SGDWithDecay
-from benchmarks.run.reference_steps import _Turns
+from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs
 from tests.support.commands import Finished
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 @pytest.mark.parametrize(
@@ -41,11 +40,11 @@ def test_losses_are_those_of_replicated(
     chosen += ["--optimizer=momentum", "--weight_decay=1", "--num_warmup_batches=1", "--num_batches=4"]
     # Two devices need processes: the eager runtime gets its devices once, and two MirroredStrategies the same keys.
     run = run_bench if num_devices == 1 else run_process
-    for loop in ("replicated", *BASELINES):
+    for loop in ("replicated", *REFERENCE_LOOPS):
         done = run(*chosen, f"--variable_update={loop}")
         assert done.status == 0, done.stderr
         assert "total images/sec: " in done.stdout
-    for loop, record in zip(BASELINES, records()[1:], strict=True):
+    for loop, record in zip(REFERENCE_LOOPS, records()[1:], strict=True):
         assert (record["status"], record["config"]["variable_update"]) == ("ok", loop)
         assert len(record["measurement"]["step_seconds"]) == 4 and min(record["measurement"]["step_seconds"]) > 0
         assert record["measurement"]["replica_drift"] == (0.0 if num_devices > 1 else None)
@@ -57,7 +56,7 @@ def test_losses_are_those_of_replicated(
     measured = [record["measurement"] for record in records()]
     ours, *others = ([*each["warmup_losses"], *each["losses"]] for each in measured)
     assert len(set(ours)) == 5, "it must train, or agreeing would say nothing"
-    for loop, losses in zip(BASELINES, others, strict=True):
+    for loop, losses in zip(REFERENCE_LOOPS, others, strict=True):
         assert losses == pytest.approx(ours, rel=1e-3), loop
 
 
@@ -105,10 +104,10 @@ def test_decay_goes_through_the_momentum_and_leaves_biases_alone() -> None:
         np.testing.assert_allclose(weight.numpy(), 0.8575 if weight.path.endswith("kernel") else 1.0, rtol=1e-6)
 
 
-def _turns(model: SimpleNamespace, times: list[float]) -> _Turns:
-    turns = _Turns(clock=iter(times).__next__)
-    turns.set_model(model)
-    return turns
+def _pauses(model: SimpleNamespace, times: list[float]) -> _Pauses:
+    pauses = _Pauses(clock=iter(times).__next__)
+    pauses.set_model(model)
+    return pauses
 
 
 def _model() -> SimpleNamespace:
@@ -119,44 +118,44 @@ def _model() -> SimpleNamespace:
 
 def test_fit_waits_for_each_turn_and_the_wait_is_not_timed() -> None:
     model = _model()
-    turns = _turns(model, [10.0, 13.0, 20.0, 24.0, 30.0, 31.0, 32.0])
+    pauses = _pauses(model, [10.0, 13.0, 20.0, 24.0, 30.0, 31.0, 32.0])
 
     def fit() -> None:
         for batch in range(9):
-            turns.on_train_batch_end(batch, {"loss": float(batch)})
+            pauses.on_train_batch_end(batch, {"loss": float(batch)})
             if model.stop_training:
                 return
 
-    thread = _in_thread(lambda: turns.run(fit))
-    taken = [turns.take() for _ in range(2)]
+    thread = _in_thread(lambda: pauses.run(fit))
+    taken = [pauses.take() for _ in range(2)]
     assert [(step.seconds, step.loss, step.ended_at) for step in taken] == [(3.0, 0.0, 13.0), (4.0, 1.0, 24.0)]
-    turns.stop()
+    pauses.stop()
     thread.join(10)
     assert not thread.is_alive()
     assert model.stop_training and model.resets == 2
 
 
 def test_what_fit_raises_reaches_who_waits() -> None:
-    turns = _turns(_model(), [0.0] * 9)
-    thread = _in_thread(lambda: turns.run(lambda: 1 / 0))
+    pauses = _pauses(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: pauses.run(lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError):
-        turns.take()
+        pauses.take()
     thread.join(10)
 
 
 def test_fit_that_ends_by_itself_leaves_nobody_waiting() -> None:
-    turns = _turns(_model(), [0.0] * 9)
-    thread = _in_thread(lambda: turns.run(lambda: None))
-    with pytest.raises(RuntimeError, match="ended by itself"):
-        turns.take()
+    pauses = _pauses(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: pauses.run(lambda: None))
+    with pytest.raises(RuntimeError, match="ended early"):
+        pauses.take()
     thread.join(10)
 
 
 def test_fit_that_was_never_asked_for_a_step_does_not_begin() -> None:
-    turns = _turns(_model(), [0.0] * 9)
+    pauses = _pauses(_model(), [0.0] * 9)
     begun: list[bool] = []
-    thread = _in_thread(lambda: turns.run(lambda: begun.append(True)))
-    turns.stop()
+    thread = _in_thread(lambda: pauses.run(lambda: begun.append(True)))
+    pauses.stop()
     thread.join(10)
     assert not thread.is_alive() and not begun
 
@@ -171,7 +170,7 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
     return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
-@pytest.mark.parametrize("loop", BASELINES)
+@pytest.mark.parametrize("loop", REFERENCE_LOOPS)
 @pytest.mark.parametrize(
     "flag",
     [
@@ -229,7 +228,7 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
 
 def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:
     words = " ".join(run_bench("--help").stdout.split())
-    for loop, meaning in BASELINES.items():
+    for loop, meaning in REFERENCE_LOOPS.items():
         assert f"{loop} is {meaning}" in words
         done = run_bench("explain", f"--variable_update={loop}")
         assert done.status == 2

@@ -1,0 +1,180 @@
+"""The graph of a run, from its configuration: model, input, variables, step, and their placement."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.config.config import Config
+from benchmarks.errors import UsageError
+from benchmarks.input import host_pipeline
+from benchmarks.input.tower_input import InputSpec
+from benchmarks.run.layout import layout_of
+from benchmarks.topology import devices as device_planning
+from benchmarks.topology.devices import Devices
+from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
+from benchmarks.training.loss_scale import all_finite
+from benchmarks.training.placement_table import placement_table
+from benchmarks.training.traffic import sent_per_step
+from models import building, specs, splitting
+from models.convolutions import Products
+from variable_mgr import factory
+from variable_mgr.manager import VariableManager
+
+
+@dataclasses.dataclass(frozen=True)
+class RunGraph:
+    """What the session runs.
+
+    Attributes:
+        input: of the towers.
+        step: one global step.
+        drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
+        finite: whether every weight and average of the authoritative copy is finite, a scalar.
+        placement: for the record.
+    """
+
+    input: run_input.RunInput
+    step: training_step.Step
+    drift: tf.Tensor | None
+    finite: tf.Tensor
+    placement: Mapping[str, Any]
+
+
+def build(config: Config, devices: Devices) -> RunGraph:
+    """Builds everything that the session runs, in the default graph."""
+    spec = specs.find(config.model)
+    model = building.build(
+        spec,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        precision=config.precision,
+        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
+    )
+    tower_input = build_input(config, devices.towers)
+    trained: building.Model | splitting.SplitModel = model
+    if config.modifiers.fc_model_parallel:
+        trained = splitting.split(model)
+        if problem := splitting.why_not(trained, config.num_devices):
+            raise UsageError(problem)
+    manager = factory.make(
+        config.variable_update,
+        devices.place,
+        shared_devices=devices.shared,
+        modifiers=config.modifiers,
+        divided=trained.divided,
+    )
+    step = _build_step(config, trained, tower_input, devices, manager)
+    if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
+        images = config.batch_per_device
+        work = flop_count.of_built(
+            model, spec, batch=images, data_format=config.data_format, forward_only=config.forward_only
+        )
+    else:
+        images = config.batch_per_device * len(devices.towers)
+        work = flop_count.count(loop.operation for loop in step.loops)
+    with tf.device(device_planning.HOST):
+        finite = all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
+    return RunGraph(
+        input=tower_input,
+        step=step,
+        drift=None if config.forward_only else manager.replica_drift(),
+        finite=finite,
+        placement={
+            **placement_table(manager, devices, training=not config.forward_only),
+            "sent_per_step": sent_per_step(config, model, devices.place, manager),
+            **work.per_image(images),
+        },
+    )
+
+
+def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunInput:
+    """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
+
+    Raises:
+        DataError: the data set is missing or incomplete.
+    """
+    source = None
+    if config.input is not None and config.data_dir is not None:
+        source = host_pipeline.find(config.data_name, config.data_dir, config.input.split)
+    return run_input.build(
+        specs.find(config.model),
+        input_spec(config),
+        tower_devices,
+        config.input,
+        source,
+        in_turn=not config.modifiers.asynchronous,
+        pipelined=config.pipelined_input,
+    )
+
+
+def input_spec(config: Config) -> InputSpec:
+    """Returns what a run's towers need of their input."""
+    model, layout = specs.find(config.model), layout_of(config)
+    return InputSpec(
+        batch_per_device=config.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        worker=layout.worker,
+        workers=layout.workers,
+    )
+
+
+def plan_devices(config: Config) -> Devices:
+    """Returns the towers' devices, after checking that they exist.
+
+    Raises:
+        UsageError: a device is missing.
+    """
+    device_planning.set_threads(config.runtime)
+    device_planning.require_gpus(config.runtime)
+    if config.own_device == "cpu" and config.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(config.runtime)
+    return device_planning.plan(
+        config.device,
+        config.num_devices,
+        virtual_gpus=config.virtual_gpus,
+        shared_on=config.shared_on,
+        cluster=config.cluster,
+        manager=config.variable_update,
+    )
+
+
+def session_config(config: Config) -> tf.compat.v1.ConfigProto:
+    """Returns the configuration of a session, or of a task's server."""
+    return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+
+
+def _build_step(
+    config: Config,
+    model: building.Model | splitting.SplitModel,
+    tower_input: run_input.RunInput,
+    devices: Devices,
+    manager: VariableManager,
+) -> training_step.Step:
+    objective = objectives.Objective(
+        loss=objectives.cross_entropy,
+        weight_decay=config.weight_decay,
+        with_accuracy=config.print_training_accuracy,
+    )
+    if isinstance(model, building.Model) and config.forward_only:
+        return training_step.build_inference_step(
+            model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
+        )
+    return training_step.build_training_step(
+        model,
+        tower_input.towers,
+        devices,
+        manager=manager,
+        optimizer=optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum),
+        objective=objective,
+        computing=config.computing,
+    )
