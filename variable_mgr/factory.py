@@ -14,8 +14,8 @@ from variable_mgr.managers.parameter_server import ParameterServer
 from variable_mgr.managers.replicated import Replicated
 from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import Place
 from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
 
 

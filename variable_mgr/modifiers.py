@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from variable_mgr.catalog import NEED_A_CLUSTER
+from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import Place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

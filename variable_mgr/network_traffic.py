@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _PS = re.compile(r"/job:ps/replica:0/task:(\d+)")

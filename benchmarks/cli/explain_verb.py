@@ -15,7 +15,8 @@ from benchmarks.process import tensorflow_setup
 from models import specs
 from variable_mgr.catalog import BASELINES, MANAGERS, NEED_A_CLUSTER, SHORTHANDS
 from variable_mgr.modifiers import why_not
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place
+from variable_mgr.place import Place
+from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import parse
 from variable_mgr.traffic import FLOAT32_BYTES, Traffic
 

@@ -16,7 +16,8 @@ from benchmarks.record_files import open_store
 from benchmarks.system.provenance import of_this_run
 from models import specs
 from variable_mgr.modifiers import why_not
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place
+from variable_mgr.place import Place
+from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import UNITS
 
 _DEFAULTS: dict[str, Any] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.topology.cluster import Cluster, Task
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 HOST = "/cpu:0"
 # One client drives the towers of all workers; under the others, each worker drives its own.

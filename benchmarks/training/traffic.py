@@ -11,7 +11,7 @@ from models import splitting
 from models.building import Model
 from variable_mgr import network_traffic
 from variable_mgr.manager import VariableManager
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 from variable_mgr.traffic import DividedLayers, Traffic, traffic
 
 

@@ -7,7 +7,7 @@ import pytest
 from variable_mgr import network_traffic
 from variable_mgr.manager import Placed
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 WORKERS = 3
 

@@ -25,8 +25,9 @@ from results.store import Store, StoreError
 from tests.support.commands import Finished
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place, Turn
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import NoExchange, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 

@@ -12,7 +12,8 @@ from benchmarks.verify import cases as verify
 from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.place import Place, Turn
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 
 
 def test_everything_that_is_registered_is_a_case() -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableSpec
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.managers.one_copy import OneCopy
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 
 class ClusterParameterServer(OneCopy):

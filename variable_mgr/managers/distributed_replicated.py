@@ -10,7 +10,7 @@ from variable_mgr import variables
 from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.managers.one_copy import create_shared
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 
 class DistributedReplicated(VariableManager):

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
-from variable_mgr.reductions.algorithms import Place
 
 CHIEF = 0
 

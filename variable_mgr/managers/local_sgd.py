@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
 
 

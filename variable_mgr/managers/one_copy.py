@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from variable_mgr import variables
 from variable_mgr.manager import Applied, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
-from variable_mgr.reductions.algorithms import Place
 
 
 class OneCopy(VariableManager):

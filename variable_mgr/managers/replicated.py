@@ -9,7 +9,7 @@ import tensorflow as tf
 from variable_mgr import variables
 from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.managers.local_sgd import ParameterAveraging
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
 from variable_mgr.reductions.kernels import collective_sum
 

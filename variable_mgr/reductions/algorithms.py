@@ -9,63 +9,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
-Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where towers are, and what they have around them.
-
-    Attributes:
-        towers: one device per tower of this process (where one client drives all workers: of all of them).
-        host: the device of this process' own CPU.
-        virtual: whether several towers' devices share a physical one.
-        ps: one device per parameter server; none in a single process.
-        workers: how many processes like this one train together.
-        worker: which of them this is.
-        hosts: where one client drives the towers of several workers, the CPU of each, in the order of the towers.
-        group: tells the collectives of several graphs in one cluster apart.
-    """
-
-    towers: tuple[str, ...]
-    host: str
-    virtual: bool = False
-    ps: tuple[str, ...] = ()
-    workers: int = 1
-    worker: int = 0
-    hosts: tuple[str, ...] = ()
-    group: int = 1
-
-    @property
-    def towers_in_total(self) -> int:
-        """Returns how many towers train together."""
-        return self.workers * len(self.towers)
-
-    def by_worker(self) -> dict[str, list[str]]:
-        """Returns the towers of each worker's host, in order."""
-        workers: dict[str, list[str]] = {}
-        for tower, host in zip(self.towers, self.hosts, strict=True):
-            workers.setdefault(host, []).append(tower)
-        return workers
-
-    @property
-    def in_cluster(self) -> bool:
-        """Returns whether there are other processes than this one."""
-        return bool(self.ps or self.hosts) or self.workers > 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Turn:
-    """What is different for every tensor: a number of its own, and the tower whose turn it is to add, by bytes."""
-
-    number: int
-    tower: int
-
-
-# From one value per tower, the place and the tensor's turn: one mean per tower.
-MeanFunction = Callable[[Sequence[Tensor], Place, Turn], list[Tensor]]
+from variable_mgr.place import MeanFunction, Place, Tensor, Turn
 
 
 def _anywhere(place: Place) -> str | None:

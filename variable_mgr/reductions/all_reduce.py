@@ -11,9 +11,10 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from variable_mgr.place import Place, Turn
 from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import Place, Turn, find
+from variable_mgr.reductions.algorithms import find
 from variable_mgr.reductions.all_reduce_spec import Range
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.

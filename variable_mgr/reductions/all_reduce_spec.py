@@ -18,7 +18,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place, find
+from variable_mgr.place import Place
+from variable_mgr.reductions.algorithms import ALGORITHMS, find
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from variable_mgr.place import Place
 from variable_mgr.placement import even_parts, group_small
-from variable_mgr.reductions.algorithms import Place
 from variable_mgr.reductions.all_reduce import Reduction, TowerTensors
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]

@@ -11,7 +11,7 @@ from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, traffic, training_step
 from models import building, splitting
 from variable_mgr import factory
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
