@@ -180,7 +180,7 @@ def _check_inline(text: str) -> None:
         _check_make(docs.words_of(text))
     elif first in main.FLAGS_OF and " " in text:
         _check_run_bench(docs.words_of(text))
-    elif first in (*catalog.MANAGERS, *catalog.BASELINES) and " --" in text:
+    elif first in (*catalog.MANAGERS, *catalog.REFERENCE_LOOPS) and " --" in text:
         _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
     elif text.removeprefix("'").startswith("--"):
         _check_flags(docs.words_of(text))

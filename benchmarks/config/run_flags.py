@@ -183,11 +183,11 @@ RUN_FLAGS: Groups = {
         Flag(
             "variable_update",
             str,
-            "variable manager (default parameter_server); "
-            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items())
-            + "; training loops of others, to compare with: "
-            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.BASELINES.items()),
-            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.BASELINES),
+            f"variable manager (default {catalog.DEFAULT}); "
+            + "; ".join(f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items())
+            + "; reference training loops: "
+            + "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items()),
+            (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         ),
         Flag("keras_application", bool, "keras_fit: train keras.applications.ResNet50, not this suite's resnet50"),
         Flag(

@@ -40,7 +40,7 @@ class Report:
         self._provenance = provenance
         self._devices = devices
         self._text = config.output_format == "text"
-        self._tolerance = expected.of(config.modifiers)
+        self._tolerance = expected.tolerance(config.modifiers)
         self._seconds: dict[int, dict[str, float]] = {}  # of messages that are one tensor, by elements
         self._wrong = 0
         self._kept = True

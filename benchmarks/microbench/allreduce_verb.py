@@ -116,7 +116,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     tensorflow_setup.import_tensorflow()
     from benchmarks.microbench import allreduce
     from benchmarks.topology import devices
-    from variable_mgr import factory
+    from variable_mgr.reductions import wrappers
 
     if chosen.device == "gpu":
         devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
@@ -130,7 +130,7 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     session_config = devices.session_config(chosen.device, chosen.num_devices, **chosen.session_options())
     patience = Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
     reductions = {
-        spec: factory.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
+        spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)
     }
     for message in messages:

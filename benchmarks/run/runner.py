@@ -23,14 +23,13 @@ from benchmarks.run.display import Display, JsonDisplay, TextDisplay
 from benchmarks.run.team import Alone
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
-from benchmarks.topology import placement
 from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, doubts
 from results.record import Record, Status, trustworthy
 from results.siblings import synthetic_ratio
 from results.store import Store
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,7 +191,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
 
 def _visible_gpus(config: Config) -> Sequence[int] | None:
     """Returns which GPUs TensorFlow may see: under MirroredStrategy only those it uses, or it does without NCCL."""
-    if config.device == "cpu" or config.variable_update not in BASELINES or config.virtual_gpus > 1:
+    if config.device == "cpu" or config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
         return config.visible_gpus
     return (config.visible_gpus or range(config.num_devices))[: config.num_devices]
 
@@ -208,7 +207,7 @@ def _is_of_all(config: Config, log: RunLog) -> bool:
 
 
 def _drives_all(config: Config) -> bool:
-    return config.cluster is None or config.variable_update in placement.IN_GRAPH
+    return config.cluster is None or config.variable_update in IN_GRAPH
 
 
 def _goes_alone(config: Config) -> bool:

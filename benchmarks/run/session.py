@@ -22,7 +22,7 @@ from benchmarks.training import run_graph, run_input
 from benchmarks.training.run_graph import RunGraph
 from models import specs
 from results.input_verdict import WORTH_A_WORD
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
@@ -36,7 +36,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     # fp32 means fp32; TensorFlow's default is TF32.
     tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
-    (reference_run.run if config.variable_update in BASELINES else _train)(config, log, display, team)
+    (reference_run.run if config.variable_update in REFERENCE_LOOPS else _train)(config, log, display, team)
     if config.check_precision:
         log.peak_host_memory_bytes = largest_resident_bytes()
         try:

@@ -31,10 +31,10 @@ from benchmarks.measure.timing import (
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.run.team import Team
-from benchmarks.topology.placement import IN_GRAPH
 from benchmarks.training import training_step
 from benchmarks.training.run_input import RunInput
 from models import specs
+from variable_mgr.catalog import IN_GRAPH
 
 # The first step pays for graph optimisation and memory growth, and initialising for fetching many values.
 FIRST_STEPS = 3

@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.errors import UsageError
 from benchmarks.topology.cluster import Cluster, Task
+from variable_mgr.catalog import uses_servers
 
 
 def is_asked_for(given: Mapping[str, Any]) -> bool:
@@ -90,7 +91,6 @@ def with_free_ports(cluster: Cluster) -> Cluster:
     )
 
 
-_NEED_SERVERS = ("parameter_server", "distributed_replicated", "staged")
 # Runs a command until it ends or our connection does: without a terminal, ssh would leave it running.
 _WATCHED = (
     'exec 3<&0; cd "$0" || exit 2; "$@" </dev/null & p=$!; '
@@ -112,7 +112,7 @@ def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
     names = [name.strip() for name in hosts.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
-    servers = (manager or "parameter_server") in _NEED_SERVERS
+    servers = uses_servers(manager)
     return Cluster(
         ps=tuple(f"{name}:{port}" for name in names) if servers else (),
         workers=tuple(f"{name}:{port + 1}" for name in names),

@@ -13,8 +13,8 @@ from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.input.small_images import Pixels
-from benchmarks.topology.placement import IN_GRAPH
 from models import specs
+from variable_mgr.catalog import IN_GRAPH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

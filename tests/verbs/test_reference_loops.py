@@ -18,7 +18,7 @@ from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs
 from tests.support.commands import Finished
-from variable_mgr.catalog import BASELINES
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_losses_are_those_of_replicated(
     chosen += ["--optimizer=momentum", "--weight_decay=1", "--num_warmup_batches=1", "--num_batches=4"]
     # Two devices need processes: the eager runtime gets its devices once, and two MirroredStrategies the same keys.
     run = run_bench if num_devices == 1 else run_process
-    for loop in ("replicated", *BASELINES):
+    for loop in ("replicated", *REFERENCE_LOOPS):
         done = run(*chosen, f"--variable_update={loop}")
         assert done.status == 0, done.stderr
         assert "total images/sec: " in done.stdout
-    for loop, record in zip(BASELINES, records()[1:], strict=True):
+    for loop, record in zip(REFERENCE_LOOPS, records()[1:], strict=True):
         assert (record["status"], record["config"]["variable_update"]) == ("ok", loop)
         assert len(record["measurement"]["step_seconds"]) == 4 and min(record["measurement"]["step_seconds"]) > 0
         assert record["measurement"]["replica_drift"] == (0.0 if num_devices > 1 else None)
@@ -56,7 +56,7 @@ def test_losses_are_those_of_replicated(
     measured = [record["measurement"] for record in records()]
     ours, *others = ([*each["warmup_losses"], *each["losses"]] for each in measured)
     assert len(set(ours)) == 5, "it must train, or agreeing would say nothing"
-    for loop, losses in zip(BASELINES, others, strict=True):
+    for loop, losses in zip(REFERENCE_LOOPS, others, strict=True):
         assert losses == pytest.approx(ours, rel=1e-3), loop
 
 
@@ -170,7 +170,7 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
     return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
-@pytest.mark.parametrize("loop", BASELINES)
+@pytest.mark.parametrize("loop", REFERENCE_LOOPS)
 @pytest.mark.parametrize(
     "flag",
     [
@@ -228,7 +228,7 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
 
 def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:
     words = " ".join(run_bench("--help").stdout.split())
-    for loop, meaning in BASELINES.items():
+    for loop, meaning in REFERENCE_LOOPS.items():
         assert f"{loop} is {meaning}" in words
         done = run_bench("explain", f"--variable_update={loop}")
         assert done.status == 2

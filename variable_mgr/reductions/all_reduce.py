@@ -16,6 +16,7 @@ from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithms import find
 from variable_mgr.reductions.all_reduce_spec import Range
+from variable_mgr.traffic import FLOAT32_BYTES
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -31,6 +32,13 @@ class Reduction(Protocol):
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns for each tower the mean over all towers of each tensor, and operations that every step must run."""
 
+    @property
+    def deferred(self) -> bool:
+        """Whether the means are those of the step before."""
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns the bytes that all towers and the host send to reduce tensors of these sizes; None if unknown."""
+
     def describe(self) -> str:
         """Returns in words what happens, to follow 'gradients'."""
 
@@ -38,11 +46,15 @@ class Reduction(Protocol):
 class NoExchange:
     """Every tower keeps its own gradients."""
 
-    makes_equal = False
+    makes_equal = deferred = False
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns what came."""
         return [list(tensors) for tensors in towers], []
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns 0."""
+        return 0
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -58,7 +70,7 @@ class AllReduce:
         first_number: of the numbers that tell tensors apart; of several reductions in one graph, no two may meet.
     """
 
-    makes_equal = True
+    makes_equal, deferred = True, False
 
     def __init__(self, ranges: Sequence[Range], place: Place, first_number: int = 0) -> None:
         self._ranges = ranges
@@ -97,6 +109,16 @@ class AllReduce:
                 joined = tf.concat([shard[tower] for shard in reduced], axis=0)
                 means.append(tf.reshape(joined, values[tower].shape))
         return means
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns what the algorithms send between real devices; None if one of them does not state it."""
+        towers, total = self._place.towers_in_total, 0.0
+        for count in elements if towers > 1 else ():
+            sent = find(all_reduce_spec.choose(self._ranges, count).algorithm).sent
+            if sent is None:
+                return None
+            total += sent(towers) * count * element_bytes
+        return round(total)
 
     def describe(self) -> str:
         """Returns in words what happens."""
