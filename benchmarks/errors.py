@@ -84,11 +84,6 @@ class Terminated(BaseException):
     """The process was asked to end by SIGTERM."""
 
 
-def raise_terminated(signal_number: int, frame: object) -> None:
-    """Handles SIGTERM: whoever runs ends in order."""
-    raise Terminated
-
-
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
     """Returns ' Did you mean ...?' for the nearest choice, or nothing."""
     near = get_close_matches(value.lower(), list(choices), n=1)

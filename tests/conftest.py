@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     The process that only starts pytest-xdist's workers does not: they would take its environment for the user's.
     """
     if not config.getoption("numprocesses", default=None):
-        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+        tensorflow_setup.prepare(tensorflow_setup.Runtime())
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
 
@@ -144,8 +144,9 @@ def run_bench(
     """
     from benchmarks.cli import main
 
-    def prepare(*, device: str, onednn: str | None = None, gpu_threads: object = None, **_: Any) -> None:
-        assert (device, onednn, gpu_threads) == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
+    def prepare(runtime: tensorflow_setup.Runtime) -> None:
+        needs = (runtime.device, runtime.onednn, runtime.gpu_thread_mode)
+        assert needs == ("cpu", None, None), "this needs run_process: TensorFlow is imported"
 
     def execv(*_: object) -> None:
         raise AssertionError("this needs run_process: the command replaces its process")
@@ -178,14 +179,14 @@ def _signal_handlers_restored() -> Iterator[None]:
 @pytest.fixture
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
-    from benchmarks.config import config, run_flags
+    from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.run_log import RunLog
     from benchmarks.run import session
     from benchmarks.run.display import JsonDisplay
     from benchmarks.run.team import Alone
 
     def train(*words: str) -> RunLog:
-        chosen = config.resolve(run_flags.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
+        chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
         session.execute(chosen, log, JsonDisplay(), Alone())
         return log

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import explain_verb, main, server_verb
-from benchmarks.config import config, ranges, run_flags
-from benchmarks.config import flag as flag_parsing
+from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.config import config, flag, run_flags
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.microbench import allreduce_verb, input_verb
@@ -82,7 +82,7 @@ def _check_run_bench(words: Sequence[str]) -> None:
     words = [word for word in words if word != "--help"]
     try:
         if verb in READING:
-            run_flags.parse(words[1:], main.FLAGS_OF[verb])
+            flag.parse(words[1:], flags_of(VERBS[verb]))
             if verb == "baseline":
                 _check_baseline(words[1])
         elif verb == "data":
@@ -178,7 +178,7 @@ def _check_inline(text: str) -> None:
         return
     if first.partition("=")[0] in OF_MAKE:
         _check_make(docs.words_of(text))
-    elif first in main.FLAGS_OF and " " in text:
+    elif first in VERBS and " " in text:
         _check_run_bench(docs.words_of(text))
     elif first in (*catalog.MANAGERS, *catalog.REFERENCE_LOOPS) and " --" in text:
         _check_run_bench([f"--variable_update={first}", *docs.words_of(text)[1:]])
@@ -196,9 +196,9 @@ def _check_flags(words: Sequence[str]) -> None:
     known = {name for names in OF_OTHERS.values() for name in names} | {*OF_RENDER}
     named = [word for word in words if _name_of(word) not in known]
     problems = []
-    for groups in main.FLAGS_OF.values():
+    for groups in map(flags_of, VERBS.values()):
         try:
-            ranges.check(run_flags.unset(run_flags.parse(list(_with_values(named, groups)), groups).values))
+            config.check_ranges(run_flags.unset(flag.parse(list(_with_values(named, groups)), groups).values))
         except BenchError as error:
             problems.append(str(error))
         else:
@@ -206,9 +206,9 @@ def _check_flags(words: Sequence[str]) -> None:
     raise WrongPageError(min(problems, key=lambda problem: "There is no flag" in problem))
 
 
-def _with_values(words: Sequence[str], groups: flag_parsing.Groups) -> Iterator[str]:
+def _with_values(words: Sequence[str], groups: flag.Groups) -> Iterator[str]:
     """Yields flags; one that is only named, and takes a value, with a value."""
-    kinds = {flag.name: flag for group in groups.values() for flag in group}
+    kinds = {each.name: each for group in groups.values() for each in group}
     for word in words:
         flag = kinds.get(_name_of(word))
         if "=" in word or flag is None or flag.kind is bool or flag.boolean:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Parsed
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import counted, say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
-from benchmarks.process import tensorflow_setup
-from benchmarks.topology import placement
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
 from models import specs
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
@@ -58,8 +63,7 @@ def run(config: Config) -> ExitStatus:
             f"explain knows variable managers, and {config.variable_update} is a reference training loop: "
             f"name one of {', '.join(MANAGERS)}."
         )
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
-    tensorflow_setup.import_tensorflow()
+    start(Runtime())
     from benchmarks.training.traffic import manager_on_real_devices
     from models import building
     from variable_mgr import factory
@@ -73,8 +77,7 @@ def run(config: Config) -> ExitStatus:
         return manager_on_real_devices(name, modifiers, device=config.device, towers=towers, shared_on=config.shared_on)
 
     if config.cluster:
-        place = placement.place(config.device, towers, cluster=config.cluster, manager=name)
-        manager = factory.make(name, place, shared_devices=(place.host,), modifiers=modifiers)
+        manager = factory.make(name, config.place, shared_devices=(config.place.host,), modifiers=modifiers)
         each = f"{counted(config.num_workers, 'worker')} with {each} each"
         sent = _links(manager.links(model.variables))
     else:
@@ -178,3 +181,20 @@ def _links(sent: Mapping[str, int]) -> dict[str, str]:
 
 def _megabytes(size_bytes: float) -> str:
     return f"{size_bytes / 1e6:.1f} MB"
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    chosen = config_rules.resolve(with_manager(given.words, given.values), lambda: config_rules.ANY_NUMBER_OF_GPUS)
+    if given.values["print_config"]:
+        say(json.dumps(chosen.to_dict(), indent=2))
+        return ExitStatus.OK
+    return run(chosen)
+
+
+VERB = Verb(
+    "explain",
+    "how data flows: explain MANAGER --flag=value ...; needs no devices",
+    RUN_FLAGS,
+    _resolve_and_run,
+    takes="words",
+)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.flag import Flag
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.subprocesses import RUN_BENCH
@@ -22,7 +23,7 @@ from results.summary import summarize
 _MOST_NOTES = 10
 
 
-def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Reports the records of files: writes a page and more into a directory, or prints the headline table.
 
     Raises:
@@ -74,7 +75,7 @@ def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     os.execv(command[0], command)  # signals reach the run itself, and its status is ours
 
 
-def diff(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+def diff(words: Sequence[str]) -> ExitStatus:
     """Prints what differs between two records in configuration, environment and result.
 
     Raises:
@@ -123,16 +124,36 @@ def _shown(value: Any) -> str:
     return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-REPORT_FLAGS: Groups = {
-    "report FILE ...: what records show; without --output, the headline table": (
-        Flag("output", str, "a directory for report.html, report.md, results.csv and plots"),
-        Flag("against", str, "published figures to be put beside", tuple(published.SOURCES)),
-        Flag("where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"),
-    )
-}
-RERUN_FLAGS: Groups = {
-    "rerun RUN_ID [FILE ...]: the exact command of a record again": (
-        Flag("dry_run", bool, "print the command and stop"),
-    )
-}
-DIFF_FLAGS: Groups = {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()}
+REPORT = Verb(
+    "report",
+    "tables, plots and a page from records: report FILE ... --output=DIR",
+    {
+        "report FILE ...: what records show; without --output, the headline table": (
+            Flag("output", str, "a directory for report.html, report.md, results.csv and plots"),
+            Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
+            Flag(
+                "where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"
+            ),
+        )
+    },
+    lambda given, command: report(given.words, given.values),
+    takes="words",
+)
+RERUN = Verb(
+    "rerun",
+    "the exact command of a record again: rerun RUN_ID [FILE ...]",
+    {
+        "rerun RUN_ID [FILE ...]: the exact command of a record again": (
+            Flag("dry_run", bool, "print the command and stop"),
+        )
+    },
+    lambda given, command: rerun(given.words, given.values),
+    takes="words",
+)
+DIFF = Verb(
+    "diff",
+    "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
+    {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()},
+    lambda given, command: diff(given.words),
+    takes="words",
+)

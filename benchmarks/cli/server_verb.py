@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, UsageError, raise_terminated
-from benchmarks.process import tensorflow_setup
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process.signals import raise_on_sigterm
+from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import discovery, launch_plan
+from benchmarks.topology.start import start
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
@@ -39,20 +42,10 @@ def run(config: Config) -> ExitStatus:
     """
     assert config.cluster is not None, "there is a cluster, or it was refused"
     cluster = config.cluster
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=config.visible_gpus,
-        gpu_threads=config.gpu_threads,
-        onednn=config.onednn,
-        peers=list(cluster.tasks.values()),
-    )
-    tensorflow_setup.import_tensorflow()
+    _, options = start(config.runtime)
     from benchmarks.cluster import member
-    from benchmarks.topology import devices
 
-    kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
-    options = devices.session_config(kind, count, **config.session_options())
-    signal.signal(signal.SIGTERM, raise_terminated)
+    raise_on_sigterm()
     server = member.start_server(cluster, options)
     for line in cluster.table():
         say(line)
@@ -60,3 +53,11 @@ def run(config: Config) -> ExitStatus:
     warn("It does what anybody who reaches this port says: see docs/clusters.md on how to fence it.")
     threading.Event().wait()
     return ExitStatus.OK
+
+
+VERB = Verb(
+    "server",
+    "a bare TensorFlow server, one task of a cluster, for any client's session",
+    {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")},
+    lambda given, command: run(resolve(given.values, count_gpus)),
+)

@@ -1,10 +1,9 @@
-"""One command for a cluster: starts all its tasks, watches them, and ends what is left of them. No TensorFlow."""
+"""Starts all tasks of a cluster, waits for them, and kills what is left of them. No TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import signal
 import subprocess
@@ -14,25 +13,24 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.console import warn
-from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.console import counted, warn
+from benchmarks.errors import ExitStatus, Terminated, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.process.signals import signals_held_back
+from benchmarks.process.signals import raise_on_sigterm, signals_held_back
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 
 _FENCED = Path(__file__).resolve().parents[1] / "process" / "fenced.py"
-# What the others get to notice by themselves that one has failed, and to say so: they need 40 s at most.
+# How long the others may take to notice that one has failed, and to report it: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
-# A leader that cannot listen to signals ends by itself after 15 s, and then writes its record. Whoever has started us,
-# such as a sweep, waits for 30 s.
+# A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
+# started us, such as a sweep, waits for 30 s.
 _GRACE_SECONDS = 25.0
-_KILLED_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 
 
 def enter_private_network(command: Sequence[str]) -> None:
-    """Becomes the same command in a network of its own, or without one if that cannot be. Does not return."""
+    """Replaces this process by the same command in a private network, if that is permitted. Does not return."""
     arguments = [sys.executable, str(_FENCED), str(subprocesses.RUN_BENCH), *command]
     os.execv(sys.executable, arguments)
 
@@ -76,8 +74,8 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
     needed = per_worker * cluster.num_workers
     if needed > len(usable):
         raise UsageError(
-            f"{cluster.num_workers} workers with {per_worker} GPU{'s' * (per_worker > 1)} each need {needed}, and "
-            f"{len(usable)} may be used here. Ask for fewer, or say --device=cpu."
+            f"{cluster.num_workers} workers with {counted(per_worker, 'GPU')} each need {needed}, and "
+            f"{len(usable)} may be used here. Ask for fewer, or use --device=cpu."
         )
     return {
         Task("worker", index): ",".join(map(str, usable[index * per_worker : (index + 1) * per_worker]))
@@ -88,8 +86,8 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
 def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
     """Runs all tasks of a planned cluster to their end.
 
-    The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to say
-    so, and what is left then is killed.
+    The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
+    report it, and what is left then is killed.
 
     Args:
         cluster: planned; where ports are still to be chosen, they are chosen here.
@@ -101,16 +99,20 @@ def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
     """
     if launch_plan.is_planned(cluster):
         cluster = launch_plan.with_free_ports(cluster)
-    signal.signal(signal.SIGTERM, raise_terminated)
+    raise_on_sigterm()
     with _started(cluster, command, logs) as tasks:
         _wait(tasks)
-        _tell_failures(tasks)
-        return _status(tasks, cluster.leader)
+        _warn_of_failures(tasks)
+        codes = {started.task: started.process.poll() for started in tasks}
+    if not any(code != 0 for code in codes.values()):
+        return ExitStatus.OK
+    own = codes[cluster.leader]
+    return ExitStatus(own) if own in set(ExitStatus) and own else ExitStatus.CLUSTER
 
 
 @contextlib.contextmanager
 def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[Started]]:
-    """Starts all tasks; in the end none is left. Of a signal the leader is told first."""
+    """Starts all tasks, and ends with none left. A signal goes to the leader first, which may have a record to save."""
     tasks: list[Started] = []
     name = uuid.uuid4().hex[:8]
     logs.mkdir(parents=True, exist_ok=True)
@@ -118,33 +120,22 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
         for task in cluster.tasks:
             log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
             words = command(task, cluster)
-            with signals_held_back():
-                tasks.append(Started(task, _start(words, log), log))
+            with signals_held_back(), log.open("wb") if log else contextlib.nullcontext() as output:
+                process = subprocesses.Command(words=words, stdout=output, stderr=output, stdin=subprocess.PIPE)
+                tasks.append(Started(task, subprocesses.start(process), log))
         yield tasks
     except (KeyboardInterrupt, Terminated) as error:
-        _end_in_order(tasks, signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM)
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        for leader in (started for started in tasks if started.log is None):  # it may not have been started yet
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
+                leader.process.send_signal(number)
+                leader.process.wait(_GRACE_SECONDS)
         raise
     finally:
+        subprocesses.kill([started.process for started in tasks])
         for started in tasks:
-            subprocesses.kill_group(started.process)
             if started.process.stdin:
                 started.process.stdin.close()
-        for started in tasks:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                started.process.wait(_KILLED_SECONDS)
-
-
-def _start(command: Sequence[str], log: Path | None) -> subprocess.Popen[bytes]:
-    with contextlib.ExitStack() as stack:
-        output = stack.enter_context(log.open("wb")) if log else None
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,  # left open and empty: it closes when we are gone
-            stdout=output,
-            stderr=subprocess.STDOUT if log else None,
-            start_new_session=True,
-            preexec_fn=functools.partial(subprocesses.die_with_parent, os.getpid()),
-        )
 
 
 def _wait(tasks: Sequence[Started]) -> None:
@@ -159,18 +150,10 @@ def _wait(tasks: Sequence[Started]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _end_in_order(tasks: Sequence[Started], signal_number: signal.Signals) -> None:
-    """Tells the leader, which may have something to keep, and waits for it; the others have nothing."""
-    for leader in (started for started in tasks if started.log is None):  # it may not have been started yet
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
-            leader.process.send_signal(signal_number)
-            leader.process.wait(_GRACE_SECONDS)
-
-
-def _tell_failures(tasks: Sequence[Started]) -> None:
+def _warn_of_failures(tasks: Sequence[Started]) -> None:
     for started in tasks:
         code = started.process.poll()
-        if code == 0 or started.log is None and (code or 0) > 0:  # the leader has said itself what it had to say
+        if code == 0 or started.log is None and (code or 0) > 0:  # the leader has reported its own failure
             continue
         where = f"; its output: {started.log}" if started.log else ""
         warn(f"{started.task} {_how_it_ended(code)}{where}")
@@ -183,11 +166,3 @@ def _how_it_ended(code: int | None) -> str:
         return f"ended with status {code}"
     names = {number.value: number.name for number in signal.Signals}
     return f"was killed by {names.get(-code, f'signal {-code}')}"
-
-
-def _status(tasks: Sequence[Started], leader: Task) -> ExitStatus:
-    codes = {started.task: started.process.poll() for started in tasks}
-    if not any(code != 0 for code in codes.values()):
-        return ExitStatus.OK
-    own = codes[leader]
-    return ExitStatus(own) if own in set(ExitStatus) and own else ExitStatus.CLUSTER

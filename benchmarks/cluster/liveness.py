@@ -1,6 +1,6 @@
-"""Which of a cluster's other tasks still answer. Imports without TensorFlow.
+"""Checks which of a cluster's other tasks still answer. Imports without TensorFlow.
 
-TensorFlow itself does not always say that a task is gone: a step that waits for a stopped process waits for ever.
+TensorFlow does not always report a lost task: a step that waits for a stopped process waits for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.topology.cluster import Task
 
 
 class How(enum.Enum):
-    """How a task was lost, and what that means for a person."""
+    """How a task was lost: what happened, what it means, and what to do."""
 
     ENDED = "has ended", "nothing listens at its address any more", "Its own output should say why"
     MUTE = "does not answer", "its process may be stopped, or its host or the network down", "Look there"
@@ -28,13 +28,13 @@ class How(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A task that cannot take part any more.
+    """A task that is lost.
 
     Attributes:
         task: which.
-        address: where it was (host:port).
-        how: what became of it.
-        last_heard_seconds: how long ago it answered last; None if it never did.
+        address: its host:port.
+        how: what happened to it.
+        last_heard_seconds: since its last answer; None if it never answered.
     """
 
     task: Task
@@ -43,28 +43,27 @@ class Lost:
     last_heard_seconds: float | None
 
     def sentence(self) -> str:
-        """Returns what happened, what it means, and the way out."""
-        what, meaning, way_out = self.how.value
+        """Returns what happened, what it means, and what to do."""
+        what, meaning, advice = self.how.value
         heard = "never heard" if self.last_heard_seconds is None else f"last heard {self.last_heard_seconds:.0f} s ago"
-        return f"{self.task} ({self.address}) {what}: it was {heard}, and {meaning}. {way_out}."
+        return f"{self.task} ({self.address}) {what}: it was {heard}, and {meaning}. {advice}."
 
 
 class MissingTasksError(ClusterError):
-    """Not all tasks of the cluster are there."""
+    """Not all tasks of the cluster answer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How often a task is asked, and when it is given up.
+    """How often a task is probed, and when it counts as lost.
 
-    Probes are counted rather than seconds: if this process was stopped for a while, or its host slept, its peers have
-    missed one probe, not many.
+    Probes are counted, not seconds: if this process was stopped, or its host slept, its peers have missed one probe.
 
     Attributes:
-        interval_seconds: from one probe's begin to the next one's, unless it took longer.
+        interval_seconds: from the start of one probe to the next, unless it took longer.
         timeout_seconds: how long a probe waits for an answer.
-        refused: a task has ended if it refused so many probes in a row.
-        unanswered: it does not answer if it left so many in a row unanswered, refused or not.
+        refused: a task has ended after so many refused probes in a row.
+        unanswered: it does not answer after so many unanswered ones in a row, refused or not.
     """
 
     interval_seconds: float
@@ -74,18 +73,18 @@ class Limits:
 
     @property
     def detection_seconds(self) -> float:
-        """How long it takes at most until a loss is noticed."""
+        """The longest time until a loss is noticed."""
         return self.interval_seconds + self.unanswered * max(self.interval_seconds, self.timeout_seconds)
 
 
-# While a cluster comes together, tasks are asked more often, to begin soon, and given up after more probes: 6 s if
-# they refuse, 18 s or more if they are silent.
+# While a cluster starts, tasks are probed more often, and lost after more probes: 6 s if they refuse, 18 s or more if
+# they are silent.
 WHILE_WAITING = Limits(interval_seconds=0.5, timeout_seconds=1.5, refused=12, unanswered=12)
 WHILE_RUNNING = Limits(interval_seconds=2.0, timeout_seconds=4.0, refused=3, unanswered=4)
 
 
 class _Pulse:
-    """What is known of one task: its last reply, when that came, and how many probes it has left unanswered since."""
+    """The state of one task: its last reply, when that came, and how many probes were unanswered since."""
 
     def __init__(self, limits: Limits, reply: bytes | None, now: float) -> None:
         self.reply = reply
@@ -97,7 +96,7 @@ class _Pulse:
         return None if self._heard_at is None else now - self._heard_at
 
     def hear(self, answer: Answer, now: float) -> How | None:
-        """Notes what came of a probe, and returns how the task is lost, if it is."""
+        """Counts the answer to a probe, and returns how the task is lost, if it is."""
         if answer.sign in (Sign.ALIVE, Sign.BUSY):
             before = self.reply
             self.reply = answer.reply if answer.sign is Sign.ALIVE else before
@@ -124,13 +123,13 @@ def wait_for_all(
     Args:
         peers: the tasks and their addresses.
         deadline_seconds: how long to wait.
-        probe: asks a task; several are asked at once, each by a thread.
-        on_wait: is told after each round which tasks have not answered yet, and how many seconds are left.
+        probe: asks a task; is called by several threads at once.
+        on_wait: gets, after each round, the tasks that have not answered yet and the seconds left.
         clock: seconds.
         sleep: waits so many seconds.
 
     Returns:
-        Every task's last reply. One that was started anew meanwhile is as good as one that was not.
+        Every task's last reply; a task may have been restarted meanwhile.
 
     Raises:
         MissingTasksError: the time is over, or a task that had answered is gone.
@@ -156,7 +155,7 @@ def wait_for_all(
 
 
 def _ask(peers: Mapping[Task, str], probe: Probe, pool: ThreadPoolExecutor) -> dict[Task, Answer]:
-    """Returns what came of asking each task once, all at the same time."""
+    """Asks each task once, all at the same time."""
     answers = pool.map(lambda address: probe(address, WHILE_WAITING.timeout_seconds), peers.values())
     return dict(zip(peers, answers, strict=True))
 
@@ -165,12 +164,21 @@ def _never_heard(missing: Mapping[Task, str], of: int, answers: Mapping[Task, An
     each = (f"{task} ({missing[task]}): {answers[task].reason or answers[task].sign.value}" for task in missing)
     return (
         f"{len(missing)} of the {of} other tasks did not answer within {seconds:g} s. {'; '.join(each)}. Start every "
-        "task, with the same lists of addresses, and see that no firewall is in the way."
+        "task, with the same lists of addresses, and check that no firewall blocks them."
     )
 
 
 class Watcher:
-    """Asks all tasks over and over, a thread for each, and tells of the first that is lost. Then it ends."""
+    """Probes all tasks, a thread for each, until one is lost, and reports that one.
+
+    Args:
+        peers: the tasks and their addresses.
+        on_lost: is called once at most, by a thread of the watcher; a `stop` does not wait for it.
+        probe: asks a task.
+        replies: what `wait_for_all` returned, to detect a task that was restarted since.
+        limits: how often a task is probed, and when it is lost.
+        clock: seconds.
+    """
 
     def __init__(
         self,
@@ -182,21 +190,11 @@ class Watcher:
         limits: Limits = WHILE_RUNNING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args are as below; `start` or a `with` begins.
-
-        Args:
-            peers: the tasks and their addresses.
-            on_lost: is called once at most, by a thread of the watcher; a `stop` does not wait for it.
-            probe: asks a task.
-            replies: what `wait_for_all` returned, to tell a task from one that was restarted since.
-            limits: how often a task is asked, and when it is given up.
-            clock: seconds.
-        """
         self._on_lost, self._probe, self._limits, self._clock = on_lost, probe, limits, clock
         self._lost: Lost | None = None
         self._lock = threading.Lock()
         self._over = threading.Event()
-        # Daemons: one that waits for an answer must not hold up the end of the process.
+        # Daemons: a thread that waits for an answer must not delay the end of the process.
         self._threads = [
             threading.Thread(
                 target=self._watch, args=(*peer, replies.get(peer[0])), name=f"watch {peer[0]}", daemon=True
@@ -212,19 +210,18 @@ class Watcher:
     def wait_for_verdict(self, seconds: float) -> Lost | None:
         """Returns the first lost task as soon as there is one, or None if there is none in that time.
 
-        What a lost task does to a step is often known before the watcher knows who it was; `limits.detection_seconds`
-        is the time to give it.
+        A step often fails before the watcher knows which task was lost; `limits.detection_seconds` is long enough.
         """
         self._over.wait(seconds)
         return self._lost
 
     def start(self) -> None:
-        """Begins to ask."""
+        """Starts to probe."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """No loss is noticed from here on: tasks may end in order."""
+        """Stops probing: tasks may end from now on."""
         with self._lock:
             self._over.set()
 

@@ -1,4 +1,4 @@
-"""Joining a cluster: this task's server, waiting for the others, and what is agreed on before anything is built."""
+"""One task among others: starts its server, waits for the others, and agrees with them on what to run."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import tensorflow as tf
 
 from benchmarks.cluster import liveness
 from benchmarks.cluster.probe import GrpcProbe
-from benchmarks.cluster.rendezvous import Meeting
+from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.console import TerminalProgress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.provenance import suite_commit
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.topology.placement import trains
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
 
-_MEETING_SECONDS = 600.0
+_EXCHANGE_SECONDS = 600.0
 _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
 
 
 class ClusterTeam:
-    """One task among others. Made by `join`.
+    """One task among others. Made by `joined`.
 
     Args:
         cluster: the tasks.
         manager: the variable manager, which decides which tasks train and which only serve.
         target: of this task's server.
-        meeting: exchanges messages.
-        watcher: notices who has gone.
-        guard: ends the process.
+        rendezvous: exchanges messages.
+        watcher: notices that a task is lost.
+        watchdog: ends the process.
     """
 
     def __init__(
@@ -47,52 +47,56 @@ class ClusterTeam:
         manager: str,
         *,
         target: str,
-        meeting: Meeting,
+        rendezvous: Rendezvous,
         watcher: liveness.Watcher,
-        guard: Guard,
+        watchdog: Watchdog,
     ) -> None:
         self._cluster = cluster
         self._in_graph = manager in IN_GRAPH
         self._training = [task for task in cluster.tasks if trains(cluster, task, manager)]
-        self._meeting, self._watcher, self._guard = meeting, watcher, guard
+        self._rendezvous, self._watcher, self._watchdog = rendezvous, watcher, watchdog
         self.target = target
         self.device = cluster.own.device
         self.is_leader = cluster.own == cluster.leader
-        # It makes the steps of all workers have equal numbers, and a parameter server would take them for one step.
+        # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.
         self.collective_key = 0 if self._in_graph or cluster.num_ps else 1
 
     def under(self, manager: str) -> ClusterTeam:
-        """Returns the same team, as it is under another manager."""
+        """Returns the same team under another manager."""
         return type(self)(
             self._cluster,
             manager,
             target=self.target,
-            meeting=self._meeting,
+            rendezvous=self._rendezvous,
             watcher=self._watcher,
-            guard=self._guard,
+            watchdog=self._watchdog,
         )
 
     def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
-        """Lets the session see this task and the parameter servers only, or it would wait for every task."""
+        """Limits a session to this task and the parameter servers; else it would wait for every task."""
         session_config.CopyFrom(with_collectives(session_config))
         if not self._in_graph:
             servers = (Task("ps", index).device for index in range(self._cluster.num_ps))
             session_config.device_filters.extend([*servers, self._cluster.own.device])
 
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
-        """Waits until all tasks that train have come here; returns their messages."""
+        """Waits until all tasks that train have come to this point; returns their messages."""
         if patient:
             self.expect_nothing()
         else:
-            self.expect(f"Meeting the others ({what})", _MEETING_SECONDS)
-        messages = self._meeting.exchange(what, message, self._training)
+            self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
+        messages = self._rendezvous.exchange(what, message, self._training)
         self.expect_nothing()
         return messages
 
     def agree(self, message: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        """Exchanges what all tasks must have in common, and compares it."""
-        self.expect("Agreeing with the others on what to run", seconds)
-        messages = self._meeting.exchange("hello", message, list(self._cluster.tasks))
+        """Exchanges what all tasks must have in common, and compares it.
+
+        Raises:
+            UsageError: tasks differ.
+        """
+        self.expect("Agreeing with the other tasks on what to run", seconds)
+        messages = self._rendezvous.exchange("hello", message, list(self._cluster.tasks))
         self.expect_nothing()
         problem = disagreement(messages, str(self._cluster.leader))
         if problem:
@@ -101,56 +105,56 @@ class ClusterTeam:
         return messages
 
     def serve(self) -> None:
-        """Lets the others use this task's server until the leader needs it no more."""
-        self._meeting.exchange("end", None, list(self._cluster.tasks))
+        """Lets the other tasks use this task's server until the leader ends the run."""
+        self._rendezvous.exchange("end", None, list(self._cluster.tasks))
         self._leave()
 
     def end(self) -> None:
-        """Ends together with all tasks: nobody goes while another needs them."""
-        self.expect("Ending together with the others", _PARTING_SECONDS)
+        """Ends together with all tasks, so that none ends while another needs it."""
+        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
         if self.is_leader:
             self._watcher.stop()
-        self._meeting.exchange("end", None, list(self._cluster.tasks))
+        self._rendezvous.exchange("end", None, list(self._cluster.tasks))
         self._leave()
 
     def _leave(self) -> None:
         self._watcher.stop()
-        self.expect("Ending together with the others", _PARTING_SECONDS)
-        self._meeting.part(list(self._cluster.tasks))
+        self.expect("Ending together with the other tasks", _PARTING_SECONDS)
+        self._rendezvous.part(list(self._cluster.tasks))
         self.expect_nothing()
 
     def expect(self, what: str, within_seconds: float) -> None:
-        """Tells the guard."""
-        self._guard.expect(what, within_seconds)
+        """Sets the watchdog's deadline."""
+        self._watchdog.expect(what, within_seconds)
 
     def expect_nothing(self) -> None:
-        """Tells the guard."""
-        self._guard.expect_nothing()
+        """Removes the watchdog's deadline."""
+        self._watchdog.expect_nothing()
 
-    def leave_word(self, error: BenchError) -> None:
-        """Tells the leader why this task goes, so that the record can say more than that it has gone."""
+    def leave_message(self, error: BenchError) -> None:
+        """Sends the leader the reason why this task ends, for the record."""
         if not self.is_leader and not isinstance(error, ClusterError | UsageError):
-            self._meeting.leave_word([int(error.exit_status), str(error.record_status), str(error)])
+            self._rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
 
     def explain(self, error: Exception) -> BenchError | None:
-        """Returns that another task has gone, if one has, or what TensorFlow says of the cluster."""
+        """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither."""
         if not isinstance(error, tf.errors.OpError):
             return None
         self.expect_nothing()
         lost = self._watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
         if lost:
-            return cause(lost, self._meeting, leads=self.is_leader)
+            return cause(lost, self._rendezvous, leads=self.is_leader)
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None
 
 
-def cause(lost: liveness.Lost, meeting: Meeting, *, leads: bool) -> BenchError:
-    """Returns why a task was lost: what it has told the leader, or else what can be seen from outside."""
+def cause(lost: liveness.Lost, rendezvous: Rendezvous, *, leads: bool) -> BenchError:
+    """Returns why a task was lost: the reason that it sent to the leader, or else what its peers saw."""
     with contextlib.suppress(tf.errors.OpError):
-        word = meeting.words().get(str(lost.task)) if leads else None
-        if word:
-            exit_status, status, sentence = word
+        message = rendezvous.last_messages().get(str(lost.task)) if leads else None
+        if message:
+            exit_status, status, sentence = message
             error = BenchError(f"{lost.task} ({lost.address}): {sentence}")
             error.exit_status, error.record_status = ExitStatus(exit_status), Status(status)
             return error
@@ -161,11 +165,11 @@ def cause(lost: liveness.Lost, meeting: Meeting, *, leads: bool) -> BenchError:
 def joined(
     cluster: Cluster,
     manager: str,
-    guard: Guard,
+    watchdog: Watchdog,
     server_config: tf.compat.v1.ConfigProto,
     start_timeout_seconds: float,
 ) -> Iterator[ClusterTeam]:
-    """Starts this task's server, waits until all tasks are there, and watches them as long as the context lasts.
+    """Starts this task's server, waits until all tasks answer, and watches them as long as the context lasts.
 
     Raises:
         ClusterError: the port is taken, or tasks are missing.
@@ -175,22 +179,24 @@ def joined(
     probe = GrpcProbe()
     with WaitingLines() as waiting:
         replies = liveness.wait_for_all(
-            cluster.peers, deadline_seconds=start_timeout_seconds, probe=probe, on_wait=waiting.tell
+            cluster.peers, deadline_seconds=start_timeout_seconds, probe=probe, on_wait=waiting.show
         )
-    meeting = Meeting(server.target, cluster.own, cluster.leader, server_config)
+    rendezvous = Rendezvous(server.target, cluster.own, cluster.leader, server_config)
     leads = cluster.own == cluster.leader
     watcher = liveness.Watcher(
-        cluster.peers, lambda lost: guard.report(cause(lost, meeting, leads=leads)), probe=probe, replies=replies
+        cluster.peers, lambda lost: watchdog.report(cause(lost, rendezvous, leads=leads)), probe=probe, replies=replies
     )
     watcher.start()
     try:
-        yield ClusterTeam(cluster, manager, target=server.target, meeting=meeting, watcher=watcher, guard=guard)
+        yield ClusterTeam(
+            cluster, manager, target=server.target, rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
+        )
     finally:
         watcher.stop()
 
 
 def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> tf.distribute.Server:
-    """Starts this task's server, which others can use from now on.
+    """Starts this task's server, which other tasks can use from now on.
 
     Raises:
         ClusterError: the port is taken.
@@ -205,7 +211,7 @@ def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> t
 
 
 def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
-    """Returns a copy in which the collectives of all workers are arranged by worker 0."""
+    """Returns a copy in which worker 0 leads the collectives of all workers."""
     config = tf.compat.v1.ConfigProto()
     config.CopyFrom(session_config)
     config.experimental.collective_group_leader = Task("worker", 0).device
@@ -213,7 +219,7 @@ def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.C
 
 
 def hello(cluster: Cluster, must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
-    """Returns what a task tells the others of itself."""
+    """Returns what a task sends to the others about itself."""
     return {
         "tasks": cluster.signature(),
         "TensorFlow": tf.__version__,
@@ -232,20 +238,24 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
         for what in ("tasks", "TensorFlow", "suite's commit"):
             if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
                 return (
-                    f"{task} and {leader} differ in {what}: {message[what]} at the one, {wanted[what]} at the other. "
+                    f"{task} and {leader} differ in {what}: {message[what]} and {wanted[what]}. "
                     "Start all tasks with the same addresses and the same software."
                 )
         for name, value in message["options"].items():
             if value != wanted["options"].get(name, value):
                 return (
-                    f"{task} and {leader} differ in {name}: {value} at the one, {wanted['options'][name]} at the "
-                    "other. Start all tasks with the same flags, but for --job_name and --task_index."
+                    f"{task} and {leader} differ in {name}: {value} and {wanted['options'][name]}. "
+                    "Start all tasks with the same flags, except --job_name and --task_index."
                 )
     return None
 
 
 def require_port(cluster: Cluster) -> None:
-    """Checks that this task's port is free, and says who has it otherwise."""
+    """Checks that this task's port is free.
+
+    Raises:
+        ClusterError: it is taken; the message names the process.
+    """
     port = int(cluster.address.rpartition(":")[2])
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -269,11 +279,11 @@ def _holder(port: int) -> str:
 
 
 class WaitingLines:
-    """Says for whom we wait: a countdown on a terminal, elsewhere a line now and then."""
+    """Shows which tasks are missing: a countdown on a terminal, elsewhere a line every 30 s."""
 
     def __init__(self) -> None:
         self._progress = TerminalProgress() if sys.stderr.isatty() else None
-        self._said: float | None = None
+        self._shown: float | None = None
 
     def __enter__(self) -> WaitingLines:
         return self
@@ -282,11 +292,11 @@ class WaitingLines:
         if self._progress:
             self._progress.clear()
 
-    def tell(self, missing: Mapping[Task, str], seconds_left: float) -> None:
-        """Is told after each round who is missing."""
+    def show(self, missing: Mapping[Task, str], seconds_left: float) -> None:
+        """Shows the missing tasks; called after each round of probes."""
         names = ", ".join(f"{task} ({address})" for task, address in missing.items())
         if self._progress:
             self._progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", None)
-        elif self._said is None or self._said - seconds_left > _REMIND_SECONDS:
-            self._said = seconds_left
+        elif self._shown is None or self._shown - seconds_left > _REMIND_SECONDS:
+            self._shown = seconds_left
             warn(f"Waiting for {names}, up to {seconds_left:.0f} s.")

@@ -1,4 +1,4 @@
-"""Asks a task of a cluster whether it is there. Imports without TensorFlow."""
+"""Probes a task of a cluster: does it answer? Imports without TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 
 
 class Sign(enum.Enum):
-    """What a task gives of itself when it is asked."""
+    """The outcome of a probe."""
 
     ALIVE = "it answered"
-    BUSY = "it is there, but has no time to answer"
+    BUSY = "it runs, but is too busy to answer"
     REFUSED = "nothing listens there"
     SILENT = "no answer came"
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What came of asking a task once.
+    """The answer to one probe.
 
     Attributes:
         sign: whether it answered.
-        reply: what it answered: equal bytes come from the same process, other bytes from another one.
-        reason: why no answer came, if more is known than the sign says.
+        reply: its answer: equal bytes come from the same process, other bytes from another one.
+        reason: why no answer came, if more is known.
     """
 
     sign: Sign
@@ -36,17 +36,15 @@ class Answer:
 _REFUSED = Answer(Sign.REFUSED)
 _TIMED_OUT = Answer(Sign.SILENT)
 _UNKNOWN = Answer(Sign.SILENT, reason="what listens there is no server of TensorFlow")
-# Asks the task at an address; takes at most so many seconds.
+# Probes the task at an address, within so many seconds.
 Probe = Callable[[str, float], Answer]
 
 
 class GrpcProbe:
-    """Asks TensorFlow servers for their status, over connections that are kept: that costs a third of new ones.
+    """Asks TensorFlow servers for their status, over connections that stay open: new ones cost three times as much.
 
-    One that failed is tried again after half a second at most, lest later probes fail without being sent. Connections
-    last as long as the object; it may be called by several threads.
-
-    Forks while a probe is under way make gRPC write warnings, unless the environment has GRPC_ENABLE_FORK_SUPPORT=0.
+    A failed connection is tried again within half a second, so that later probes are really sent. May be called by
+    several threads. Forks during a probe make gRPC print warnings, unless GRPC_ENABLE_FORK_SUPPORT=0 is set.
     """
 
     _OPTIONS = (
@@ -62,10 +60,9 @@ class GrpcProbe:
     def __call__(self, address: str, timeout_seconds: float) -> Answer:
         """Asks once.
 
-        A server has its inter-op threads answer. If there is but one, no answer comes before the step that it runs is
-        over, which on a CPU can take longer than our patience lasts (measured: a step of 3.0 s, an answer after 3.0 s).
-        A call that nobody implements is refused by other threads at once, unless the process is stopped: so if no
-        answer comes in half the time, that is tried.
+        A server answers from its inter-op threads. If there is only one, no answer comes before its step ends, which
+        on a CPU can be too late (measured: a step of 3.0 s, an answer after 3.0 s). An unknown method is refused by
+        other threads at once, unless the process is stopped: so that is tried if no answer comes in half the time.
         """
         answer = self._call("GetStatus", address, timeout_seconds / 2)
         if answer == _TIMED_OUT and self._call("NoSuchMethod", address, timeout_seconds / 2) == _UNKNOWN:
@@ -75,10 +72,9 @@ class GrpcProbe:
     def _call(self, method: str, address: str, timeout_seconds: float) -> Answer:
         """Makes the one call that is not TensorFlow's Python API but its wire protocol (`worker_service.proto`).
 
-        An idle server answers `GetStatus` in 2 ms; the reply lists its devices, each with a number that was drawn at
-        random when it started. The public way would be to open a session or to run an operation, but neither has a
-        bounded time, and both share state with the training that they would watch over. Should a later TensorFlow
-        drop the call, no task is ever heard, and the run ends before it began.
+        An idle server answers `GetStatus` in 2 ms; the reply lists its devices, each with a random number drawn at
+        start. A session or an operation would be the public way, but neither has a time limit, and both share state
+        with the training. If a later TensorFlow drops the call, no task answers, and the run ends at its start.
         """
         import grpc  # here, since most commands need none
 

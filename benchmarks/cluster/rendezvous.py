@@ -1,4 +1,4 @@
-"""Where the tasks of a cluster exchange messages: queues on the leader's server. Not part of what is timed."""
+"""Messages between the tasks of a cluster, by queues on the leader's server. Not part of what is timed."""
 
 from __future__ import annotations
 
@@ -13,36 +13,34 @@ from benchmarks.topology.cluster import Task
 
 Messages = Mapping[str, Any]
 
-_WORD_SECONDS = 5.0
-_MOST_WORDS = 1024
+_MESSAGE_SECONDS = 5.0
+_MOST_MESSAGES = 1024
 
 
-class Meeting:
-    """Messages between the leader and all other tasks, through the one port that each of them has.
+class Rendezvous:
+    """Exchanges messages between the leader and all other tasks, through TensorFlow's servers.
 
     A session waits without limit, so a missing task is not noticed here; see `benchmarks.process.watchdog`.
 
     Args:
         target: of this task's own server.
         own: this task.
-        leader: in whose memory the queues are.
-        server_config: the session's configuration must go with it.
+        leader: holds the queues.
+        server_config: of the server; sessions are configured alike.
     """
 
     def __init__(self, target: str, own: Task, leader: Task, server_config: tf.compat.v1.ConfigProto) -> None:
-        self._target = target
-        self._own = own
-        self._leader = leader
+        self._target, self._own, self._leader = target, own, leader
         self._config = tf.compat.v1.ConfigProto()
         self._config.CopyFrom(server_config)
         del self._config.device_filters[:]  # or a session waits for every task of the cluster
         self._config.device_filters.extend(sorted({leader.device, own.device}))
 
     def exchange(self, what: str, message: Any, among: Sequence[Task]) -> Messages:
-        """Hands in a message and returns those of all tasks of `among`, by the task's name, once all are there.
+        """Sends a message and returns those of all tasks, by the task's name, once all have sent theirs.
 
         Args:
-            what: names the exchange; each can take place once.
+            what: names the exchange; a name can be used once.
             message: as JSON can hold it.
             among: the tasks that take part; the leader must be one of them.
         """
@@ -61,7 +59,7 @@ class Meeting:
         return in_order
 
     def part(self, among: Sequence[Task]) -> None:
-        """Lets the leader go last: it waits until all others have said that they need it no more."""
+        """Lets the leader leave last: it waits until all others have reported that they leave."""
         others = [task for task in among if task != self._leader]
         with self._session() as session:
             if self._own == self._leader:
@@ -69,22 +67,22 @@ class Meeting:
                 for _ in others:
                     session.run(leaving)
                 return
-            with contextlib.suppress(tf.errors.OpError):  # the leader may be quicker than its answer
+            with contextlib.suppress(tf.errors.OpError):  # the leader may end before it has answered
                 session.run(self._inbox("parting", len(others)).enqueue(str(self._own)))
 
-    def leave_word(self, word: Any) -> None:
-        """Tells the leader something before this task goes, if it can still be told."""
-        with contextlib.suppress(tf.errors.OpError), self._session(_WORD_SECONDS) as session:
-            session.run(self._words().enqueue(json.dumps([str(self._own), word])))
+    def leave_message(self, message: Any) -> None:
+        """Sends the leader a message before this task ends, if the leader still runs."""
+        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
+            session.run(self._last_queue().enqueue(json.dumps([str(self._own), message])))
 
-    def words(self) -> Messages:
-        """Returns the word that each task has left, by its name; for the leader alone."""
-        with self._session(_WORD_SECONDS) as session:
-            taken = self._words().dequeue()
-            return dict(json.loads(session.run(taken)) for _ in range(session.run(self._words().size())))
+    def last_messages(self) -> Messages:
+        """Returns what each task sent before it ended, by its name; for the leader alone."""
+        with self._session(_MESSAGE_SECONDS) as session:
+            taken = self._last_queue().dequeue()
+            return dict(json.loads(session.run(taken)) for _ in range(session.run(self._last_queue().size())))
 
-    def _words(self) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(_MOST_WORDS, [tf.string], shapes=[()], shared_name="meeting/words")
+    def _last_queue(self) -> tf.queue.FIFOQueue:
+        return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="rendezvous/last")
 
     @contextlib.contextmanager
     def _session(self, limit_seconds: float = 0.0) -> Iterator[tf.compat.v1.Session]:
@@ -97,7 +95,7 @@ class Meeting:
                 yield session
 
     def _inbox(self, what: str, capacity: int) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(max(1, capacity), [tf.string], shapes=[()], shared_name=f"meeting/{what}")
+        return tf.queue.FIFOQueue(max(1, capacity), [tf.string], shapes=[()], shared_name=f"rendezvous/{what}")
 
     def _outbox(self, what: str, task: Task) -> tf.queue.FIFOQueue:
-        return tf.queue.FIFOQueue(1, [tf.string], shapes=[()], shared_name=f"meeting/{what}/{task}")
+        return tf.queue.FIFOQueue(1, [tf.string], shapes=[()], shared_name=f"rendezvous/{what}/{task}")

@@ -1,33 +1,36 @@
-"""The configuration of a run: every decision, made once, from what the command line gave.
+"""The configuration of a run: every decision, made once, from the flags. Imports without TensorFlow.
 
-All rules that involve more than one flag are here, so that nothing below needs to doubt what it is handed.
-Imports without TensorFlow.
+All rules that involve more than one flag are here and in the `*_options` beside it: code below relies on them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks.config import device_options, input_options, manager_options, precision_options, ranges
+from benchmarks.config import device_options, input_options, manager_options, precision_options
 from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
-from benchmarks.topology import discovery
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology import discovery, placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
-from variable_mgr.modifiers import Modifiers
+from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.place import Place
 
 
 def _aside(**kwargs: Any) -> Any:
-    """A field that cannot move the number: paths, what is printed, how long is measured."""
+    """Declares a field that cannot change the result: paths, what is printed, how long is measured."""
     return dataclasses.field(metadata={"aside": True}, **kwargs)
 
 
 def _later(default: Any) -> Any:
-    """A field that came later: with its default it is left out of the key, so that earlier records keep theirs."""
+    """Declares a field that is newer than stored records: at its default it is not in the key, so their keys stay."""
     return dataclasses.field(metadata={"later": True}, default=default)
 
 
@@ -35,16 +38,14 @@ def _later(default: Any) -> Any:
 class Config:
     """One run, fully decided. Units are in the names; a batch is of images.
 
-    Attributes that are not plain from their name:
+    Attributes whose names do not say it all (for the others see `Runtime` and `Computing`):
         num_devices: towers; one per device.
-        virtual_gpus: logical GPUs that each physical one is split into; 1 leaves it whole.
-        visible_gpus: indices of the GPUs that may be used; None leaves all.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
-            compute, of whichever kind.
+            compute, GPUs or CPUs.
         num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
         cluster: its tasks and their addresses; None for a single process.
         input: how images are read; None where they are made on the devices.
-        notices: sentences for the user on how something was understood.
+        notices: sentences for the user on how flags were understood.
     """
 
     model: str
@@ -114,21 +115,28 @@ class Config:
 
     @property
     def own_device(self) -> str:
-        """The kind of device that this process computes on: a CPU, if the towers are other processes'."""
+        """The kind of device that this process computes on: a CPU if its task has no towers."""
         return self.device if self.cluster is None or self.cluster.own.has_towers else "cpu"
 
-    @property
-    def gpu_threads(self) -> tuple[str, int] | None:
-        """Whose threads hand work to GPUs, and how many per GPU, or in all if shared (0: TensorFlow's default)."""
-        if self.gpu_thread_mode is None:
-            return None
-        sharing = self.num_devices if self.gpu_thread_mode == "gpu_shared" else 1
-        return self.gpu_thread_mode, self.per_gpu_thread_count * sharing
+    @functools.cached_property
+    def runtime(self) -> Runtime:
+        """What this process asks of TensorFlow. A task without towers has one CPU device."""
+        same = {name: getattr(self, name) for name in _RUNTIME_FIELDS}
+        computes = self.cluster is None or self.cluster.own.has_towers
+        peers = tuple(self.cluster.tasks.values()) if self.cluster else ()
+        own = {"device": self.own_device, "num_devices": self.num_devices if computes else 1, "peers": peers}
+        return Runtime(**{**same, **own})
 
-    @property
-    def threads(self) -> tuple[int, int]:
-        """Threads within an operation, and operations at a time; 0: TensorFlow's default."""
-        return self.num_intra_threads, self.num_inter_threads
+    @functools.cached_property
+    def place(self) -> Place:
+        """The towers that this process drives, and what is around them."""
+        return placement.place(
+            self.device,
+            self.num_devices,
+            virtual=self.virtual_gpus > 1,
+            cluster=self.cluster,
+            manager=self.variable_update,
+        )
 
     @property
     def batch_global(self) -> int:
@@ -145,9 +153,9 @@ class Config:
         return dataclasses.asdict(self)
 
     def key_fields(self) -> dict[str, Any]:
-        """Returns the fields that can move the number."""
+        """Returns the fields that can change the result."""
         aside = self.aside_fields()
-        # What a single process runs keeps the key it has always had; so do gradients that travel as they always could.
+        # Without a cluster, and with the older format of compact gradients, the key is that of older records.
         if self.cluster is None:
             aside += ["num_workers", "num_ps", "num_hosts"]
         aside += [
@@ -158,23 +166,77 @@ class Config:
             del fields["modifiers"]["compact_gradient_dtype"]
         return fields
 
-    def session_options(self) -> dict[str, Any]:
-        """Returns what `devices.session_config` wants besides the kind and number of devices."""
-        return {
-            "threads": self.threads,
-            "virtual_gpus": self.virtual_gpus,
-            "gpu_memory": (self.gpu_memory_fraction, self.gpu_allow_growth),
-            "log_device_placement": self.log_device_placement,
-        }
-
     def aside_fields(self) -> list[str]:
-        """Returns the names of the fields that cannot move the number."""
+        """Returns the names of the fields that cannot change the result."""
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
 DEFAULT_NUM_BATCHES = 100
+# Where the number of GPUs of this machine does not matter.
+ANY_NUMBER_OF_GPUS = 10**6
 # For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
 _LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
+_RUNTIME_FIELDS = {field.name for field in dataclasses.fields(Runtime)} & {f.name for f in dataclasses.fields(Config)}
+
+# flag: (smallest value, what it counts)
+_AT_LEAST: dict[str, tuple[int, str]] = {
+    "batch_size": (1, "images per device"),
+    "num_gpus": (1, "devices"),
+    "num_batches": (1, "measured steps"),
+    "num_warmup_batches": (0, "steps"),
+    "display_every": (1, "steps"),
+    "per_gpu_thread_count": (0, "threads; 0 leaves the choice to TensorFlow"),
+    "num_intra_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
+    "num_inter_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
+    "weight_decay": (0, "as a factor"),
+    "momentum": (0, "as a factor"),
+    "fp16_inc_loss_scale_every_n": (1, "steps"),
+    "tf_random_seed": (0, "as a seed"),
+    "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
+    "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
+    "local_sgd_steps": (1, "steps"),
+    "agg_small_grads_max_group": (1, "gradients in a group"),
+    "datasets_parallel_interleave_cycle_length": (1, "files"),
+    "datasets_shuffle_records": (0, "records; 0 or 1 leaves them in order"),
+    "datasets_parallel_calls": (-1, "images at a time; 0 is cores + 1, -1 leaves it to tf.data"),
+    "datasets_prefetch_buffer_size": (0, "batches per device; 0 prefetches none"),
+    "datasets_num_private_threads": (0, "threads; 0 shares the session's"),
+    "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),
+}
+# A share of the memory; the largest seed that NumPy takes.
+_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1, "fp16_loss_scale": 2**32}
+_ABOVE_ZERO = (
+    "start_timeout_seconds",
+    "step_timeout_seconds",
+    "num_epochs",
+    "time_limit_seconds",
+    "init_learning_rate",
+    "gpu_memory_frac",
+    "fp16_loss_scale",
+)
+
+
+def check_ranges(given: Mapping[str, Any]) -> None:
+    """Refuses numbers that are out of their range.
+
+    Args:
+        given: flag values by name; None is not given.
+
+    Raises:
+        UsageError: one is.
+    """
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"--{name}={value}: give a finite number.")
+    for name, (smallest, what) in _AT_LEAST.items():
+        if given[name] not in (None, "auto") and given[name] < smallest:
+            raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
+    for name in _ABOVE_ZERO:
+        if given[name] is not None and given[name] <= 0:
+            raise UsageError(f"--{name}={given[name]} must be above 0.")
+    for name, largest in _AT_MOST.items():
+        if given[name] is not None and given[name] > largest:
+            raise UsageError(f"--{name}={given[name]} is too large: it must be at most {largest}.")
 
 
 def resolve(
@@ -183,56 +245,84 @@ def resolve(
     """Turns flag values (None: not given) into a configuration.
 
     Args:
-        given: by flag name, as `flags.parse` returns them.
-        count_gpus: asks how many GPUs there are; called only if that matters.
-        environ: where a cluster may be named, too; None for the environment variables.
+        given: by flag name, as `flag.parse` returns them.
+        count_gpus: counts the GPUs of this machine; called only if that matters.
+        environ: may name a cluster, too; None for the environment variables.
 
     Raises:
-        UsageError: a value out of range, or values that do not go together.
+        UsageError: a value is out of range, or values contradict each other.
     """
-    _check(given)
+    check_ranges(given)
+    if given["batch_size"] == "auto":
+        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
+    if given["num_batches"] is not None and given["num_epochs"] is not None:
+        raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
+    spec = _find_model(given)
+    cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
+    devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
+    on_gpu = devices["device"] == "gpu"
+    data, data_notices = input_options.resolve(given, spec)
+    variables, variable_notices = manager_options.resolve(given, devices, cluster)
+    data_format, computing, notices = _arithmetic(given, on_gpu, variables, cluster)
+    optimizer = given["optimizer"] or "sgd"
+    config = Config(
+        model=spec.name,
+        print_training_accuracy=bool(given["print_training_accuracy"]),
+        batch_per_device=given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
+        data_format=data_format,
+        **vars(computing),
+        forward_only=bool(given["forward_only"]),
+        **devices,
+        gpu_memory_fraction=given["gpu_memory_frac"],
+        gpu_allow_growth=bool(given["allow_growth"]),
+        num_intra_threads=given["num_intra_threads"] or 0,
+        num_inter_threads=given["num_inter_threads"] or 0,
+        log_device_placement=bool(given["log_device_placement"]),
+        num_workers=cluster.num_workers if cluster else 1,
+        num_ps=cluster.num_ps if cluster else 0,
+        num_hosts=cluster.num_hosts if cluster else 1,
+        cluster=cluster,
+        start_timeout_seconds=given["start_timeout_seconds"] or Config.start_timeout_seconds,
+        step_timeout_seconds=given["step_timeout_seconds"] or Config.step_timeout_seconds,
+        **variables,
+        **data,
+        optimizer=optimizer,
+        learning_rate=given["init_learning_rate"] or spec.learning_rate * _LEARNING_RATE_SCALE[optimizer],
+        momentum=_either(given["momentum"], 0.9),
+        weight_decay=_either(given["weight_decay"], 4e-5),
+        seed=_either(given["tf_random_seed"], 1234),
+        num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
+        num_epochs=given["num_epochs"],
+        num_warmup_batches=_either(given["num_warmup_batches"], 10 if on_gpu else 3),
+        time_limit_seconds=given["time_limit_seconds"],
+        output_dir=given["output_dir"] or "out",
+        output_format=given["output_format"] or "text",
+        display_every=given["display_every"] or 10,
+        session_id=given["session_id"] or "",
+        notices=data_notices + cluster_notices + variable_notices + notices,
+    )
+    problem = why_not(config.variable_update, config.modifiers, config.place)
+    if problem:
+        raise UsageError(problem)
+    return config
+
+
+def _find_model(given: Mapping[str, Any]) -> specs.ModelSpec:
     try:
         spec = specs.find(given["model"] or "resnet50")
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
     precision_options.refuse_without_convolutions(given, spec)
-    cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
-    devices = device_options.resolve(given, count_gpus if _has_towers(cluster, given) else lambda: 10**6)
-    on_gpu = devices["device"] == "gpu"
-    data, data_notices = input_options.resolve(given, spec)
-    variables, variable_notices = manager_options.resolve(given, devices, cluster)
-    arithmetic, notices = _arithmetic(given, on_gpu, variables, cluster)
-    return Config(
-        model=spec.name,
-        print_training_accuracy=bool(given["print_training_accuracy"]),
-        batch_per_device=_either(given["batch_size"], spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
-        forward_only=bool(given["forward_only"]),
-        **arithmetic,
-        **devices,
-        gpu_memory_fraction=given["gpu_memory_frac"],
-        gpu_allow_growth=bool(given["allow_growth"]),
-        num_intra_threads=_either(given["num_intra_threads"], 0),
-        num_inter_threads=_either(given["num_inter_threads"], 0),
-        log_device_placement=bool(given["log_device_placement"]),
-        **_of_cluster(cluster, given),
-        **variables,
-        **data,
-        **_optimizer(given, spec),
-        seed=_either(given["tf_random_seed"], 1234),
-        **_length(given, on_gpu),
-        output_dir=given["output_dir"] or "out",
-        output_format=given["output_format"] or "text",
-        display_every=_either(given["display_every"], 10),
-        session_id=given["session_id"] or "",
-        notices=data_notices + cluster_notices + variable_notices + notices,
-    )
+    return spec
 
 
 def _arithmetic(
     given: Mapping[str, Any], on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    # Keras' own model comes in Keras' own layout.
-    data_format = _resolve_data_format(given["data_format"], on_gpu and not variables["keras_application"])
+) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
+    """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
+    data_format = given["data_format"]
+    if data_format in (None, "auto"):  # Keras' own model comes in Keras' own layout
+        data_format = "NCHW" if on_gpu and not variables["keras_application"] else "NHWC"
     computing, notices = precision_options.resolve(
         given,
         on_gpu=on_gpu,
@@ -242,57 +332,15 @@ def _arithmetic(
     )
     if computing.check_precision and cluster:
         raise UsageError("--check_precision trains a second time in this process: leave out the cluster, or the check.")
-    fields = {field.name: getattr(computing, field.name) for field in dataclasses.fields(computing)}
-    return {"data_format": data_format, **fields}, notices
+    return data_format, computing, notices
 
 
-def _optimizer(given: Mapping[str, Any], spec: specs.ModelSpec) -> dict[str, Any]:
-    name = given["optimizer"] or "sgd"
-    return {
-        "optimizer": name,
-        "learning_rate": _either(given["init_learning_rate"], spec.learning_rate * _LEARNING_RATE_SCALE[name]),
-        "momentum": _either(given["momentum"], 0.9),
-        "weight_decay": _either(given["weight_decay"], 4e-5),
-    }
-
-
-def _length(given: Mapping[str, Any], on_gpu: bool) -> dict[str, Any]:
-    return {
-        "num_batches": _either(given["num_batches"], None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
-        "num_epochs": given["num_epochs"],
-        "num_warmup_batches": _either(given["num_warmup_batches"], 10 if on_gpu else 3),
-        "time_limit_seconds": given["time_limit_seconds"],
-    }
-
-
-def _has_towers(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
-    """Returns whether the GPUs that are asked for must be here, and not with the workers."""
+def _needs_gpus(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
+    """Returns whether the GPUs that the flags name must be on this machine; those of workers need not be."""
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     return cluster is None or cluster.own.has_towers or not demanded
 
 
-def _of_cluster(cluster: Cluster | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    patience = {name: given[name] for name in ("start_timeout_seconds", "step_timeout_seconds") if given[name]}
-    if cluster is None:
-        return patience
-    sizes = {"num_workers": cluster.num_workers, "num_ps": cluster.num_ps, "num_hosts": cluster.num_hosts}
-    return {**patience, **sizes, "cluster": cluster}
-
-
 def _either(value: Any, default: Any) -> Any:
+    """Returns the default for None, and a given 0 as it is."""
     return default if value is None else value
-
-
-def _check(given: Mapping[str, Any]) -> None:
-    """Refuses numbers that are out of their range, and flags that contradict each other."""
-    ranges.check(given)
-    if given["batch_size"] == "auto":
-        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
-    if given["num_batches"] is not None and given["num_epochs"] is not None:
-        raise UsageError("--num_batches and --num_epochs both say how long to measure: give one of them.")
-
-
-def _resolve_data_format(wanted: Literal["auto", "NHWC", "NCHW"] | None, on_gpu: bool) -> Literal["NHWC", "NCHW"]:
-    if wanted is None or wanted == "auto":
-        return "NCHW" if on_gpu else "NHWC"
-    return wanted

@@ -35,6 +35,16 @@ class Flag:
 Groups = Mapping[str, Sequence[Flag]]
 
 
+def only(group: Sequence[Flag], *names: str) -> list[Flag]:
+    """Returns the flags of a group that have these names."""
+    return [flag for flag in group if flag.name in names]
+
+
+def without(group: Sequence[Flag], *names: str) -> list[Flag]:
+    """Returns the flags of a group that have other names."""
+    return [flag for flag in group if flag.name not in names]
+
+
 @dataclasses.dataclass(frozen=True)
 class Parsed:
     """What the command line said: every flag's value (None: not given), and the words that are no flags."""

@@ -11,7 +11,7 @@ from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import AUTOTUNE, InputOptions
 from models import specs
 
-# Which flag sets which option; those below need what is said of them.
+# The option that each flag sets.
 _OPTION_OF_FLAG = {
     "data_split": "split",
     "image_crop": "crop",
@@ -45,12 +45,8 @@ _FOR_PHOTOS = (
     "datasets_use_caching",
     "on_bad_record",
 )
-# What a batch that was made on the host has in common with one that was read.
-_FOR_HOST_BATCHES = (
-    "datasets_prefetch_buffer_size",
-    "datasets_use_prefetch",
-    "datasets_num_private_threads",
-)
+# These also act on batches that are made on the host, not read.
+_FOR_HOST_BATCHES = ("datasets_prefetch_buffer_size", "datasets_use_prefetch", "datasets_num_private_threads")
 FLAGS = (*_OPTION_OF_FLAG, *_CACHE_FLAGS, "datasets_use_prefetch")
 
 
@@ -59,7 +55,7 @@ def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, 
 
     Args:
         given: flag values by name; None is not given.
-        spec: the model, which says what images must be like.
+        spec: the model, which determines the kind of images.
 
     Returns:
         The fields of the configuration that are about input, and sentences on how flags were understood.
@@ -68,11 +64,16 @@ def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, 
         UsageError: flags that contradict each other or would have no effect.
     """
     name, notices = _data_name(given, spec)
+    if given["pipelined_input"] and name == SYNTHETIC:
+        raise UsageError(
+            "--pipelined_input copies images to the devices, where synthetic ones already are: give --data_dir, or "
+            "leave it out."
+        )
     fields = {
         "data_name": name,
         "data_dir": given["data_dir"],
         "num_classes": _num_classes(given["num_classes"], spec),
-        "pipelined_input": _pipelining(given["pipelined_input"], name),
+        "pipelined_input": name != SYNTHETIC and given["pipelined_input"] is not False,
     }
     _refuse_without_effect(given, name)
     return {**fields, "input": None if name == SYNTHETIC else _options(given, name)}, notices
@@ -96,20 +97,11 @@ def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tu
 def _num_classes(wanted: int | None, spec: specs.ModelSpec) -> int:
     if spec.classes == specs.IMAGENET_CLASSES:
         if wanted not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
-            raise UsageError(f"--num_classes={wanted}: say 1000, or 1001 with the background class.")
+            raise UsageError(f"--num_classes={wanted}: use 1000, or 1001 with the background class.")
         return wanted or spec.usual_outputs
     if wanted not in (None, spec.classes):
         raise UsageError(f"--num_classes={wanted}: {spec.data_name} has {spec.classes} classes; leave it out.")
     return spec.classes
-
-
-def _pipelining(wanted: bool | None, data_name: str) -> bool:
-    if wanted and data_name == SYNTHETIC:
-        raise UsageError(
-            "--pipelined_input brings images to the devices, where synthetic ones already are: give --data_dir, or "
-            "leave it out."
-        )
-    return data_name != SYNTHETIC and wanted is not False
 
 
 def _options(given: Mapping[str, Any], name: str) -> InputOptions:
@@ -125,13 +117,7 @@ def _options(given: Mapping[str, Any], name: str) -> InputOptions:
         chosen["prefetch_batches"] = 0
     options = InputOptions(**chosen, cache=caches[0] if caches else "none")
     if given["distort_color_in_yiq"] is not None and not options.distortions:
-        raise UsageError("--distort_color_in_yiq says how --distortions are done: give these, or leave it out.")
-    _check(options)
-    return options
-
-
-def _check(options: InputOptions) -> None:
-    """Refuses options that contradict each other."""
+        raise UsageError("--distort_color_in_yiq is about --distortions: give both, or leave it out.")
     if options.distortions and options.crop == "central":
         raise UsageError("--distortions are for training: give --image_crop=distorted as well, or leave them out.")
     if options.decode_scaling and not options.fuse_decode_and_crop:
@@ -140,14 +126,15 @@ def _check(options: InputOptions) -> None:
         raise UsageError("--datasets_autotune_cpu_budget needs --datasets_parallel_calls=-1: give both, or neither.")
     if options.sloppy and options.on_bad_record == "skip":
         raise UsageError(
-            "--on_bad_record=skip counts by the order of reading: drop --datasets_sloppy_parallel_interleave."
+            "--on_bad_record=skip needs a fixed order of reading: drop --datasets_sloppy_parallel_interleave."
         )
     if options.cache != "none" and options.on_bad_record == "skip":
         raise UsageError("--on_bad_record=skip counts what is read, and a cache reads once: drop one of them.")
+    return options
 
 
 def _refuse_without_effect(given: Mapping[str, Any], name: str) -> None:
-    """Refuses flags about reading where nothing is read, and flags about photos where there are none."""
+    """Refuses flags about reading if nothing is read, and flags about photos if the data set has none."""
     kept = {SYNTHETIC: (), SYNTHETIC_HOST: _FOR_HOST_BATCHES, "imagenet": FLAGS}
     small = [flag for flag in FLAGS if flag not in _FOR_PHOTOS and not (flag == "image_crop" and name == "mnist")]
     effective = kept.get(name, small)

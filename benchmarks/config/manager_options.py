@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError
-from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
-from variable_mgr import modifiers
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
 from variable_mgr.modifiers import Modifiers
 
@@ -58,16 +56,6 @@ def resolve(
             f"--controller_host: under {manager} every worker is its own client. Use "
             "--variable_update=distributed_all_reduce, or omit it."
         )
-    place = placement.place(
-        devices["device"],
-        devices["num_devices"],
-        virtual=devices["virtual_gpus"] > 1,
-        cluster=cluster,
-        manager=manager,
-    )
-    problem = modifiers.why_not(manager, resolved, place)
-    if problem:
-        raise UsageError(problem)
     fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
     return fields | {"keras_application": bool(given["keras_application"])}, notices
 

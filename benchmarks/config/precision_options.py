@@ -1,4 +1,4 @@
-"""How towers compute: in which numbers, and whether compiled. Decided once, from flags. Imports no TensorFlow."""
+"""From flags to how towers compute: precision, loss scaling, XLA, kernels. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,12 +25,8 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
 # TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
-_FOR_ONEDNN = {"avx512_vnni", "avx512_bf16", "avx512_fp16", "avx_vnni", "avx_vnni_int8", "avx_ne_convert"} | {
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "amx_fp16",
-}
+_FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
+_FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
 _LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 _FIRST_DYNAMIC_SCALE = 2.0**15
 _SCALED_UP_EVERY = 1000
@@ -38,11 +34,11 @@ _SCALED_UP_EVERY = 1000
 
 @dataclasses.dataclass(frozen=True)
 class LossScaling:
-    """What the loss is multiplied by so that small float16 gradients do not vanish, and these are divided by.
+    """Loss scaling: the loss is multiplied, and gradients are divided, so that small float16 gradients do not vanish.
 
     Attributes:
         initial: the factor in the first step.
-        increase_every: double it after so many steps without overflow, and halve it, without an update, on each
+        increase_every: double it after so many steps without overflow, and halve it and skip the update on each
             overflow; 0: it stays.
     """
 
@@ -62,7 +58,7 @@ class Computing:
         filter_gradients_as_matmul: the gradients by the filter of larger ones without strides are.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
-        check_precision: train a second time in fp32 after the run, and say how far the losses are apart.
+        check_precision: train a second time in fp32 after the run, and compare the losses.
     """
 
     precision: str = "fp32"
@@ -91,10 +87,10 @@ def resolve(
         manager: of the variables.
         modifiers: of the manager.
         data_format: layout of images.
-        cpuinfo: what the kernel says of the CPU.
+        cpuinfo: the kernel's description of the CPU.
 
     Raises:
-        UsageError: it is not to be had here, or flags contradict each other.
+        UsageError: these devices cannot do it, or flags contradict each other.
     """
     precision, notices = _precision(given, on_gpu, cpuinfo)
     xla, of_xla = _xla(given)
@@ -121,14 +117,14 @@ def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, .
 
 
 def refuse_without_convolutions(given: Mapping[str, Any], spec: ModelSpec) -> None:
-    """Refuses flags of `AS_MATMUL` that have nothing to act on.
+    """Refuses flags of `AS_MATMUL` where the model has no such convolutions.
 
     Args:
         given: flag values; None: not given.
         spec: of the model.
 
     Raises:
-        UsageError: the model has no such convolutions.
+        UsageError: it has none.
     """
     for flag in AS_MATMUL:
         if given[flag] and flag not in as_matmul_of(spec):
@@ -141,14 +137,12 @@ def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[s
         raise UsageError(f"--use_fp16={given['use_fp16']} and --precision={precision} contradict each other: drop one.")
     if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
-        return precision, (
-            f"--precision={precision}: this CPU has no instructions for {name}, so expect it to be slower.",
-        )
+        return precision, (f"--precision={precision}: this CPU has no {name} instructions, so it will be slower.",)
     return precision, ()
 
 
 def _xla(given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    """Returns the mode, and what to say of the peer's second spelling."""
+    """Returns the mode, and how the spelling of tf_cnn_benchmarks was understood."""
     if given["xla_compile"] is None:
         return given["xla"] or "off", ()
     mode = "jit" if given["xla_compile"] else "off"
@@ -162,53 +156,39 @@ def _xla(given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
 def _refuse(
     computing: Computing, given: Mapping[str, Any], on_gpu: bool, modifiers: Modifiers, data_format: str
 ) -> None:
+    """Refuses what cannot be had here or contradicts itself, and a check that would compare nothing."""
     precision = computing.precision
     if precision == "tf32" and not on_gpu:
-        raise UsageError(
-            "--precision=tf32 is a mode of NVIDIA GPUs from Ampere on, and a CPU has none: say bf16 or fp32."
-        )
+        raise UsageError("--precision=tf32 is a mode of NVIDIA GPUs from Ampere on: use bf16 or fp32 on a CPU.")
     if modifiers.fc_model_parallel and precision in _16_BITS:
-        raise UsageError(
-            f"--precision={precision} and --fc_model_parallel: divided layers compute in fp32 only: drop one."
-        )
+        raise UsageError(f"--precision={precision}: layers divided by --fc_model_parallel compute in fp32: drop one.")
     if modifiers.fc_model_parallel and computing.xla != "off":
-        raise UsageError(
-            "--xla=jit compiles each tower as a whole, and with --fc_model_parallel towers compute together: drop one."
-        )
+        raise UsageError("--xla=jit compiles each tower alone, and --fc_model_parallel connects them: drop one.")
     for flag in AS_MATMUL:
         if getattr(computing, flag) and data_format != "NHWC":
-            raise UsageError(
-                f"--{flag} needs an image's channels side by side: say --data_format=NHWC, or leave it out."
-            )
+            raise UsageError(f"--{flag} needs channels as the last dimension: use --data_format=NHWC, or leave it out.")
     if computing.filter_gradients_as_matmul and given["forward_only"]:
         raise UsageError("--filter_gradients_as_matmul: with --forward_only there are no gradients: drop one.")
     if computing.onednn and on_gpu:
-        raise UsageError(
-            f"--onednn={computing.onednn} chooses kernels of CPUs, and here GPUs compute: leave it out, or say "
-            "--device=cpu."
-        )
+        raise UsageError(f"--onednn={computing.onednn} chooses kernels of CPUs: use it with --device=cpu, or drop it.")
     if precision == "fp16" and modifiers.wire_dtype == "float16":
         raise UsageError(
-            "--compact_gradient_transfer: gradients travel unscaled, and in float16 they lose what scaling the loss "
-            "has saved: say --compact_gradient_dtype=bfloat16."
+            "--compact_gradient_transfer sends gradients unscaled, and in float16 small ones vanish: use "
+            "--compact_gradient_dtype=bfloat16."
         )
     if computing.check_precision:
         _refuse_check(precision, given, modifiers)
 
 
 def _refuse_check(precision: str, given: Mapping[str, Any], modifiers: Modifiers) -> None:
-    """Refuses to compare what is equal, or what depends on chance, or is spread over processes."""
     if precision == "fp32":
-        raise UsageError("--check_precision compares another precision with fp32: say --precision=bf16, fp16 or tf32.")
+        raise UsageError("--check_precision compares another precision with fp32: use --precision=bf16, fp16 or tf32.")
     if given["datasets_sloppy_parallel_interleave"]:
-        raise UsageError(
-            "--check_precision trains twice on the same images, and with --datasets_sloppy_parallel_interleave they "
-            "differ: drop one."
-        )
+        raise UsageError("--check_precision needs the same images twice: drop --datasets_sloppy_parallel_interleave.")
     if given["forward_only"] or modifiers.asynchronous:
         raise UsageError(
-            "--check_precision trains twice and compares the losses, which needs gradients and towers that step "
-            "together: leave out --forward_only and --cross_replica_sync=false, or the check."
+            "--check_precision trains twice and compares the losses of all towers together: leave out --forward_only "
+            "and --nocross_replica_sync, or the check."
         )
 
 
@@ -216,47 +196,42 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
     """Returns how the loss is scaled.
 
     Raises:
-        UsageError: there is nothing to scale, or towers could not decide as one when to scale less.
+        UsageError: there is nothing to scale, or towers cannot agree on skipping an update.
     """
     names = ("fp16_loss_scale", "fp16_enable_auto_loss_scale", "fp16_inc_loss_scale_every_n")
-    acting = [f"--{name}" for name in names if given[name]]
-    if acting and (precision != "fp16" or given["forward_only"]):
-        raise UsageError(
-            f"{' and '.join(acting)}: only gradients in float16 are scaled: say --precision=fp16 and train."
-        )
+    scale, dynamic, every = (given[name] for name in names)
     if precision != "fp16" or given["forward_only"]:
+        acting = " and ".join(f"--{name}" for name in names if given[name])
+        if acting:
+            raise UsageError(f"{acting}: only gradients in float16 are scaled: use --precision=fp16 and train.")
         return None
-    if not given["fp16_enable_auto_loss_scale"]:
-        if given["fp16_inc_loss_scale_every_n"]:
-            raise UsageError(
-                "--fp16_inc_loss_scale_every_n acts only with --fp16_enable_auto_loss_scale: give that, too."
-            )
-        return LossScaling(given["fp16_loss_scale"] or _LOSS_SCALE)
+    if every and not dynamic:
+        raise UsageError("--fp16_inc_loss_scale_every_n acts only with --fp16_enable_auto_loss_scale: give that, too.")
+    if not dynamic:
+        return LossScaling(scale or _LOSS_SCALE)
     if (manager in MANAGERS and not MANAGERS[manager].exchanges_gradients) or modifiers.asynchronous:
         raise UsageError(
-            "--fp16_enable_auto_loss_scale: all towers must leave out the same updates, and here each goes its own "
-            "way: say --variable_update=replicated, or give a fixed --fp16_loss_scale."
+            "--fp16_enable_auto_loss_scale: all towers must skip the same updates, and here they update independently: "
+            "use --variable_update=replicated, or give a fixed --fp16_loss_scale."
         )
     if modifiers.staged_vars or modifiers.relaxed_consistency:
         raise UsageError(
             "--fp16_enable_auto_loss_scale: where gradients are applied a step later, an overflow is seen too late: "
             "give a fixed --fp16_loss_scale, or leave out --staged_vars and --variable_consistency=relaxed."
         )
-    return LossScaling(
-        given["fp16_loss_scale"] or _FIRST_DYNAMIC_SCALE, given["fp16_inc_loss_scale_every_n"] or _SCALED_UP_EVERY
-    )
+    return LossScaling(scale or _FIRST_DYNAMIC_SCALE, every or _SCALED_UP_EVERY)
 
 
 def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Returns whether the CPU says that it has some for `bf16` or `fp16`; also if it says nothing."""
+    """Returns whether the CPU has instructions for `bf16` or `fp16`; true if that is not known."""
     instructions = cpu_instructions(cpuinfo)
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 
 
 def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"] | None:
-    """Returns the one that TensorFlow does not take by itself; None where CPU and environment do not tell."""
+    """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
     instructions = cpu_instructions(cpuinfo)
     by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
-    said = {"1": True, "true": True, "0": False, "false": False}
-    is_on = said.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
+    is_set = {"1": True, "true": True, "0": False, "false": False}
+    is_on = is_set.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
     return {True: "off", False: "on", None: None}[is_on]

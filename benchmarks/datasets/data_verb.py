@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.input import catalog
 from benchmarks.input.catalog import DATA_SETS
-from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
 
 DATA_FLAGS: Groups = {
     "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
@@ -87,11 +89,6 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
     return directory
 
 
-def _import_tensorflow() -> None:
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
-    tensorflow_setup.import_tensorflow()
-
-
 @contextmanager
 def _writing(command: str, directory: Path, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
     """Turns errors of writing into a sentence."""
@@ -120,7 +117,7 @@ def _seed(given: Mapping[str, Any]) -> int:
 
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
-    _import_tensorflow()
+    start(Runtime())
     from benchmarks.datasets import damage, fake_imagenet
 
     per_shard = given["images_per_shard"] or 64
@@ -185,7 +182,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     if len(arguments) != 2:
         raise UsageError("data convert SRC DIR: name what to convert and one directory to write to.")
     source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
-    _import_tensorflow()
+    start(Runtime())
     from benchmarks.datasets import convert, fake_imagenet
 
     split = given["data_split"] or "train"
@@ -211,7 +208,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
 def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     if len(arguments) != 1:
         raise UsageError(f"data check: name one directory to look at, not {len(arguments)}.")
-    _import_tensorflow()
+    start(Runtime())
     from benchmarks.input import checks, host_pipeline
     from benchmarks.input.small_images import Pixels
     from models.specs import BACKGROUND_CLASSES
@@ -245,3 +242,12 @@ _COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, Any]], ExitStatus]] =
     "convert": _convert,
     "check": _check,
 }
+
+
+VERB = Verb(
+    "data",
+    "make, check and convert data sets",
+    DATA_FLAGS,
+    lambda given, command: run(given.words, given.values),
+    takes="words",
+)

@@ -14,16 +14,20 @@ from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.doctor import breakdown_plan, breakdown_run, machine, network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Guard
-from benchmarks.topology import discovery
+from benchmarks.process.watchdog import Watchdog
+from benchmarks.run import cluster_launch
+from benchmarks.system import hardware
+from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.start import start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,23 +79,20 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for notice in chosen.notices:
         warn(notice)
     cluster = chosen.cluster
-    tensorflow_setup.prepare(
-        device=chosen.own_device,
-        visible_gpus=chosen.visible_gpus,
-        onednn=chosen.onednn,
-        peers=list(cluster.tasks.values()) if cluster else (),
-    )
     if cluster is None:
+        tensorflow_setup.prepare(chosen.runtime)
         climb = functools.partial(breakdown_run.run, ladder, command) if ladder else None
         return machine.run(chosen.output_format, climb=climb)
-    tensorflow_setup.import_tensorflow()
+    devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    guard = Guard(lambda error: warn(str(error)))
-    guard.start()
+    watchdog = Watchdog(lambda error: warn(str(error)))
+    watchdog.start()
     show = _show_json if chosen.output_format == "json" else _show_text
-    network.take_part(chosen, cluster, guard, lambda members, links: show(cluster, members, links))
-    guard.stop()
+    network.take_part(
+        chosen, cluster, devices, session_config, watchdog, lambda members, links: show(cluster, members, links)
+    )
+    watchdog.stop()
     return ExitStatus.OK
 
 
@@ -149,3 +150,19 @@ DOCTOR_FLAGS: Groups = {
     "Several processes": RUN_FLAGS["Several processes"],
     "Output": [flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"],
 }
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    plan = resolve(given.values, hardware.count_gpus)
+    if launch_plan.is_asked_for(given.values):
+        return cluster_launch.run(plan.chosen, given.values, command, hardware.count_gpus, keeps_record=False)
+    return run(plan, command)
+
+
+VERB = Verb(
+    "doctor",
+    "is this machine quiet, and where does the time go? With a cluster: does every task answer, how fast is the "
+    "network between two?",
+    DOCTOR_FLAGS,
+    _resolve_and_run,
+)

@@ -132,7 +132,7 @@ class Sources:
         governors = filter(None, (linux.text(cpu / "cpufreq/scaling_governor") for cpu in each))
         hot = [linux.number(cpu / "thermal_throttle/core_throttle_count") for cpu in each]
         smt = linux.number(cpus / "smt/active")
-        pages = _table(proc / "vmstat")
+        pages = linux.table(proc / "vmstat")
         swapped = pages["pswpin"] + pages["pswpout"] if {"pswpin", "pswpout"} <= pages.keys() else None
         return MachineState(
             processes=self.processes(),
@@ -144,19 +144,13 @@ class Sources:
             container=_container(self.root),
             stalled_seconds=dict(_stalled(proc / "pressure")),
             swapped_bytes=None if swapped is None else swapped * resource.getpagesize(),
-            memory=_table(proc / "meminfo"),
+            memory=linux.table(proc / "meminfo"),
             governors=sorted(set(governors)),
             turbo=_turbo(cpus),
             hot_events=None if None in hot else sum(filter(None, hot)),
             has_smt=None if smt is None else smt > 0,
             numa_nodes=len(list((self.root / "sys/devices/system/node").glob("node[0-9]*"))),
         )
-
-
-def _table(path: Path) -> dict[str, int]:
-    """Returns the lines that are a name and a whole number."""
-    lines = (line.replace(":", " ").split() for line in (linux.text(path) or "").splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
 
 def _load(text: str | None) -> float | None:
@@ -179,28 +173,19 @@ def _cores(text: str | None, cpus: frozenset[int]) -> Cores | None:
 def _container(root: Path) -> Container | None:
     """Returns the tightest limit of control groups (version 2)."""
     limits = []
-    for group in _groups(root):
+    for group in linux.control_groups(root):
         quota, *period = (linux.text(group / "cpu.max") or "max").split()
         if quota.isdigit() and period:
             limits.append((int(quota) / int(period[0]), group))
     if not limits:
         return None
     limit_cores, group = min(limits)
-    used = _table(group / "cpu.stat")
+    used = linux.table(group / "cpu.stat")
     return Container(
         limit_cores=limit_cores,
         used_seconds=used["usage_usec"] / 1e6 if "usage_usec" in used else None,
         throttled_seconds=used["throttled_usec"] / 1e6 if "throttled_usec" in used else None,
     )
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """Yields our control group and those around it."""
-    top = root / "sys/fs/cgroup"
-    lines = (linux.text(root / "proc/self/cgroup") or "").splitlines()
-    named = [line[3:].lstrip("/") for line in lines if line.startswith("0::") and ".." not in line]
-    own = top / named[0] if named else top
-    yield from (group for group in (own, *own.parents) if group == top or top in group.parents)
 
 
 def _stalled(pressure: Path) -> Iterator[tuple[str, float]]:

@@ -17,9 +17,9 @@ from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectiv
 from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.doctor.network_report import Link, Member
-from benchmarks.process.watchdog import Guard
-from benchmarks.topology import devices
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.devices import Devices
 from benchmarks.topology.placement import HOST
 
 # A manager under which only the leader works, and the others serve.
@@ -38,29 +38,32 @@ _ENOUGH_SECONDS, _TOO_LONG_SECONDS = 0.5, 5.0
 Show = Callable[[Sequence[Member], Iterator[Link]], None]
 
 
-def take_part(config: Config, cluster: Cluster, guard: Guard, show: Show) -> None:
+def take_part(
+    config: Config,
+    cluster: Cluster,
+    devices: Devices,
+    server_config: tf.compat.v1.ConfigProto,
+    watchdog: Watchdog,
+    show: Show,
+) -> None:
     """Joins the cluster, lets the leader measure, and ends together with all others.
 
     Args:
-        config: says which devices workers have.
+        config: how long to wait, and what is printed.
         cluster: the tasks.
-        guard: of this process.
+        devices: of this task.
+        server_config: of this task's server.
+        watchdog: of this process.
         show: is called by every task; only the leader may take from the links.
 
     Raises:
         ClusterError: tasks are missing, or one has gone.
-        UsageError: tasks differ in their addresses or software, or the devices are not there.
+        UsageError: tasks differ in their addresses or software.
     """
-    kind, count = (config.device, config.num_devices) if cluster.own.has_towers else ("cpu", 1)
-    if kind == "gpu":
-        devices.require_gpus(count, virtual_gpus=config.virtual_gpus)
-    virtual = config.virtual_gpus if kind == "gpu" else 1
-    plan = devices.plan(kind, count, virtual_gpus=virtual, shared_on="cpu")
-    server_config = devices.session_config(kind, count, **config.session_options() | {"virtual_gpus": virtual})
-    with joined(cluster, _MANAGER, guard, server_config, config.start_timeout_seconds) as team:
+    with joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team:
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-            messages = team.agree(hello(cluster, {}, plan.description), _AGREEING_SECONDS)
+            messages = team.agree(hello(cluster, {}, devices.description), _AGREEING_SECONDS)
             members = [
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
                 for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)

@@ -7,16 +7,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config import config
+from benchmarks.config import config, device_options
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups, Parsed, only
+from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
+from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Patience, Report, of_size
-from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import open_store
+from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
+from benchmarks.topology.start import start
 from models import specs
 from variable_mgr.modifiers import why_not
-from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import UNITS
 
@@ -62,10 +65,9 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus, environ={})
     if chosen.num_devices < 2:
         raise UsageError("allreduce compares what several devices exchange: say --num_gpus=2 or more.")
-    place = Place(tuple(f"/{chosen.device}:{i}" for i in range(chosen.num_devices)), "", chosen.virtual_gpus > 1)
     cannot = {}
     for spec in asked or ALGORITHMS:
-        problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), place)
+        problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), chosen.place)
         if problem and asked:
             raise UsageError(problem)
         if problem:
@@ -112,22 +114,16 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     chosen = plan.chosen
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
-    tensorflow_setup.prepare(device=chosen.device, visible_gpus=chosen.visible_gpus)
-    tensorflow_setup.import_tensorflow()
+    where, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
-    from benchmarks.topology import devices
     from variable_mgr.reductions import wrappers
 
-    if chosen.device == "gpu":
-        devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
-    where = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
     report = Report(plan.chosen, store, provenance, where.description)
     report.open(plan.cannot)
     messages = [of_size(size) for size in plan.sizes_bytes]
     for message in map(allreduce.of_model, plan.models):
         if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
             messages.append(message)
-    session_config = devices.session_config(chosen.device, chosen.num_devices, **chosen.session_options())
     patience = Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
     reductions = {
         spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
@@ -136,3 +132,32 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     for message in messages:
         report.enter(message, allreduce.measure(message, reductions, where.place, session_config, patience))
     return report.close()
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    values = device_options.default_to_all(given.values, hardware.count_gpus())
+    return run(resolve(values, hardware.count_gpus), command)
+
+
+_AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
+ALLREDUCE_FLAGS: Groups = {
+    "What is reduced, and how": (
+        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
+        Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
+        Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
+        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
+        *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
+    ),
+    "Devices": SEVERAL_DEVICES,
+    "How long": (
+        Flag("num_batches", int, "measured rounds per message; each round runs every reduction once (default 20)"),
+        Flag("num_warmup_batches", int, "rounds before measuring (default 2)"),
+    ),
+    "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format"),
+}
+VERB = Verb(
+    "allreduce",
+    "how fast is each reduction on these devices, by size of message and for each model's gradients?",
+    ALLREDUCE_FLAGS,
+    _resolve_and_run,
+)

@@ -14,6 +14,7 @@ from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
 from benchmarks.microbench.roofline import Peak, Roofline, devices_with_a_peak
 from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
 from models import specs
@@ -185,7 +186,7 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
 
 def _measure(config: Config, images_per_sec: float, answer: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who has started this process ends it
-    tensorflow_setup.prepare(device=config.device, visible_gpus=None)  # what is visible has been inherited
+    tensorflow_setup.prepare(Runtime(device=config.device))  # what is visible has been inherited
     try:
         answer.send(measure(config, images_per_sec))
     except BenchError as error:

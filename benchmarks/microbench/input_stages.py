@@ -68,7 +68,7 @@ def probes(config: Config, source: host_pipeline.Source, tower_devices: Sequence
             # Something that depends on all of a batch, small, and asked for: what nobody asks for is not computed.
             fetches[COPY] = [[tf.reduce_sum(i.images), i.labels, i.stage] for i in built.towers]
         kind = config.device if tower_devices else "cpu"
-        options = session_config(kind, config.num_devices, **config.session_options())
+        options = session_config(kind, config.num_devices, **config.runtime.session_options())
         if kind == "cpu":
             options.device_count["GPU"] = 0
         with _explaining(config, built), tf.compat.v1.Session(graph=graph, config=options) as session:

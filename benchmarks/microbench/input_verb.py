@@ -9,13 +9,16 @@ from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups, only
+from benchmarks.config.run_flags import IMAGE_FLAGS, RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
-from benchmarks.process import tensorflow_setup
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.topology.start import start
 from models import specs
 from results.input_verdict import advice, costs
 from results.measurement import Measurement, derive
@@ -58,19 +61,12 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    tensorflow_setup.prepare(
-        device=chosen.device, visible_gpus=chosen.visible_gpus, gpu_threads=chosen.gpu_threads, onednn=chosen.onednn
-    )
     assert chosen.data_dir is not None, "what is not synthetic is read"
     existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
-    tensorflow_setup.import_tensorflow()
+    place, _ = start(chosen.runtime)
     from benchmarks.microbench import input_stages
-    from benchmarks.topology import devices
     from benchmarks.training import run_input
 
-    if chosen.device == "gpu":
-        devices.require_gpus(chosen.num_devices, virtual_gpus=chosen.virtual_gpus)
-    place = devices.plan(chosen.device, chosen.num_devices, virtual_gpus=chosen.virtual_gpus, shared_on="cpu")
     source = run_input.find(chosen)
     assert source is not None, "there is a directory"
     if as_text:
@@ -134,3 +130,21 @@ def table(measurement: Measurement, cores: int) -> list[str]:
         )
     bare = measurement.bare_decode_images_per_sec
     return lines if bare is None else [*lines, f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}"]
+
+
+INPUT_FLAGS: Groups = {
+    "What is measured": (
+        Flag("seconds", float, "per stage (default 5)"),
+        *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
+        Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
+    ),
+    **IMAGE_FLAGS,
+    "Devices": RUN_FLAGS["Devices"],
+    "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format", "session_id"),
+}
+VERB = Verb(
+    "input",
+    "how fast is each stage of the input, and which one limits it?",
+    INPUT_FLAGS,
+    lambda given, command: run(resolve(given.values, given.values["seconds"], hardware.count_gpus), command),
+)

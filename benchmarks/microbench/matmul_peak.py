@@ -155,7 +155,7 @@ def _name(device: str) -> str:
 @contextlib.contextmanager
 def _session(device: str, variables: Sequence[tf.Variable]) -> Iterator[tf.compat.v1.Session]:
     """Yields a session in which the variables have their values; of a GPU's memory it takes what it needs."""
-    config = devices.session_config(device, 1, gpu_memory=(None, True))
+    config = devices.session_config(device, 1, gpu_allow_growth=True)
     with tf.compat.v1.Session(config=config) as session:
         session.run([variable.initializer for variable in variables])
         yield session

@@ -1,4 +1,4 @@
-"""Runs commands as processes of their own, with a deadline, so that what happens to them does not happen to us."""
+"""Starts, supervises and ends processes, with a deadline, so that what happens to them does not happen to this one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import IO
 from benchmarks.console import warn
 from benchmarks.process.signals import signals_held_back
 
-# What a process gets to write down its threads' stacks, and to end in order, before it is killed.
+# What a process gets to write its threads' stacks, and to end in order, before it is killed.
 _STACKS_SECONDS = 2.0
 _GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.25
@@ -35,8 +35,8 @@ class Ended:
 
     Attributes:
         returncode: its exit status; negative for a signal.
-        timed_out: whether its time was up, and it was killed for that.
-        out_of_memory: whether the kernel has meanwhile killed a process of this container for want of memory.
+        timed_out: whether it was killed because its time was up.
+        out_of_memory: whether the kernel has meanwhile killed a process of this container because memory ran out.
         seconds: from the start of the first to the end of all.
     """
 
@@ -52,17 +52,19 @@ class Command:
 
     Attributes:
         words: program and arguments.
-        stdout: receives the one.
-        stderr: receives the other.
-        first_to_be_killed: whether the kernel shall kill it before any other if the host's memory does not suffice;
-            else it is as likely to be killed as this process.
+        stdout: file for its output; None is our own output.
+        stderr: likewise.
+        stdin: `DEVNULL`; or `PIPE`: left open and empty, so that it closes when this process has ended.
+        first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
+            is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
-        hands_over: these sockets are inherited under their numbers, and no longer this process' own.
+        hands_over: sockets that it inherits under their numbers, and that are closed here.
     """
 
     words: Sequence[str]
-    stdout: IO[bytes]
-    stderr: IO[bytes]
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+    stdin: int = subprocess.DEVNULL
     first_to_be_killed: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     hands_over: Sequence[socket.socket] = ()
@@ -71,9 +73,9 @@ class Command:
 def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     """Runs commands, all at once, to their ends; their output goes to files.
 
-    The processes die with us. One that takes too long is told to write down the stacks of its threads (SIGUSR1, see
-    `run_bench.py`) and killed, with all that it has started. If we are interrupted or terminated, they are told so, and
-    given time to end in order.
+    The processes die with this one. One that takes too long gets SIGUSR1, at which it writes the stacks of its threads
+    (see `run_bench.py`), and is killed with all that it has started. If this process is interrupted or terminated, they
+    get the same signal, and time to end in order.
 
     Args:
         commands: what to run.
@@ -87,16 +89,16 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     try:
         for command in commands:
             with signals_held_back():
-                processes.append(_start(command))
+                processes.append(start(command))
         late = _run_to_the_end(processes, math.inf if timeout_seconds is None else begin + timeout_seconds)
         _end(late, signal.SIGUSR1, _STACKS_SECONDS)
     except BaseException as error:
         try:
             interrupted = isinstance(error, KeyboardInterrupt)
             _end(processes, signal.SIGINT if interrupted else signal.SIGTERM, _GRACE_SECONDS)
-        finally:  # whenever somebody is impatient
+        finally:  # also at a second signal
             for process in processes:
-                kill_group(process)
+                _kill_group(process)
         raise
     without_memory, seconds = _out_of_memory_kills() > kills, time.monotonic() - begin
     return [
@@ -105,11 +107,12 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     ]
 
 
-def _start(command: Command) -> subprocess.Popen[bytes]:
+def start(command: Command) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own, which dies with this process. To be called with signals held back."""
     try:
         return subprocess.Popen(
             command.words,
-            stdin=subprocess.DEVNULL,
+            stdin=command.stdin,
             stdout=command.stdout,
             stderr=command.stderr,
             env={**os.environ, **command.variables},
@@ -122,28 +125,33 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
             end.close()
 
 
+def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kills processes with all that they have started, and waits until they are gone."""
+    for process in processes:
+        _kill_group(process)
+    for process in _wait(processes, _GRACE_SECONDS):
+        warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
+
+
 def _run_to_the_end(processes: Sequence[subprocess.Popen[bytes]], until: float) -> list[subprocess.Popen[bytes]]:
     """Waits for processes, and returns those that have not ended by then."""
     running = list(processes)
     while running and (seconds := until - time.monotonic()) > 0:
         _wait(running[:1], min(seconds, _LOOK_SECONDS))
         for process in [process for process in running if process.poll() is not None]:
-            kill_group(process)  # whatever it has started and left behind, which another may wait for
+            _kill_group(process)  # what it has started and left behind, which another may wait for
             running.remove(process)
     return running
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
-    """Sends a signal, waits, and kills what is left. A signal cuts the waiting short, and is raised in the end."""
+    """Sends a signal, waits, and kills what is left. A signal to this process ends the wait and is raised then."""
     try:
         for process in processes:
             process.send_signal(number)
         _wait(processes, grace_seconds)
     finally:
-        for process in processes:
-            kill_group(process)
-        for process in _wait(processes, _GRACE_SECONDS):
-            warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
+        kill(processes)
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[subprocess.Popen[bytes]]:
@@ -155,32 +163,27 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> list[
     return [process for process in processes if process.returncode is None]
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process that was started in a session of its own, and all that it has started."""
-    try:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def die_with_parent(parent: int) -> None:
-    """Is called in a new process, so that it does not outlive the one that has started it."""
+    """Makes this new process die when the one that has started it dies."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it was dead before
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _give_way(parent: int) -> None:
-    """Is called in a new process: it dies with its parent, and before any other if the host's memory is too small."""
+    """Makes this new process die with its parent, and before any other if the host's memory is too small."""
     die_with_parent(parent)
-    try:
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    except OSError:
-        pass
 
 
 def _out_of_memory_kills() -> int:
-    """Returns how many processes of this container the kernel has killed for want of memory; 0 if it does not say."""
+    """Returns how many processes of this container the kernel has killed because memory ran out; 0 if not known."""
     try:
         events = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii").split()
         return int(dict(zip(events[::2], events[1::2], strict=True))["oom_kill"])

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run that asked for no GPU need not read
 # that there is no CUDA. What stops a run comes as an exception all the same.
@@ -25,49 +27,83 @@ _NOT_NEEDED = ("matplotlib", "scipy")
 _MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 
-def prepare(
-    *,
-    device: str,
-    visible_gpus: Sequence[int] | None,
-    gpu_threads: tuple[str, int] | None = None,
-    onednn: str | None = None,
-    log_placement: bool = False,
-    peers: Sequence[str] = (),
-) -> None:
-    """Sets what TensorFlow, Keras and CUDA read at import.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What one process asks of TensorFlow: of its environment before the import, and of each of its sessions.
 
-    Args:
+    Attributes:
         device: `cpu` hides all GPUs.
+        num_devices: logical CPU devices, or GPUs, whole or split.
+        virtual_gpus: logical GPUs per physical GPU; they share its memory evenly.
         visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
-        gpu_threads: whose threads hand work to GPUs (`global`, `gpu_private`, `gpu_shared`), and how many each GPU has,
-            or all share; 0, and None for both, leave it to TensorFlow and the user's variables.
-        onednn: `on` or `off`: whether CPUs compute with oneDNN's kernels; None: TensorFlow and the user's variable say.
-        log_placement: let TensorFlow write where operations run, which it does in its log of the lowest level.
-        peers: addresses (host:port) of the tasks of a cluster: no proxy is to stand between them.
+        gpu_memory_fraction: share of a GPU's memory that may be taken; None is TensorFlow's default.
+        gpu_allow_growth: take a GPU's memory only as it is needed.
+        gpu_thread_mode: whose threads launch GPU kernels: `global`, `gpu_private` or `gpu_shared`; None leaves it to
+            TensorFlow and the user's variables.
+        per_gpu_thread_count: such threads per GPU; 0 is TensorFlow's default.
+        num_intra_threads: threads within an operation; 0 is TensorFlow's default.
+        num_inter_threads: operations at a time; 0 is TensorFlow's default.
+        onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's
+            variable.
+        log_device_placement: print where each operation runs.
+        peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
     """
+
+    device: Literal["cpu", "gpu"] = "cpu"
+    num_devices: int = 1
+    virtual_gpus: int = 1
+    visible_gpus: Sequence[int] | None = None
+    gpu_memory_fraction: float | None = None
+    gpu_allow_growth: bool = False
+    gpu_thread_mode: str | None = None
+    per_gpu_thread_count: int = 0
+    num_intra_threads: int = 0
+    num_inter_threads: int = 0
+    onednn: str | None = None
+    log_device_placement: bool = False
+    peers: Sequence[str] = ()
+
+    def session_options(self) -> dict[str, Any]:
+        """Returns the keyword arguments of `devices.session_config`."""
+        return {name: getattr(self, name) for name in _OF_SESSIONS}
+
+
+_OF_SESSIONS = (
+    "virtual_gpus",
+    "gpu_memory_fraction",
+    "gpu_allow_growth",
+    "num_intra_threads",
+    "num_inter_threads",
+    "log_device_placement",
+)
+
+
+def prepare(runtime: Runtime) -> None:
+    """Sets the environment variables that TensorFlow, Keras and CUDA read when they are imported."""
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if log_placement else _QUIET[device])
+    # TensorFlow logs placement at its lowest level.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if runtime.log_device_placement else _QUIET[runtime.device])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
-    if peers:
-        hosts = {address.rpartition(":")[0].strip("[]") for address in peers}
+    if runtime.peers:
+        hosts = {address.rpartition(":")[0].strip("[]") for address in runtime.peers}
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # or gRPC complains when a process is started
         os.environ["no_grpc_proxy"] = ",".join(sorted(hosts))
         _keep_freed_memory()
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
-    if onednn:
-        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if onednn == "on" else "0"
-    if gpu_threads:
-        mode, count = gpu_threads
-        os.environ["TF_GPU_THREAD_MODE"] = mode
-        if count:
-            os.environ["TF_GPU_THREAD_COUNT"] = str(count)
-    if device == "cpu":
+    if runtime.onednn:
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if runtime.onednn == "on" else "0"
+    if runtime.gpu_thread_mode:
+        os.environ["TF_GPU_THREAD_MODE"] = runtime.gpu_thread_mode
+        sharing = runtime.num_devices if runtime.gpu_thread_mode == "gpu_shared" else 1
+        if runtime.per_gpu_thread_count:
+            os.environ["TF_GPU_THREAD_COUNT"] = str(runtime.per_gpu_thread_count * sharing)
+    if runtime.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    elif visible_gpus is not None:
+    elif runtime.visible_gpus is not None:
         now = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = now.split(",") if now else None
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in visible_gpus)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in runtime.visible_gpus)
 
 
 def _keep_freed_memory() -> None:

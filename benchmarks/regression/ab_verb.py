@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
@@ -27,6 +28,7 @@ from benchmarks.sweep.estimate import estimate_seconds, in_words
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.sweep.progress import what_is_run
+from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from results.gate import findings as finding
 from results.gate import noise
@@ -291,3 +293,12 @@ CALIBRATE_FLAGS: Groups = {
         Flag("output_dir", str, "has base/ and candidate/, with records and logs (default out/calibrate)"),
     ),
 }
+
+
+VERB = Verb(
+    "ab",
+    "is the candidate slower than the base? Interleaves runs of two revisions or environments: ab --base=REVISION",
+    AB_FLAGS,
+    lambda given, command: run(resolve(given.values, hardware.count_gpus), command, given.values),
+    takes="lists",
+)

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import record_files
 from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.regression import outputs
@@ -246,3 +247,26 @@ HISTORY_FLAGS: Groups = {
         Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
     )
 }
+
+
+BASELINE = Verb(
+    "baseline",
+    "stored results to compare with: baseline promote FILE, list, show KEY, prune",
+    BASELINE_FLAGS,
+    lambda given, command: run(given.words, given.values),
+    takes="words",
+)
+CHECK = Verb(
+    "check",
+    "is today slower than the stored sessions? check FILE; status 1 if it is",
+    CHECK_FLAGS,
+    lambda given, command: check(given.words, given.values),
+    takes="words",
+)
+HISTORY = Verb(
+    "history",
+    "the rate session by session, of baselines or files; where it changed; --plot=FILE.png draws it",
+    HISTORY_FLAGS,
+    lambda given, command: history(given.words, given.values),
+    takes="words",
+)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import sides
-from benchmarks.regression.ab_verb import STOPPED, seconds_above_zero
+from benchmarks.regression.ab_verb import CALIBRATE_FLAGS, STOPPED, seconds_above_zero
 from benchmarks.regression.baseline_verb import BASELINES_DIR
 from benchmarks.regression.configuration import titles_by_run
 from benchmarks.regression.rounds import Pair, Rounds, TurnTakers
@@ -21,6 +22,7 @@ from benchmarks.regression.sides import Side
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import what_is_run
+from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from results.gate import noise
 from results.gate.noise import Noise
@@ -182,3 +184,12 @@ def _advice(found: Noise) -> str:
     if noise.NOISE_IN_THRESHOLD * found.high > noise.QUIET_THRESHOLD:
         return "Quiet enough for 5 %, as far as so few rounds can tell: more --rounds make it surer."
     return "Quiet enough for 5 %."
+
+
+VERB = Verb(
+    "calibrate",
+    "how much do equal runs differ on this machine, and which drop can it show?",
+    CALIBRATE_FLAGS,
+    lambda given, command: run(resolve(given.values, hardware.count_gpus), command),
+    takes="lists",
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import record_files
 from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.regression import outputs
 from benchmarks.regression.outputs import OUTPUT_FLAGS
@@ -71,3 +72,12 @@ COMPARE_FLAGS: Groups = {
     ),
     "Output": OUTPUT_FLAGS,
 }
+
+
+VERB = Verb(
+    "compare",
+    "is a build slower than another? compare BASE CANDIDATE, files of records; status 1 if it is",
+    COMPARE_FLAGS,
+    lambda given, command: run(given.words, given.values),
+    takes="words",
+)

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.errors import UsageError
+from benchmarks.process.signals import signals_ignored
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.system.provenance import suite_commit
 
@@ -87,7 +87,7 @@ def of_revision(revision: str) -> Iterator[Side]:
         name = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
         yield Side(name, (sys.executable, str(program)))
     finally:
-        with _undisturbed():
+        with signals_ignored():
             _remove(home, worktree)
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -131,15 +131,3 @@ def _git(home: Path, *words: str, why: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{why}: git cannot be run ({error}).") from error
     return done.stdout.strip()
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Lets what must be done in the end be done, whoever is impatient."""
-    signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_IGN) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)

@@ -12,7 +12,7 @@ from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.errors import BenchError
 from benchmarks.measure.run_log import RunLog
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import session
 from benchmarks.run.display import Display
 from benchmarks.system.hardware import usable_cores
@@ -24,7 +24,7 @@ from benchmarks.training import run_graph
 _OWN_AFFAIRS = ("visible_gpus",)
 
 
-def train(config: Config, cluster: Cluster, log: RunLog, display: Display, guard: Guard) -> None:
+def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run.
 
     Raises:
@@ -36,16 +36,16 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, guard
         session.execute(config, log, display, team)
 
     serves = not placement.trains(cluster, cluster.own, config.variable_update)
-    take_part(config, cluster, guard, None if serves else work)
+    take_part(config, cluster, watchdog, None if serves else work)
 
 
-def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[ClusterTeam], None] | None) -> None:
+def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
     """Joins the cluster, works or serves, and ends together with all others.
 
     Args:
         config: what all tasks must agree on.
         cluster: the tasks.
-        guard: of this process.
+        watchdog: of this process.
         work: what this task does; None if the others only use its server.
 
     Raises:
@@ -59,7 +59,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
     own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
-    with joined(cluster, config.variable_update, guard, own_devices, config.start_timeout_seconds) as team:
+    with joined(cluster, config.variable_update, watchdog, own_devices, config.start_timeout_seconds) as team:
         try:
             messages = team.agree(hello(cluster, _must_agree(config, cluster), _devices(config, cluster)), 60.0)
             if config.output_format == "text":
@@ -73,7 +73,7 @@ def take_part(config: Config, cluster: Cluster, guard: Guard, work: Callable[[Cl
         except tf.errors.OpError as error:
             raise team.explain(error) or error from error
         except BenchError as error:
-            team.leave_word(error)
+            team.leave_message(error)
             raise
     if not work and config.output_format == "text":
         say("The others have ended, and so does this task.")

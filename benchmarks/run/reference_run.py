@@ -95,14 +95,8 @@ def _devices(config: Config) -> Devices:
     if config.device == "gpu":
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus, eager=True)
     elif config.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.threads)
-    device_planning.configure_eager_runtime(
-        config.device,
-        config.num_devices,
-        threads=config.threads,
-        virtual_gpus=config.virtual_gpus,
-        gpu_memory=(config.gpu_memory_fraction, config.gpu_allow_growth),
-    )
+        device_planning.require_nchw_on_cpu(config.runtime)
+    device_planning.configure_eager_runtime(config.runtime)
     return device_planning.plan(
         config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on
     )

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline, raise_terminated
+from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
 from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.signals import raise_on_sigterm
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display, JsonDisplay, TextDisplay
@@ -56,14 +57,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=_visible_gpus(config),
-        gpu_threads=config.gpu_threads,
-        onednn=config.onednn,
-        log_placement=config.log_device_placement,
-        peers=list(config.cluster.tasks.values()) if config.cluster else (),
-    )
+    tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     images = config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices
     log = RunLog(images_per_step=images, towers=config.num_devices, apart=_goes_alone(config))
@@ -72,12 +66,12 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     def finish(outcome: Outcome) -> ExitStatus:
         return _finish(config, log, display, provenance, store, outcome)
 
-    guard = Guard(lambda error: finish(_outcome_of(error)))
-    guard.start()
+    watchdog = Watchdog(lambda error: finish(_outcome_of(error)))
+    watchdog.start()
     try:
-        outcome = _attempt(config, log, display, guard)
+        outcome = _attempt(config, log, display, watchdog)
     finally:
-        guard.stop()
+        watchdog.stop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return finish(outcome)
@@ -123,8 +117,8 @@ def _images_per_line(config: Config) -> int:
     return config.batch_per_device * config.num_devices if _goes_alone(config) else config.batch_global
 
 
-def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Outcome:
-    signal.signal(signal.SIGTERM, raise_terminated)
+def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> Outcome:
+    raise_on_sigterm()
     try:
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
             existing_directory(config.data_name, config.data_dir)
@@ -134,9 +128,9 @@ def _attempt(config: Config, log: RunLog, display: Display, guard: Guard) -> Out
 
         log.started("TensorFlow")
         if config.cluster:
-            cluster_run.train(config, config.cluster, log, display, guard)
+            cluster_run.train(config, config.cluster, log, display, watchdog)
         else:
-            session.execute(config, log, display, Alone(guard))
+            session.execute(config, log, display, Alone(watchdog))
     except UsageError:
         raise
     except BenchError as error:

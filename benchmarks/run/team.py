@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from benchmarks.errors import BenchError
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
 
 
 class Team(Protocol):
@@ -50,8 +50,8 @@ class Alone:
     is_leader = True
     collective_key = 0
 
-    def __init__(self, guard: Guard | None = None) -> None:
-        self._guard = guard
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog
 
     def configure(self, session_config: Any) -> None:
         """Adds nothing."""
@@ -61,14 +61,14 @@ class Alone:
         return {"": message}
 
     def expect(self, what: str, within_seconds: float) -> None:
-        """Tells the guard."""
-        if self._guard:
-            self._guard.expect(what, within_seconds)
+        """Tells the watchdog."""
+        if self._watchdog:
+            self._watchdog.expect(what, within_seconds)
 
     def expect_nothing(self) -> None:
-        """Tells the guard."""
-        if self._guard:
-            self._guard.expect_nothing()
+        """Tells the watchdog."""
+        if self._watchdog:
+            self._watchdog.expect_nothing()
 
     def explain(self, error: Exception) -> BenchError | None:
         """Returns None: there is nobody else."""

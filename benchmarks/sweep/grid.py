@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan
@@ -43,13 +43,13 @@ class Cell:
         return self.config is not None and not self.same_as_before
 
 
-def help_groups(own: run_flags.Groups) -> run_flags.Groups:
+def help_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of a sweep as they are explained: the values of `run`'s, each of which may be a list."""
     groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
     return {**own, **groups}
 
 
-def sweep_groups(own: run_flags.Groups) -> run_flags.Groups:
+def sweep_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of `run` as texts, which may be lists, and the sweep's own."""
     lists = {
         title: [dataclasses.replace(flag, kind=str, choices=()) for flag in group if flag.name not in _NOT_HERE]
@@ -60,7 +60,7 @@ def sweep_groups(own: run_flags.Groups) -> run_flags.Groups:
 
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
-    arguments = run_flags.read_files(arguments)
+    arguments = flag.read_files(arguments)
     booleans = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
     words = {f"--{name}": f"--{name}=true" for name in booleans}
     words |= {f"--no{name}": f"--{name}=false" for name in booleans}
@@ -123,7 +123,7 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     for grid in grids:
         for values in itertools.product(*grid.values()):
             arguments = tuple(f"--{name}={value}" for name, value in zip(grid, values, strict=True))
-            parsed = run_flags.parse(arguments, run_flags.RUN_FLAGS)
+            parsed = flag.parse(arguments, run_flags.RUN_FLAGS)
             try:
                 chosen = config.resolve(parsed.values, count_gpus)
             except UsageError as error:

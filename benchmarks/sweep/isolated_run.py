@@ -151,7 +151,8 @@ def given(cell: Cell) -> dict[str, Any]:
     return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
 
 
-def _whole(file: IO[bytes]) -> str:
+def _whole(file: IO[bytes] | None) -> str:
+    assert file is not None, "each run has files of its own"
     file.seek(0)
     return file.read().decode(errors="replace")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
 import time
 import uuid
@@ -11,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, Terminated, UsageError, raise_terminated
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
+from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
 from benchmarks.sweep.estimate import estimate_seconds
@@ -82,7 +84,6 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
 
     Raises:
         UsageError: results cannot be kept.
-        KeyboardInterrupt: what has been run until then is kept.
     """
     store = open_store(plan.output_dir)
     earlier = store.load().records
@@ -94,20 +95,17 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
     sweep = _Sweep(plan, store, provenance, earlier if plan.resume else [])
-    signal.signal(signal.SIGTERM, raise_terminated)
-    try:
+
+    def run_all() -> ExitStatus:
         finished = sweep.run(estimates)
-    except KeyboardInterrupt:
-        warn(f"Interrupted. The same command with --resume runs only what is missing from {store.jsonl_path}.")
-        return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
-    rows = summarize(finished)
-    for line in headline.lines(rows):
-        say(line)
-    say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
-    failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
-    return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
+        for line in headline.lines(summarize(finished)):
+            say(line)
+        say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
+        failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
+        return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
+
+    again = f"Interrupted. The same command with --resume runs only what is missing from {store.jsonl_path}."
+    return until_stopped(run_all, again)
 
 
 class _Sweep:
@@ -181,3 +179,23 @@ def _what_is_run(config: Mapping[str, Any]) -> str:
 def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in dataclasses.fields(described_by)}
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+
+
+SWEEP_FLAGS: Groups = {
+    "The sweep": (
+        Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
+        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags"),
+        Flag("resume", bool, "run only what is missing in --output_dir"),
+        Flag("dry_run", bool, "print the grid and stop"),
+        Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)"),
+        Flag("stop_after_seconds", float, "start no run after this time"),
+        Flag("output_dir", str, "directory of results.jsonl and results.csv (default out)"),
+    )
+}
+VERB = Verb(
+    "sweep",
+    "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    SWEEP_FLAGS,
+    lambda given, command: run(resolve(given.values, hardware.count_gpus), command),
+    takes="lists",
+)

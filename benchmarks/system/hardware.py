@@ -38,6 +38,11 @@ def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
         return Inventory(tuple(_describe_gpu(gpu) for gpu in driver.gpus), driver.version)
 
 
+def count_gpus() -> int:
+    """Returns how many GPUs this process may see."""
+    return len(gpu_inventory().gpus)
+
+
 def _describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
     memory = gpu.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
     memory_bytes = memory.total if memory else psutil.virtual_memory().total

@@ -1,4 +1,4 @@
-"""What Linux says in small files under /proc and /sys. What is missing or unreadable is None, never an error."""
+"""Reads small files of Linux under /proc and /sys. What is missing or unreadable is None, never an error."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 
 import psutil
 
+_GROUPS = "sys/fs/cgroup"
+
 
 def text(path: Path) -> str | None:
-    """Returns what a file holds, without white space around it."""
+    """Returns the text of a file, without white space around it."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -19,13 +21,19 @@ def text(path: Path) -> str | None:
 
 
 def number(path: Path) -> int | None:
-    """Returns the whole number that is all a file holds."""
+    """Returns the number in a file that holds nothing but a whole number."""
     found = text(path)
     return int(found) if found and re.fullmatch(r"[0-9]+", found) else None
 
 
+def table(path: Path) -> dict[str, int]:
+    """Returns the lines of a file that are a name and a whole number."""
+    lines = (line.replace(":", " ").split() for line in (text(path) or "").splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
 class PackageCounters:
-    """The energy counters of all packages of this host. They count whoever uses the packages, not this process alone.
+    """The energy counters of all packages of this host. They count all processes, not this one alone.
 
     Args:
         root: holds `sys`.
@@ -47,8 +55,7 @@ class PackageCounters:
     def joules(self, readings: Sequence[Sequence[int] | None]) -> float | None:
         """Returns what all packages used from the first to the last of these readings; None if one is missing.
 
-        A counter begins again at 0 behind its range, so two readings may not be further apart than that lasts: at least
-        ten minutes.
+        A counter starts again at 0 after its range, which lasts at least ten minutes: two readings must be closer.
         """
         known = [reading for reading in readings if reading is not None]
         if len(known) < max(2, len(readings)):
@@ -63,7 +70,7 @@ class PackageCounters:
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Returns what is available now: the least of what the kernel says and what control groups leave.
+    """Returns the memory that is available now: the least of what the kernel reports and what control groups leave.
 
     Args:
         root: of the file system.
@@ -72,16 +79,21 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def _left_by_groups(root: Path) -> Iterator[int]:
-    top = root / "sys/fs/cgroup"
-    lines = (text(root / "proc/self/cgroup") or "").splitlines()
-    own = [Path(line[3:].lstrip("/")) for line in lines if line.startswith("0::") and ".." not in line]
-    groups = {top, *(top / group for path in own for group in (path, *path.parents))}  # each limits all below it
+    """Yields what each limit of memory leaves, of control groups of version 2 and 1."""
     for group, limit_name, used_name in (
-        *((group, "memory.max", "memory.current") for group in groups),
-        (top / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+        *((group, "memory.max", "memory.current") for group in control_groups(root)),
+        (root / _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         limit, used = number(group / limit_name), number(group / used_name)
         if limit is not None and used is not None:  # else it is "max"
-            # What is kept of files counts as used, and goes as soon as it is in the way.
-            stat = dict(line.split() for line in (text(group / "memory.stat") or "").splitlines())
-            yield max(0, limit - used + int(stat.get("inactive_file", 0)))
+            # Cached files count as used, and are dropped when memory is needed.
+            yield max(0, limit - used + table(group / "memory.stat").get("inactive_file", 0))
+
+
+def control_groups(root: Path = Path("/")) -> list[Path]:
+    """Returns the control group (version 2) of this process and those around it; each limits all below it."""
+    top = root / _GROUPS
+    lines = (text(root / "proc/self/cgroup") or "").splitlines()
+    named = [line[3:].lstrip("/") for line in lines if line.startswith("0::") and ".." not in line]
+    own = top / named[0] if named else top
+    return [group for group in (own, *own.parents) if group == top or top in group.parents]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from benchmarks.console import table
+
 # The order in which tasks are listed.
 JOBS = ("ps", "worker", "controller")
 
@@ -123,5 +125,4 @@ class Cluster:
         for task, address in self.tasks.items():
             mark = "*" if task == self.own else " "
             rows.append((mark, task.job, str(task.index), address, (devices or {}).get(task, "-")))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return table(rows)

@@ -6,7 +6,9 @@ import dataclasses
 
 import tensorflow as tf
 
+from benchmarks.console import counted
 from benchmarks.errors import UsageError
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system.hardware import gpu_inventory, usable_cores
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
@@ -59,14 +61,12 @@ def plan(
         group: see `variable_mgr.place.Place`.
     """
     place = placement.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
-    plural = "s" * (count > 1)
     if kind == "cpu":
-        cores = usable_cores()
-        description = f"{count} logical CPU device{plural} sharing {cores} core{'s' * (cores > 1)}"
+        description = f"{counted(count, 'logical CPU device')} sharing {counted(usable_cores(), 'core')}"
     elif virtual_gpus > 1:
-        description = f"{count} virtual GPU{plural}, {virtual_gpus} on each physical one"
+        description = f"{counted(count, 'virtual GPU')}, {virtual_gpus} on each physical one"
     else:
-        description = f"{count} GPU{plural}"
+        description = counted(count, "GPU")
     if cluster:
         description = f"{cluster.num_workers} workers, each with {description}"
     shared = (place.host,) if shared_on == "cpu" else place.towers
@@ -87,30 +87,26 @@ def require_gpus(count: int, *, virtual_gpus: int, eager: bool = False) -> None:
     if len(seen) < needed:
         built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"
         raise UsageError(
-            f"{needed} GPU{'s' * (needed > 1)} wanted; TensorFlow {tf.__version__} sees {len(seen)}, though the "
-            f"driver shows enough: probably it {built}. Install the extra 'cuda' (pip install -e '.[cuda]'), or say "
+            f"{counted(needed, 'GPU')} wanted; TensorFlow {tf.__version__} sees {len(seen)}, though the "
+            f"driver shows enough: probably it {built}. Install the extra 'cuda' (pip install -e '.[cuda]'), or use "
             "--device=cpu."
         )
 
 
-def set_threads(threads: tuple[int, int]) -> None:
-    """Decides how many threads this process has, before anything has run in it; see `session_config`.
+def set_threads(runtime: Runtime) -> None:
+    """Sets how many threads this process has, before anything has run in it.
 
-    TensorFlow makes its pools once, as whatever comes first wants them, be it a session, or the eager runtime, which an
-    input pipeline starts.
+    TensorFlow makes its thread pools once, for whatever runs first: a session, or the eager runtime, which an input
+    pipeline starts.
     """
-    within, at_once = threads
-    if within:
-        tf.config.threading.set_intra_op_parallelism_threads(within)
-    if at_once:
-        tf.config.threading.set_inter_op_parallelism_threads(at_once)
+    if runtime.num_intra_threads:
+        tf.config.threading.set_intra_op_parallelism_threads(runtime.num_intra_threads)
+    if runtime.num_inter_threads:
+        tf.config.threading.set_inter_op_parallelism_threads(runtime.num_inter_threads)
 
 
-def require_nchw_on_cpu(threads: tuple[int, int] = (0, 0)) -> None:
+def require_nchw_on_cpu(runtime: Runtime) -> None:
     """Checks that this TensorFlow has NCHW kernels for the CPU: with oneDNN it has, without it has none.
-
-    Args:
-        threads: of the process, which this may be the first to make; see `session_config`.
 
     Raises:
         UsageError: it has none.
@@ -122,13 +118,13 @@ def require_nchw_on_cpu(threads: tuple[int, int] = (0, 0)) -> None:
         # A feed keeps graph optimisation from computing the answer without the kernels.
         fed = tf.compat.v1.placeholder_with_default(pooled, pooled.shape)
         gradients = tf.gradients(fed, [kernel, images])
-        with tf.compat.v1.Session(config=session_config("cpu", 1, threads=threads)) as session:
+        with tf.compat.v1.Session(config=session_config("cpu", 1, **runtime.session_options())) as session:
             try:
                 session.run(gradients)
             except tf.errors.OpError as error:
                 raise UsageError(
                     "--data_format=NCHW: this TensorFlow has no NCHW convolutions for the CPU (they come with oneDNN, "
-                    "which is off or missing here). Say --onednn=on if you have not, or --data_format=NHWC."
+                    "which is off or missing here). Use --onednn=on if it is off, or --data_format=NHWC."
                 ) from error
 
 
@@ -136,9 +132,11 @@ def session_config(
     kind: str,
     count: int,
     *,
-    threads: tuple[int, int] = (0, 0),
     virtual_gpus: int = 1,
-    gpu_memory: tuple[float | None, bool] = (None, False),
+    gpu_memory_fraction: float | None = None,
+    gpu_allow_growth: bool = False,
+    num_intra_threads: int = 0,
+    num_inter_threads: int = 0,
     log_device_placement: bool = False,
 ) -> tf.compat.v1.ConfigProto:
     """Returns the session's configuration: strict placement, exactly the devices of `plan`.
@@ -146,63 +144,53 @@ def session_config(
     Args:
         kind: `cpu` or `gpu`.
         count: number of towers.
-        threads: within one operation, and operations at a time; 0 leaves the choice to TensorFlow.
-        virtual_gpus: logical GPUs per physical GPU; they share its memory evenly.
-        gpu_memory: share of a GPU's memory that may be taken (None: TensorFlow's default), and whether it is taken
-            only as needed.
-        log_device_placement: print where each operation runs.
+        virtual_gpus: see `Runtime`, as for all arguments below.
+        gpu_memory_fraction: of split GPUs, the share that all parts have together.
+        gpu_allow_growth: ignored where GPUs are split.
+        num_intra_threads: of the process.
+        num_inter_threads: of the process.
+        log_device_placement: to stderr.
     """
     config = tf.compat.v1.ConfigProto(
         allow_soft_placement=False,
         log_device_placement=log_device_placement,
-        intra_op_parallelism_threads=threads[0],
-        inter_op_parallelism_threads=threads[1],
+        intra_op_parallelism_threads=num_intra_threads,
+        inter_op_parallelism_threads=num_inter_threads,
         device_count={"CPU": count} if kind == "cpu" else {"CPU": 1},
     )
     if kind == "gpu":
-        fraction, growth = gpu_memory
-        config.gpu_options.allow_growth = growth
+        config.gpu_options.allow_growth = gpu_allow_growth
         physical = -(-count // virtual_gpus)  # the others' memory is left alone
         config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
         if virtual_gpus > 1:  # TensorFlow accepts either limits per virtual device or a fraction per GPU
-            _split_gpus(config, physical, virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
-        elif fraction is not None:
-            config.gpu_options.per_process_gpu_memory_fraction = fraction
+            for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, gpu_memory_fraction):
+                config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)
+        elif gpu_memory_fraction is not None:
+            config.gpu_options.per_process_gpu_memory_fraction = gpu_memory_fraction
     return config
 
 
-def _split_gpus(config: tf.compat.v1.ConfigProto, physical: int, virtual_gpus: int, fraction: float) -> None:
-    for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, fraction):
-        config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)
+def _mib_per_virtual_gpu(physical: int, virtual_gpus: int, fraction: float | None) -> list[float]:
+    share = (fraction or _DEFAULT_SPLIT_FRACTION) / virtual_gpus
+    return [share * gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[:physical]]
 
 
-def _mib_per_virtual_gpu(physical: int, virtual_gpus: int, fraction: float) -> list[float]:
-    return [fraction * gpu.memory_bytes / 2**20 / virtual_gpus for gpu in gpu_inventory().gpus[:physical]]
-
-
-def configure_eager_runtime(
-    kind: str,
-    count: int,
-    *,
-    threads: tuple[int, int] = (0, 0),
-    virtual_gpus: int = 1,
-    gpu_memory: tuple[float | None, bool] = (None, False),
-) -> None:
-    """Gives the eager runtime the devices of `plan`, before anything has run in it; arguments as `session_config`."""
-    set_threads(threads)
-    if kind == "cpu":
+def configure_eager_runtime(runtime: Runtime) -> None:
+    """Gives the eager runtime the devices of `plan`, before anything has run in it."""
+    set_threads(runtime)
+    count, virtual_gpus = runtime.num_devices, runtime.virtual_gpus
+    if runtime.device == "cpu":
         if count > 1:  # one is what it has anyway
             (host,) = tf.config.list_physical_devices("CPU")
             tf.config.set_logical_device_configuration(host, [tf.config.LogicalDeviceConfiguration()] * count)
         return
-    fraction, growth = gpu_memory
     physical = tf.config.list_physical_devices("GPU")[: -(-count // virtual_gpus)]
     tf.config.set_visible_devices(physical, "GPU")
-    if virtual_gpus == 1 and fraction is None:
+    if virtual_gpus == 1 and runtime.gpu_memory_fraction is None:
         for gpu in physical:
-            tf.config.experimental.set_memory_growth(gpu, growth)
+            tf.config.experimental.set_memory_growth(gpu, runtime.gpu_allow_growth)
         return
-    limits = _mib_per_virtual_gpu(len(physical), virtual_gpus, fraction or _DEFAULT_SPLIT_FRACTION)
+    limits = _mib_per_virtual_gpu(len(physical), virtual_gpus, runtime.gpu_memory_fraction)
     for gpu, each_mib in zip(physical, limits, strict=True):
         limited = tf.config.LogicalDeviceConfiguration(memory_limit=each_mib)
         tf.config.set_logical_device_configuration(gpu, [limited] * virtual_gpus)

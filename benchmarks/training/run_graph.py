@@ -103,11 +103,11 @@ def plan_devices(config: Config) -> Devices:
     Raises:
         UsageError: they are not.
     """
-    device_planning.set_threads(config.threads)
+    device_planning.set_threads(config.runtime)
     if config.own_device == "gpu":
         device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
     elif config.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.threads)
+        device_planning.require_nchw_on_cpu(config.runtime)
     return device_planning.plan(
         config.device,
         config.num_devices,
@@ -120,7 +120,7 @@ def plan_devices(config: Config) -> Devices:
 
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns what the configuration says of a session, or of a task's server."""
-    return device_planning.session_config(config.device, config.num_devices, **config.session_options())
+    return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
 
 
 def _trained(model: building.Model, config: Config) -> building.Model | splitting.SplitModel:

@@ -16,9 +16,10 @@ from typing import Any
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.errors import BenchError, OutOfMemoryError, UsageError, raise_terminated
+from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
+from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
@@ -255,7 +256,7 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
 
-    signal.signal(signal.SIGTERM, raise_terminated)
+    raise_on_sigterm()
     on_host = usual.device == "cpu"
     room = _SHARE_OF_MEMORY * linux.available_bytes() if on_host else None
     headroom = 0.0 if on_host else _HEADROOM_ON_GPUS

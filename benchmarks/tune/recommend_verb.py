@@ -11,12 +11,14 @@ from typing import Any
 from benchmarks.config import config, run_flags
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache
+from benchmarks.system.hardware import count_gpus
 from benchmarks.system.provenance import of_this_run
 from benchmarks.tune import report, stages
 from benchmarks.tune.report import Answer
@@ -136,3 +138,9 @@ RECOMMEND_FLAGS: Groups = {
         if title not in _OTHER_GROUPS
     },
 }
+VERB = Verb(
+    "recommend",
+    "which batch size, layout, manager ... are fastest here? recommend --model=M --time_limit_seconds=600",
+    RECOMMEND_FLAGS,
+    lambda given, command: run(resolve(given.values, count_gpus), command, count_gpus),
+)

@@ -70,7 +70,9 @@ def results(config: Config, cluster: Cluster, team: ClusterTeam) -> Iterator[Cas
         if reason:
             yield CaseResult(case, None, reason)
         elif trains(cluster, cluster.own, case.manager):
-            options = device_planning.session_config(config.device, config.num_devices, **config.session_options())
+            options = device_planning.session_config(
+                config.device, config.num_devices, **config.runtime.session_options()
+            )
             yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number))
 
 

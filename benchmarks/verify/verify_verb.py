@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks.config import config as config_rules
+from benchmarks.config import device_options
 from benchmarks.config.config import Config
+from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Guard
+from benchmarks.process.watchdog import Watchdog
+from benchmarks.run import cluster_launch
+from benchmarks.system import hardware
+from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
+from benchmarks.topology.start import start
 
 if TYPE_CHECKING:
     from benchmarks.verify.cases import CaseResult
@@ -26,20 +35,12 @@ def run(config: Config) -> ExitStatus:
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
-    tensorflow_setup.prepare(
-        device=config.own_device,
-        visible_gpus=config.visible_gpus,
-        peers=list(config.cluster.tasks.values()) if config.cluster else (),
-    )
-    tensorflow_setup.import_tensorflow()
+    plan, _ = start(config.runtime)
     from benchmarks.topology import devices
     from benchmarks.verify import cases
 
     if config.cluster:
         return _in_cluster(config, config.cluster)
-    if config.device == "gpu":
-        devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
-    plan = devices.plan(config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on="cpu")
     say(f"Every manager, reduction and modifier on {plan.description}, against NumPy (sgd, momentum) and against one")
     say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
     return _table(
@@ -47,7 +48,7 @@ def run(config: Config) -> ExitStatus:
             config.device,
             config.num_devices,
             config.virtual_gpus,
-            lambda count: devices.session_config(config.device, count, **config.session_options()),
+            lambda count: devices.session_config(config.device, count, **config.runtime.session_options()),
         )
     )
 
@@ -70,10 +71,10 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
         else:
             collections.deque(results, maxlen=0)
 
-    guard = Guard(lambda error: warn(str(error)))
-    guard.start()
-    cluster_run.take_part(config, cluster, guard, work if cluster.own.has_towers else None)
-    guard.stop()
+    watchdog = Watchdog(lambda error: warn(str(error)))
+    watchdog.start()
+    cluster_run.take_part(config, cluster, watchdog, work if cluster.own.has_towers else None)
+    watchdog.stop()
     return status
 
 
@@ -92,3 +93,24 @@ def _table(results: Iterable[CaseResult]) -> ExitStatus:
         warn("The arithmetic of the failed rows is wrong on these devices: do not trust their speed either.")
         return ExitStatus.RUN_FAILED
     return ExitStatus.OK
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    """Verifies on all devices if none are named; starts the cluster first if the flags say so."""
+    values = dict(given.values)
+    cluster, _ = discovery.resolve(values, os.environ)
+    if cluster:
+        values["variable_update"] = discovery.manager_for(cluster)
+    else:
+        values = device_options.default_to_all(values, hardware.count_gpus())
+    resolved = config_rules.resolve(values, hardware.count_gpus)
+    if launch_plan.is_asked_for(values):
+        return cluster_launch.run(resolved, values, command, hardware.count_gpus, keeps_record=False)
+    return run(resolved)
+
+
+# Everything but the devices is fixed.
+VERIFY_FLAGS: Groups = {"Devices": SEVERAL_DEVICES, "Several processes": RUN_FLAGS["Several processes"]}
+VERB = Verb(
+    "verify", "is the arithmetic of every variable manager right on these devices?", VERIFY_FLAGS, _resolve_and_run
+)

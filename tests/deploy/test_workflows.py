@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.config import run_flags
+from benchmarks.config import flag
 from benchmarks.regression import ab_verb, baseline_verb
-from benchmarks.sweep import grid
+from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from tests.support.commands import Finished
 
@@ -210,7 +210,7 @@ def script(tmp_path: Path) -> Callable[..., Ran]:
 def test_the_gate_compares_with_the_base_and_says_it_in_every_format(script: Callable[..., Ran]) -> None:
     ((verb, *given),) = script("gate", "--base=v1", "--threshold=7").commands
     assert verb == "ab"
-    values = run_flags.parse(given, grid.sweep_groups(ab_verb.AB_FLAGS)).values
+    values = flag.parse(given, grid.sweep_groups(ab_verb.AB_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "base": "v1",
         "suite": "deploy/gate/gate.toml",
@@ -294,7 +294,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
     assert ran.verbs == ["doctor", "sweep", "check", "baseline"]
     look, sweep, check, promote = ran.commands
     assert look == ["doctor", "--noladder"]
-    values = run_flags.parse(sweep[1:], grid.sweep_groups(run_flags.SWEEP_FLAGS)).values
+    values = flag.parse(sweep[1:], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     assert {name: value for name, value in values.items() if value is not None} == {
         "suite": "deploy/gate/nightly.toml",
         "repeats": 3,
@@ -302,7 +302,7 @@ def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path:
         "num_gpus": "8",
     }
     assert check[1] == "out/nightly"
-    assert run_flags.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
+    assert flag.parse(check[2:], baseline_verb.CHECK_FLAGS).values["markdown"] == "out/nightly/nightly.md"
     assert promote == ["baseline", "promote", "out/nightly"]
 
 

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.input import tower_input
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
@@ -120,7 +121,7 @@ def _logits(spec: ModelSpec, data_format: str) -> np.ndarray:
 @small_and_whole_models
 def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
     try:
-        devices.require_nchw_on_cpu()
+        devices.require_nchw_on_cpu(Runtime())
     except devices.UsageError as error:
         pytest.skip(str(error))
     nhwc, nchw = _logits(spec, "NHWC"), _logits(spec, "NCHW")

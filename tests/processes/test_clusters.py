@@ -238,7 +238,7 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     )
     assert set(tasks.statuses(300).values()) == {2}
     for task in tasks.processes:
-        assert "worker 1 and worker 0 differ in batch_per_device: 3 at the one, 2 at the other" in tasks.text(task)
+        assert "worker 1 and worker 0 differ in batch_per_device: 3 and 2." in tasks.text(task)
 
 
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:

@@ -12,7 +12,10 @@ from tests.support.commands import ROOT, Finished
 
 
 def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
-    script = "from benchmarks.topology import devices; devices.require_nchw_on_cpu()"
+    script = (
+        "from benchmarks.topology import devices; from benchmarks.process.tensorflow_setup import Runtime; "
+        "devices.require_nchw_on_cpu(Runtime())"
+    )
     variables = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "", "CUDA_VISIBLE_DEVICES": "-1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True)
     assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
@@ -21,7 +24,7 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
 def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
     script = (
         "import sys; from benchmarks.process import tensorflow_setup as environment; "
-        "environment.prepare(device='cpu', visible_gpus=None); environment.import_tensorflow(); "
+        "environment.prepare(environment.Runtime()); environment.import_tensorflow(); "
         "assert not {'matplotlib', 'scipy'} & set(sys.modules); import matplotlib, scipy.stats"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
@@ -38,10 +41,10 @@ def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..
 
 COUNT_THREADS = """
 import os, sys
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, run_flags, flag
 from benchmarks.process import tensorflow_setup
-chosen = config.resolve(run_flags.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
-tensorflow_setup.prepare(device="cpu", visible_gpus=None, onednn=chosen.onednn)
+chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
+tensorflow_setup.prepare(chosen.runtime)
 import tensorflow as tf
 from benchmarks.training import run_graph
 run_graph.plan_devices(chosen)

@@ -18,8 +18,9 @@ from typing import IO
 import psutil
 import pytest
 
-from benchmarks.errors import Terminated, raise_terminated
+from benchmarks.errors import Terminated
 from benchmarks.process import subprocesses
+from benchmarks.process.signals import raise_terminated
 from benchmarks.process.subprocesses import Command
 
 
@@ -112,8 +113,8 @@ def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> N
 
 def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    start = subprocesses._start
-    monkeypatch.setattr(subprocesses, "_start", lambda command: started.append(start(command)) or started[-1])
+    start = subprocesses.start
+    monkeypatch.setattr(subprocesses, "start", lambda command: started.append(start(command)) or started[-1])
     nowhere = Command(words=[str(tmp_path / "nowhere")], stdout=log, stderr=log)
     with pytest.raises(FileNotFoundError):
         subprocesses.run(python("import time; time.sleep(60)", log), nowhere, timeout_seconds=60.0)

@@ -14,8 +14,8 @@ SECONDS = 120.0
 STUCK = """
 import sys, threading
 sys.path.insert(0, {root!r})
-from benchmarks.process.watchdog import Guard
-guard = Guard(lambda error: print("kept:", error))
+from benchmarks.process.watchdog import Watchdog
+watchdog = Watchdog(lambda error: print("kept:", error))
 watchdog.start()
 watchdog.expect("Waiting", 0.1)
 stuck = threading.Lock()
@@ -36,7 +36,7 @@ import ctypes, sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks.process import watchdog
 watchdog._GRACE_SECONDS = 0.5
-watchdog.Guard(lambda error: print("kept:", error, error.record_status)).start()
+watchdog.Watchdog(lambda error: print("kept:", error, error.record_status)).start()
 threading.Timer(0.3, print, ["deaf"], {{"flush": True}}).start()
 mutex = ctypes.create_string_buffer(64)
 for _ in range(2):

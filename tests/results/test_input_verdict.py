@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.config import run_flags
 from benchmarks.datasets import data_verb
+from benchmarks.microbench import input_verb
 from results.input_verdict import advice, costs, limiting_stage
 from results.measurement import derive
 from results.record import Kind, Record, Status
@@ -46,7 +46,7 @@ def test_advice_on_every_stage_that_is_measured_names_flags_that_exist(stage: st
     assert sentence.startswith(f"{share}% of the pipeline's time goes into ") and sentence.endswith(".")
     assert f" {stage}." not in sentence, "more is known of it than its name"
     named = set(re.findall(r"--(\w+)", sentence))
-    groups = (run_flags.INPUT_FLAGS, data_verb.DATA_FLAGS)
+    groups = (input_verb.INPUT_FLAGS, data_verb.DATA_FLAGS)
     assert named <= {flag.name for table in groups for group in table.values() for flag in group}
     others = {advice({other: 100.0}).split("into ")[1] for other in stages_of_a_run() if other != stage}
     assert sentence.split("into ")[1] not in others

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.config import config
-from benchmarks.config import run_flags as flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.process.subprocesses import Command, Ended
 from benchmarks.run.time_slices import Turns
@@ -38,7 +37,7 @@ class FakeRun:
     def config(self) -> Config:
         """Returns the configuration that its flags mean, on a machine without GPUs."""
         words = [word for word in self.words if word.startswith("--")]
-        return config.resolve(flags.parse(words, flags.RUN_FLAGS).values, lambda: 0)
+        return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
 
     def leave(self, record: Record) -> None:
         """Stores the record of this run where its flags say."""

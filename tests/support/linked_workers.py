@@ -58,7 +58,7 @@ class Proxy:
 
 def start_server(addresses: list[str], index: int) -> Any:
     """Imports TensorFlow, and starts the server of a worker."""
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None, peers=addresses)
+    tensorflow_setup.prepare(tensorflow_setup.Runtime(peers=addresses))
     tensorflow_setup.import_tensorflow()
     import tensorflow as tf
 

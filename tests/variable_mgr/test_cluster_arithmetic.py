@@ -15,12 +15,12 @@ import tensorflow as tf
 
 from benchmarks.cluster.liveness import GrpcProbe, Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
-from benchmarks.cluster.rendezvous import Meeting
-from benchmarks.config import config, run_flags
-from benchmarks.process.watchdog import Guard
+from benchmarks.cluster.rendezvous import Rendezvous
+from benchmarks.config import config, flag, run_flags
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
-from benchmarks.verify import cluster_cases
+from benchmarks.verify import cluster_cases, verify_verb
 from benchmarks.verify.cases import Case, CaseResult
 from models import building
 from tests.support.clusters import free_addresses
@@ -54,9 +54,9 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
         cluster,
         "parameter_server",
         target=target,
-        meeting=Meeting(target, cluster.own, cluster.leader, server_config),
+        rendezvous=Rendezvous(target, cluster.own, cluster.leader, server_config),
         watcher=Watcher({}, lambda lost: None, probe=GrpcProbe(), replies={}),
-        guard=Guard(lambda error: None),
+        watchdog=Watchdog(lambda error: None),
     )
 
 
@@ -64,7 +64,7 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
 def results() -> Iterator[dict[Case, CaseResult]]:
     """What the leader finds, by case; of the cases before the first that fails with an error."""
     ps, *workers = free_addresses(3)
-    values = run_flags.parse(["--device=cpu", f"--num_gpus={TOWERS}"], run_flags.VERIFY_FLAGS).values
+    values = flag.parse(["--device=cpu", f"--num_gpus={TOWERS}"], verify_verb.VERIFY_FLAGS).values
     chosen = config.resolve(run_flags.unset(values), lambda: 0)
     server_config = with_collectives(devices.session_config("cpu", TOWERS))
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.config import run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
 from benchmarks.microbench.allreduce_report import Report
@@ -145,7 +145,7 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
 
 def _resolve(*arguments: str) -> allreduce_verb.Plan:
     return allreduce_verb.resolve(
-        run_flags.unset(run_flags.parse(arguments, run_flags.ALLREDUCE_FLAGS).values), lambda: 0
+        run_flags.unset(flag.parse(arguments, allreduce_verb.ALLREDUCE_FLAGS).values), lambda: 0
     )
 
 

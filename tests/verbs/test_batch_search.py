@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.config import run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.measure import run_log
@@ -153,7 +153,7 @@ AUTO = ("--batch_size=auto", "--device=cpu", "--model=trivial")
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> Config:
-    return batch_size.resolve(run_flags.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
+    return batch_size.resolve(flag.parse([*AUTO, *arguments], run_flags.RUN_FLAGS).values, [], lambda: gpus)
 
 
 def test_auto_becomes_a_plain_number_with_a_notice(trials: Trials, capsys: pytest.CaptureFixture[str]) -> None:

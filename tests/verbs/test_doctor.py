@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.config import precision_options
-from benchmarks.config import run_flags as flags
+from benchmarks.config import flag, precision_options, run_flags
 from benchmarks.doctor import breakdown_plan, breakdown_run, doctor_verb, machine
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.observation import Observation
@@ -58,7 +57,7 @@ class Climbed:
 def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.Plan:
     """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
-    values = flags.unset(flags.parse(words, doctor_verb.DOCTOR_FLAGS).values)
+    values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
     return doctor_verb.resolve(values, lambda: gpus)
 
 
@@ -241,7 +240,7 @@ def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: py
         raise UsageError("There is no such precision here.")
 
     monkeypatch.setattr(device_peak, "measure", refuse)
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda **given: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *given: None)
     monkeypatch.setattr(signal, "signal", lambda *given: None)
     answers, answer = multiprocessing.Pipe(duplex=False)
     with answers, answer:
@@ -431,7 +430,7 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_defaults(tmp_path: Path) -> None:
-    values = flags.unset(flags.parse([], doctor_verb.DOCTOR_FLAGS).values)
+    values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
     plan = doctor_verb.resolve(values, lambda: 0).ladder
     assert plan is not None
     assert (plan.chosen.model, plan.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
@@ -463,7 +462,7 @@ def test_flags_of_the_ladder_are_refused_where_there_is_none(given: str) -> None
 
 def test_a_cluster_and_a_mere_look_have_no_ladder(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--noladder").ladder is None
-    values = flags.unset(flags.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
+    values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
     plan = doctor_verb.resolve(values, lambda: 0)
     assert plan.ladder is None and plan.chosen.cluster is not None
 

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.cli import explain_verb
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
+from benchmarks.process import tensorflow_setup
 from tests.support.commands import Finished
-from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
+from variable_mgr.catalog import MANAGERS
 
 
 def _explained(*arguments: str) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 10**6)
 
 
 def test_it_explains_more_gpus_than_there_are(run_bench: Callable[..., Finished]) -> None:
@@ -35,8 +36,8 @@ def test_what_is_no_manager_is_refused(run_bench: Callable[..., Finished], word:
 def test_every_manager_can_be_explained(
     manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explain_verb.tensorflow_setup, "prepare", lambda **_: None)
-    cluster = [f"--local_cluster={NEED_A_CLUSTER[manager]}"] if manager in NEED_A_CLUSTER else []
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+    cluster = [f"--local_cluster={smallest}"] if (smallest := MANAGERS[manager].smallest_cluster) else []
     explain_verb.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
     text = capsys.readouterr().out
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
@@ -56,11 +57,11 @@ def test_contradictions_are_refused(run_bench: Callable[..., Finished], argument
 
 
 def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_verb.tensorflow_setup, "prepare", lambda **_: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
     explain_verb.run(_explained("--model=trivial", "--num_gpus=2", *modified))
     text = capsys.readouterr().out
-    assert "packed into 4 equal chunks; sent as float16" in text
+    assert "packed into 4 equal chunks, sent as float16, reduced by" in text
     assert "rounded to float16" in text
     explain_verb.run(
         _explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1")
@@ -69,13 +70,13 @@ def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], m
 
 
 def test_delays_are_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explain_verb.tensorflow_setup, "prepare", lambda **_: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     explain_verb.run(_explained("--model=trivial", "--num_gpus=2", "--variable_update=staged"))
     assert "computed in step t-1 from weights read in step t-2" in capsys.readouterr().out
 
 
 def _text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(explain_verb.tensorflow_setup, "prepare", lambda **_: None)
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     explain_verb.run(_explained(*arguments))
     return capsys.readouterr().out
 

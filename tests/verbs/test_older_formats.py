@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import hardware
@@ -66,7 +66,7 @@ def test_the_command_of_a_record_can_be_run_again(run_bench: RunBench, number: i
     assert done.status == 0, done.stderr
     words = done.stdout.splitlines()[0].split()
     assert words[-len(FLAGS) :] == list(FLAGS)
-    run_flags.parse(list(FLAGS), run_flags.RUN_FLAGS)
+    flag.parse(list(FLAGS), run_flags.RUN_FLAGS)
 
 
 def test_new_records_go_into_a_directory_of_an_older_format(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_noise_that_calibrate_kept_is_read() -> None:
 @pytest.mark.parametrize("number", [3, 4])
 def test_a_configuration_has_the_key_that_it_had(number: int) -> None:
     """With another key, stored baselines would no longer apply to it."""
-    chosen = config.resolve(run_flags.parse(list(FLAGS), run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(flag.parse(list(FLAGS), run_flags.RUN_FLAGS).values, lambda: 0)
     assert key_of(chosen.key_fields()) == golden_records(number)[0].identity.config_key
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.config import config, precision_options, run_flags
+from benchmarks.config import config, flag, precision_options, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.sweep import isolated_run
@@ -88,7 +88,7 @@ def _answer(capsys: pytest.CaptureFixture[str]) -> dict:
 def _best(answer: dict) -> Config:
     words = shlex.split(answer["command"])
     assert words[:2] == ["python", "run_bench.py"]
-    return config.resolve(run_flags.parse(words[2:], run_flags.RUN_FLAGS).values, lambda: 0)
+    return config.resolve(flag.parse(words[2:], run_flags.RUN_FLAGS).values, lambda: 0)
 
 
 def _varied(runs: Runs, name: str) -> set:
@@ -392,7 +392,7 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
 
 def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
     def plan(*words: str, gpus: int) -> search.Plan:
-        values = run_flags.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
+        values = flag.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
         return recommend_verb.resolve(values, lambda: gpus)
 
     found = plan("--device=auto", "--num_gpus=2", "--data_format=auto", gpus=0)
@@ -473,11 +473,11 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
 )
 def test_only_what_can_run_is_varied(words: tuple[str, ...], count: int) -> None:
     """Convolutions are products only with NHWC, and only in models that have them."""
-    values = run_flags.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
+    values = flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
     found = stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
     (choices,) = (stage.choices for stage in found if stage.title.startswith("layout"))
     assert len(choices) == count
     for choice in choices:
         given = [f"--{name}={value}" for name, value in {**fixed, **choice}.items() if value]
-        config.resolve(run_flags.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)
+        config.resolve(flag.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.run.reference_run import _SGDWithDecay
 from benchmarks.run.reference_steps import _Turns
 from benchmarks.system.hardware import Gpu, Inventory
@@ -167,7 +168,7 @@ def _in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
 @pytest.mark.parametrize("loop", REFERENCE_LOOPS)
@@ -248,7 +249,7 @@ def test_virtual_gpus_of_the_eager_runtime_share_the_memory_evenly(monkeypatch: 
     )
     for setting in ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"):
         monkeypatch.setattr(tf.config.threading, setting, lambda count: None)
-    devices.configure_eager_runtime("gpu", 3, virtual_gpus=2)
+    devices.configure_eager_runtime(Runtime(device="gpu", num_devices=3, virtual_gpus=2))
     half = pytest.approx([0.9 * 10 * 1024 / 2] * 2)
     assert visible == [["first", "second"]]
     assert split == {"first": half, "second": half}

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, sweep_verb
@@ -113,8 +113,8 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
     tmp_path: Path, program: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
-    groups = grid.sweep_groups(run_flags.SWEEP_FLAGS)
-    plan = sweep_verb.resolve(run_flags.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
+    groups = grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
+    plan = sweep_verb.resolve(flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
     run = subprocesses.run
 
     def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
@@ -177,7 +177,7 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     code = (
         "import dataclasses, json, sys; from benchmarks.config import run_flags\n"
         "from benchmarks.sweep import grid, sweep_verb\n"
-        "values = run_flags.parse(json.loads(sys.argv[1]), grid.sweep_groups(run_flags.SWEEP_FLAGS)).values\n"
+        "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
         "plan = dataclasses.replace(sweep_verb.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
         "sys.exit(sweep_verb.run(plan, []))"
     )
@@ -325,7 +325,7 @@ staged_vars = true
 def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
-    plan = sweep_verb.resolve(run_flags.parse(words, grid.sweep_groups(run_flags.SWEEP_FLAGS)).values, lambda: 0)
+    plan = sweep_verb.resolve(flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values, lambda: 0)
     found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in plan.cells if c.config]
     assert found == [
         ("trivial", 1, False),
@@ -347,7 +347,7 @@ def test_a_suite_is_several_grids(tmp_path: Path) -> None:
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
-    values = run_flags.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(run_flags.SWEEP_FLAGS)).values
+    values = flag.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     with pytest.raises(UsageError) as error:
         sweep_verb.resolve(values, lambda: 0)
     assert words in str(error.value)
@@ -377,7 +377,7 @@ def test_booleans_without_a_value() -> None:
 
 
 def test_estimates_learn_from_earlier_runs() -> None:
-    values = run_flags.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], run_flags.RUN_FLAGS).values
+    values = flag.parse(["--device=cpu", "--num_batches=10", "--num_warmup_batches=0"], run_flags.RUN_FLAGS).values
     chosen = config.resolve(values, lambda: 0)
     guess = estimate_seconds(chosen, [])
     assert guess > 6

@@ -180,8 +180,9 @@ class Replicated(VariableManager):
             exact = averaging is not None and averaging.every_steps == 1 and optimizer == "sgd"
             deviation = "" if exact else "every tower steps by its own gradient: not what one device does"
         if self._place.in_cluster:
+            gradients += " (over all towers of all workers)" if self._reduction.makes_equal else ""
             diagram = _WORKERS_DIAGRAM.format(exchange=f" {exchange} ")
-            diagram += "\n    all driven by one client" * bool(self._place.hosts)
+            diagram += f"\n    all driven by one client, at {self._place.host}" if self._place.hosts else ""
         else:
             exchanged = averaging or self._reduction.makes_equal
             diagram = _DIAGRAM.format(exchange=f"+{f' {exchange} ':-^14}+" if exchanged else "   (nothing)")

@@ -57,9 +57,7 @@ def test_other_addresses_are_told() -> None:
 def test_another_commit_of_the_suite_is_told_where_both_are_known() -> None:
     everyone = said(ps_0={"suite's commit": "aaaa"}, worker_0={"suite's commit": "bbbb"})
     sentence = disagreement(everyone, LEADER)
-    assert sentence is not None and sentence.startswith(
-        "ps 0 and worker 0 differ in suite's commit: aaaa at the one, bbbb"
-    )
+    assert sentence is not None and sentence.startswith("ps 0 and worker 0 differ in suite's commit: aaaa and bbbb")
     everyone["ps 0"]["suite's commit"] = everyone["worker 1"]["suite's commit"] = None
     assert disagreement(everyone, LEADER) is None
 
@@ -77,7 +75,7 @@ def test_another_option_is_told(name: str, value: Any) -> None:
     sentence = disagreement(said(worker_1={"options": {**OPTIONS, name: value}}), LEADER)
     assert sentence is not None and sentence.startswith(f"worker 1 and worker 0 differ in {name}: ")
     assert str(value) in sentence and str(OPTIONS[name]) in sentence
-    assert sentence.endswith("Start all tasks with the same flags, but for --job_name and --task_index.")
+    assert sentence.endswith("Start all tasks with the same flags, except --job_name and --task_index.")
 
 
 def test_who_leads_is_what_others_are_compared_with() -> None:
@@ -142,12 +140,12 @@ def test_a_free_port_stays_free() -> None:
 def test_without_a_terminal_a_line_says_for_whom_we_wait_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     both = {Task("ps", 0): "h:1", Task("worker", 1): "h:3"}
     with member.WaitingLines() as waiting:
-        waiting.tell(both, 300.0)
+        waiting.show(both, 300.0)
         assert capsys.readouterr().err == "run_bench: Waiting for ps 0 (h:1), worker 1 (h:3), up to 300 s.\n"
         for left in (299.5, 290.0, 270.0):
-            waiting.tell(both, left)
+            waiting.show(both, left)
         assert capsys.readouterr().err == "", "only half a minute has passed"
-        waiting.tell({Task("worker", 1): "h:3"}, 269.5)
+        waiting.show({Task("worker", 1): "h:3"}, 269.5)
         assert capsys.readouterr().err == "run_bench: Waiting for worker 1 (h:3), up to 270 s.\n"
-        waiting.tell({Task("worker", 1): "h:3"}, 250.0)
+        waiting.show({Task("worker", 1): "h:3"}, 250.0)
     assert capsys.readouterr() == ("", "")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from results.record import key_of
@@ -14,7 +14,7 @@ from variable_mgr.modifiers import Modifiers
 
 
 def resolve(*arguments: str, gpus: int = 0) -> config.Config:
-    return config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
 
 
 def test_defaults_on_a_cpu() -> None:
@@ -83,8 +83,8 @@ def test_gpus_may_be_split() -> None:
         (["--virtual_gpus=2", "--device=cpu"], 4, "--virtual_gpus is about GPUs"),
         (["--gpu_thread_mode=gpu_private", "--device=cpu"], 4, "--gpu_thread_mode is about GPUs"),
         (["--per_gpu_thread_count=2", "--device=cpu"], 4, "--per_gpu_thread_count is about GPUs"),
-        (["--per_gpu_thread_count=2"], 4, "say --gpu_thread_mode=gpu_private or gpu_shared"),
-        (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], 4, "say --gpu_thread_mode=gpu_private"),
+        (["--per_gpu_thread_count=2"], 4, "use --gpu_thread_mode=gpu_private or gpu_shared"),
+        (["--per_gpu_thread_count=2", "--gpu_thread_mode=global"], 4, "use --gpu_thread_mode=gpu_private"),
         (["--per_gpu_thread_count=-1", "--gpu_thread_mode=gpu_private"], 4, "at least 0"),
         (["--time_limit_seconds=-1"], 0, "must be above 0"),
         (["--weight_decay=nan"], 0, "--weight_decay=nan"),
@@ -99,11 +99,11 @@ def test_gpus_may_be_split() -> None:
         (["--data_name=mnist", "--data_dir=x"], 0, r"resnet50 is for imagenet \(224x224 .* Models for mnist: mlp\."),
         (["--data_dir=x", "--image_crop=central", "--distortions"], 0, "--distortions are for training"),
         (["--data_dir=x", "--forward_only", "--distortions"], 0, "give --image_crop=distorted as well"),
-        (["--data_dir=x", "--nodistort_color_in_yiq"], 0, "says how --distortions are done"),
+        (["--data_dir=x", "--nodistort_color_in_yiq"], 0, "--distort_color_in_yiq is about --distortions"),
         (["--data_dir=x", "--decode_scaling", "--nofuse_decode_and_crop"], 0, "needs --fuse_decode_and_crop"),
         (["--data_dir=x", "--datasets_use_caching", "--datasets_repeat_cached_sample"], 0, "exclude each other"),
         (["--data_dir=x", "--datasets_use_caching", "--on_bad_record=skip"], 0, "a cache reads once"),
-        (["--data_dir=x", "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip"], 0, "counts by the order"),
+        (["--data_dir=x", "--datasets_sloppy_parallel_interleave", "--on_bad_record=skip"], 0, "needs a fixed order"),
         (["--data_name=synthetic_host", "--datasets_autotune_cpu_budget=2"], 0, "these are synthetic_host"),
         (["--model=mlp", "--data_dir=x", "--image_crop=central"], 0, "mnist has none"),
         (["--data_dir=x", "--nodatasets_use_prefetch", "--datasets_prefetch_buffer_size=4"], 0, "contradict"),
@@ -122,16 +122,16 @@ def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: 
 @pytest.mark.parametrize(
     ("flags_given", "threads"),
     [
-        ([], None),
+        ([], (None, 0)),
         (["--gpu_thread_mode=global"], ("global", 0)),
         (["--gpu_thread_mode=gpu_private"], ("gpu_private", 0)),
         (["--gpu_thread_mode=gpu_private", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
-        (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 6)),
+        (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 3)),
     ],
 )
 def test_threads_of_gpus_are_the_default_unless_asked_for(flags_given: list[str], threads: object) -> None:
     chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
-    assert chosen.gpu_threads == threads
+    assert (chosen.runtime.gpu_thread_mode, chosen.runtime.per_gpu_thread_count) == threads
     assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.config import run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.errors import UsageError
-from benchmarks.sweep import grid
+from benchmarks.sweep import grid, sweep_verb
 
 TABLE = [flag for group in run_flags.RUN_FLAGS.values() for flag in group]
 
 
 def test_an_unset_flag_is_none() -> None:
-    assert set(run_flags.parse([], run_flags.RUN_FLAGS).values.values()) == {None}
+    assert set(flag.parse([], run_flags.RUN_FLAGS).values.values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_an_unset_flag_is_none() -> None:
     ],
 )
 def test_forms(arguments: list[str], name: str, value: object) -> None:
-    parsed = run_flags.parse(arguments, run_flags.RUN_FLAGS)
+    parsed = flag.parse(arguments, run_flags.RUN_FLAGS)
     assert parsed.values[name] == value
     assert list(parsed.words) == []
 
 
 def test_a_flagfile_is_read(tmp_path: Path) -> None:
     (tmp_path / "flags").write_text("# a comment\n--xla\n--model=alexnet\n--num_gpus=2\n")
-    parsed = run_flags.parse([f"--flagfile={tmp_path / 'flags'}", "--num_gpus=4"], run_flags.RUN_FLAGS)
+    parsed = flag.parse([f"--flagfile={tmp_path / 'flags'}", "--num_gpus=4"], run_flags.RUN_FLAGS)
     assert [parsed.values[name] for name in ("xla", "model", "num_gpus")] == ["jit", "alexnet", 4]
 
 
@@ -70,20 +70,20 @@ def test_a_flagfile_is_read(tmp_path: Path) -> None:
 )
 def test_misses_are_explained(arguments: list[str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        run_flags.parse(arguments, run_flags.RUN_FLAGS)
+        flag.parse(arguments, run_flags.RUN_FLAGS)
 
 
 def test_words_are_kept_wherever_they_stand() -> None:
-    assert list(run_flags.parse(["one", "--num_gpus=2", "two"], run_flags.RUN_FLAGS).words) == ["one", "two"]
+    assert list(flag.parse(["one", "--num_gpus=2", "two"], run_flags.RUN_FLAGS).words) == ["one", "two"]
 
 
 def test_help_names_every_flag() -> None:
-    text = run_flags.describe(run_flags.RUN_FLAGS)
+    text = flag.describe(run_flags.RUN_FLAGS)
     assert max(map(len, text.splitlines())) <= 120
     unwrapped = " ".join(text.split())
-    for flag in TABLE:
-        assert f"{flag.name}" in text
-        assert flag.help in unwrapped
+    for one in TABLE:
+        assert f"{one.name}" in text
+        assert one.help in unwrapped
 
 
 def test_flags_that_the_peer_has_are_of_its_type() -> None:
@@ -97,15 +97,15 @@ def test_flags_that_the_peer_has_are_of_its_type() -> None:
     assert kinds == {flag.name: peer[flag.name] for flag in common}
 
 
-@pytest.mark.parametrize("name", run_flags.presets())
+@pytest.mark.parametrize("name", flag.presets())
 def test_every_preset_is_a_grid_that_can_be_run(name: str) -> None:
-    parsed = run_flags.parse([f"--preset={name}", "--num_gpus=1"], grid.sweep_groups(run_flags.SWEEP_FLAGS))
+    parsed = flag.parse([f"--preset={name}", "--num_gpus=1"], grid.sweep_groups(sweep_verb.SWEEP_FLAGS))
     cells = grid.cells([{**grid.of_flags(parsed.values), "device": ["cpu"]}], lambda: 0)
     assert cells and all(cell.config for cell in cells), "and what is said after it wins"
 
 
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(UsageError, match="Did you mean 'quick'"):
-        run_flags.parse(["--preset=quik"], run_flags.RUN_FLAGS)
+        flag.parse(["--preset=quik"], run_flags.RUN_FLAGS)
     with pytest.raises(UsageError, match="say --preset=NAME"):
-        run_flags.parse(["--preset", "quick"], run_flags.RUN_FLAGS)
+        flag.parse(["--preset", "quick"], run_flags.RUN_FLAGS)

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cli import main
-from benchmarks.config import device_options, run_flags
+from benchmarks.config import device_options, flag, run_flags
 from benchmarks.doctor import advice as ladder_words
 from benchmarks.doctor import breakdown
 from benchmarks.doctor.advice import Setting
 from benchmarks.doctor.breakdown import Ladder, Part, Rung, Span, Verdict, images_of
+from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.tune import recommend_verb
 
 GPUS = Setting(
@@ -43,8 +44,8 @@ FAILED, LEFT_OUT = "failed", "left out"
 # The verbs that advice sends a reader to.
 ADVISED = {
     "recommend": recommend_verb.RECOMMEND_FLAGS,
-    "allreduce": run_flags.ALLREDUCE_FLAGS,
-    "input": run_flags.INPUT_FLAGS,
+    "allreduce": allreduce_verb.ALLREDUCE_FLAGS,
+    "input": input_verb.INPUT_FLAGS,
 }
 
 
@@ -330,7 +331,7 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     commands = re.findall(r"'run_bench.py (recommend|allreduce) ([^']+)'", all_advice(shared))
     assert {verb for verb, _ in commands} == {"recommend", "allreduce"}
     for verb, words in commands:
-        values = run_flags.parse(words.split(), ADVISED[verb]).values
+        values = flag.parse(words.split(), ADVISED[verb]).values
         assert device_options.resolve(collections.defaultdict(str, values), lambda: 2)["virtual_gpus"] == split, words
 
 
@@ -341,7 +342,7 @@ def test_all_that_is_advised_exists(setting: Setting) -> None:
     assert {verb for verb, _ in commands} == {*ADVISED}
     for verb, words in commands:
         assert main.dispatch([verb, "--help"]) == 0, "there is such a verb"
-        assert not run_flags.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
+        assert not flag.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
     named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", advice)))
     of_a_run = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
     assert len(named) >= 8 and named <= of_a_run

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.datasets import fake_small_images
 from benchmarks.topology import devices
 from benchmarks.training import run_input
@@ -41,7 +41,7 @@ def directory_of(fake_imagenet: Path, tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[str], Path], name: str) -> None:
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
-    chosen = config.resolve(run_flags.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
         built = run_input.build(chosen, ["/cpu:0"], run_input.find(chosen))
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:

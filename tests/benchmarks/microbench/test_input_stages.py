@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.datasets import damage
 from benchmarks.errors import DataError
 from benchmarks.input import host_pipeline, imagenet_pipeline
@@ -28,7 +28,7 @@ from variable_mgr.modifiers import Modifiers
 
 def _config(*arguments: str) -> config.Config:
     usual = ["--device=cpu", "--model=trivial", "--batch_size=4"]
-    return config.resolve(run_flags.unset(run_flags.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
+    return config.resolve(run_flags.unset(flag.parse([*usual, *arguments], run_flags.RUN_FLAGS).values), lambda: 0)
 
 
 def _found(chosen: config.Config) -> host_pipeline.Source:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import device_peak, matmul_peak, roofline
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.system.hardware import Inventory, describe_hardware
@@ -145,7 +145,7 @@ def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.M
 
 
 def _config(*words: str) -> config.Config:
-    return config.resolve(run_flags.parse(words, run_flags.RUN_FLAGS).values, lambda: 0, environ={})
+    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0, environ={})
 
 
 def _keep(precision: str, peak: Peak) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.errors import Terminated, raise_terminated
+from benchmarks.errors import Terminated
 from benchmarks.process import signals
+from benchmarks.process.signals import raise_terminated
 
 
 @pytest.fixture(autouse=True)

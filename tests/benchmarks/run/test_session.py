@@ -4,7 +4,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.topology import devices
 from benchmarks.training import run_input
 
@@ -12,7 +12,7 @@ from benchmarks.training import run_input
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     """Towers that draw in turn draw for those before them, too; each must draw for itself alone."""
     chosen = config.resolve(
-        run_flags.parse(
+        flag.parse(
             [
                 "--device=cpu",
                 "--num_gpus=3",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.run import time_slices
 from benchmarks.run.time_slices import Turns
@@ -22,7 +22,7 @@ _JOIN_SECONDS = 60.0
 def config_of(*words: str) -> Config:
     """Returns what flags come to, on a machine with one GPU."""
     words = ("--model=trivial", "--device=cpu", *words)
-    return config.resolve(run_flags.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 1)
+    return config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 1)
 
 
 class Pair:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Literal
 
 import pytest
 
 from benchmarks.errors import UsageError
 from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware, nvml
 from benchmarks.topology import devices
 
@@ -68,7 +70,7 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
     import tensorflow  # noqa: F401 - it is too late once this has run
 
     with pytest.raises(RuntimeError, match="before TensorFlow"):
-        tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+        tensorflow_setup.prepare(Runtime())
 
 
 @pytest.mark.parametrize(
@@ -83,27 +85,40 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_gpus_are_hidden_and_chosen(
-    monkeypatch: pytest.MonkeyPatch, before: str | None, device: str, visible: tuple[int, ...] | None, after: str | None
+    monkeypatch: pytest.MonkeyPatch,
+    before: str | None,
+    device: Literal["cpu", "gpu"],
+    visible: tuple[int, ...] | None,
+    after: str | None,
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {} if before is None else {"CUDA_VISIBLE_DEVICES": before}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(device=device, visible_gpus=visible)
+    tensorflow_setup.prepare(Runtime(device=device, visible_gpus=visible))
     assert variables.get("CUDA_VISIBLE_DEVICES") == after
     assert variables["KERAS_BACKEND"] == "tensorflow"
 
 
 @pytest.mark.parametrize(
-    ("threads", "mode", "count"),
-    [(None, "theirs", "9"), (("global", 0), "global", "9"), (("gpu_shared", 6), "gpu_shared", "6")],
+    ("runtime", "mode", "count"),
+    [
+        (Runtime(device="gpu"), "theirs", "9"),
+        (Runtime(device="gpu", gpu_thread_mode="global"), "global", "9"),
+        (Runtime(device="gpu", num_devices=3, gpu_thread_mode="gpu_shared", per_gpu_thread_count=2), "gpu_shared", "6"),
+        (
+            Runtime(device="gpu", num_devices=3, gpu_thread_mode="gpu_private", per_gpu_thread_count=2),
+            "gpu_private",
+            "2",
+        ),
+    ],
 )
 def test_threads_of_gpus_are_the_users_unless_asked_for(
-    monkeypatch: pytest.MonkeyPatch, threads: tuple[str, int] | None, mode: str, count: str
+    monkeypatch: pytest.MonkeyPatch, runtime: Runtime, mode: str, count: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_GPU_THREAD_MODE": "theirs", "TF_GPU_THREAD_COUNT": "9"}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(device="gpu", visible_gpus=None, gpu_threads=threads)
+    tensorflow_setup.prepare(runtime)
     assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
 
 
@@ -111,5 +126,5 @@ def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
-    tensorflow_setup.prepare(device="cpu", visible_gpus=None)
+    tensorflow_setup.prepare(Runtime())
     assert variables["TF_CPP_MIN_LOG_LEVEL"] == "0"

@@ -89,7 +89,7 @@ def test_each_worker_has_gpus_of_its_own() -> None:
 
 @pytest.mark.parametrize(("per_worker", "words"), [(1, "2 workers with 1 GPU each need 2"), (2, "2 GPUs each need 4")])
 def test_too_few_gpus_are_refused(per_worker: int, words: str) -> None:
-    with pytest.raises(UsageError, match=f"{words}, and 1 may be used here. Ask for fewer, or say --device=cpu.$"):
+    with pytest.raises(UsageError, match=f"{words}, and 1 may be used here. Ask for fewer, or use --device=cpu.$"):
         launcher.divide_gpus(TWO_WORKERS, per_worker, (3,))
 
 

@@ -15,7 +15,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_the_gpus_that_are_needed_are_taken() -> None:
-    config = devices.session_config("gpu", 1, gpu_memory=(0.5, True))
+    config = devices.session_config("gpu", 1, gpu_memory_fraction=0.5, gpu_allow_growth=True)
     assert config.gpu_options.visible_device_list == "0"
     assert config.gpu_options.per_process_gpu_memory_fraction == 0.5
     assert config.gpu_options.allow_growth
@@ -32,14 +32,14 @@ def test_virtual_gpus_share_the_memory_evenly() -> None:
 
 
 def test_a_share_of_split_gpus_is_a_limit_for_each_part() -> None:
-    config = devices.session_config("gpu", 2, virtual_gpus=2, gpu_memory=(0.5, False))
+    config = devices.session_config("gpu", 2, virtual_gpus=2, gpu_memory_fraction=0.5)
     assert config.gpu_options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
     (gpu,) = config.gpu_options.experimental.virtual_devices
     assert list(gpu.memory_limit_mb) == pytest.approx([0.25 * 140 * 1024] * 2)
 
 
 def test_a_cpu_run_names_no_gpu() -> None:
-    config = devices.session_config("cpu", 4, threads=(2, 1))
+    config = devices.session_config("cpu", 4, num_intra_threads=2, num_inter_threads=1)
     assert config.device_count["CPU"] == 4
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
     assert config.gpu_options.visible_device_list == ""

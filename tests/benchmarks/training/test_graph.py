@@ -5,7 +5,7 @@ import collections
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.training import run_graph
 from models import specs
 
@@ -23,7 +23,7 @@ from models import specs
     ],
 )
 def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:
-    chosen = config.resolve(run_flags.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default() as graph:
         run_graph.build(chosen, specs.find(chosen.model), run_graph.plan_devices(chosen))
         types = collections.Counter(operation.type for operation in graph.get_operations())

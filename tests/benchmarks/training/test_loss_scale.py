@@ -58,7 +58,7 @@ def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: 
             computing=Computing(loss_scaling=scaling),
         )
         weight = manager.checkpoint_variables()["kernel"][0]
-        config = devices.session_config("cpu", len(images), threads=(0, 0), virtual_gpus=1, gpu_memory=(None, False))
+        config = devices.session_config("cpu", len(images))
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             step.initialize(session)
             weights, scales, skipped = [], [], []

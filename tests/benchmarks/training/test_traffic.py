@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, traffic, training_step
 from models import building, splitting
@@ -73,7 +73,7 @@ ON_OTHER_NUMBERS = [
 )
 def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
     arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
-    chosen = config.resolve(run_flags.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+    chosen = config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
     plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
@@ -100,4 +100,12 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
         sent = _sent_in_graph(step.together.operation)
-    assert traffic.model_traffic(chosen, whole).total_bytes == sent
+    by_formula = traffic.model_traffic(
+        traffic.manager_on_real_devices(
+            chosen.variable_update, chosen.modifiers, device="cpu", towers=towers, shared_on=chosen.shared_on
+        ),
+        whole,
+        BATCH,
+        divided_over=towers if chosen.modifiers.fc_model_parallel else 0,
+    )
+    assert by_formula.total_bytes == sent

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import allreduce_verb
 from benchmarks.topology import devices
 from benchmarks.verify import cases
@@ -181,12 +181,10 @@ def test_a_new_algorithm_is_one_function_and_one_entry() -> None:
         _assert_means(_reduced(AllReduce(all_reduce_spec.parse("last_tower#2"), _place(3)), values), values)
         in_verify = [case for case in cases.cases() if case.modifiers.all_reduce_spec == "last_tower"]
         assert {case.reference for case in in_verify} == {"sgd", "whole batch"}
-        given = run_flags.parse(["--device=cpu", "--num_gpus=2"], run_flags.ALLREDUCE_FLAGS).values
+        given = flag.parse(["--device=cpu", "--num_gpus=2"], allreduce_verb.ALLREDUCE_FLAGS).values
         assert "last_tower" in allreduce_verb.resolve(run_flags.unset(given), lambda: 0).specs
         config.resolve(
-            run_flags.parse(
-                ["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS
-            ).values,
+            flag.parse(["--variable_update=replicated", "--all_reduce_spec=last_tower"], run_flags.RUN_FLAGS).values,
             lambda: 0,
         )
     finally:

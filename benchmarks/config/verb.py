@@ -1,0 +1,31 @@
+"""What a verb of the command line is: a name, flags, and what it does. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from benchmarks.config.flag import Groups, Parsed
+from benchmarks.errors import ExitStatus
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+    """A verb. To add one is to write a file that ends in `VERB = Verb(...)`, and to list it in `benchmarks.cli.verbs`.
+
+    Attributes:
+        name: the first word of the command line.
+        meaning: what `--help` prints beside the name.
+        flags: the flags that it takes, by title.
+        run: does the work. It gets the parsed flags (those of `run` that the verb does not take are None) and the
+            words of the whole command line, for the record.
+        takes: `flags`: flags alone. `words`: also words that are no flags, such as files. `lists`: also all flags of
+            `run`, each with one value or a comma list of values.
+    """
+
+    name: str
+    meaning: str
+    flags: Groups
+    run: Callable[[Parsed, Sequence[str]], ExitStatus]
+    takes: Literal["flags", "words", "lists"] = "flags"

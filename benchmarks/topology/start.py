@@ -1,0 +1,33 @@
+"""The start of every verb that uses TensorFlow: environment, import, devices. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from benchmarks.topology.devices import Devices
+
+
+def start(runtime: Runtime) -> tuple[Devices, tf.compat.v1.ConfigProto]:
+    """Imports TensorFlow in an environment prepared for it, and returns the devices and a session's configuration.
+
+    A run takes the same steps apart: it prepares the environment, describes the machine, and imports TensorFlow under
+    its watchdog.
+
+    Raises:
+        UsageError: TensorFlow does not see the devices.
+    """
+    tensorflow_setup.prepare(runtime)
+    tensorflow_setup.import_tensorflow()
+    from benchmarks.topology import devices
+
+    kind, count, virtual_gpus = runtime.device, runtime.num_devices, runtime.virtual_gpus
+    if kind == "gpu":
+        devices.require_gpus(count, virtual_gpus=virtual_gpus)
+    planned = devices.plan(kind, count, virtual_gpus=virtual_gpus, shared_on="cpu")
+    return planned, devices.session_config(kind, count, **runtime.session_options())
