@@ -178,7 +178,7 @@ class Replicated(VariableManager):
             gradients, exchange = f"{gradients}; {averaging.describe()}", "mean of weights"
         if not self._reduction.makes_equal and towers > 1:
             exact = averaging is not None and averaging.every_steps == 1 and optimizer == "sgd"
-            deviation = "" if exact else "every tower steps by its own gradient: not what one device does"
+            deviation = "" if exact else "every tower steps by its own gradient, unlike one device with the whole batch"
         if self._place.in_cluster:
             gradients += " (over all towers of all workers)" if self._reduction.makes_equal else ""
             diagram = _WORKERS_DIAGRAM.format(exchange=f" {exchange} ")
