@@ -134,7 +134,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
     words = [name]
     if name in _KEEP_SHARED_VARIABLES and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
-    if modifiers.get("all_reduce_spec"):
+    if name not in _KEEP_SHARED_VARIABLES and modifiers.get("all_reduce_spec"):
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"

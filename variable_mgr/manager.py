@@ -143,9 +143,9 @@ class VariableManager(abc.ABC):
             optimizer: the update rule.
         """
 
-    @abc.abstractmethod
     def preparations(self) -> list[Preparation]:
         """Returns what runs once, in this order, after all variables have their initial values."""
+        return []
 
     @abc.abstractmethod
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
@@ -158,9 +158,9 @@ class VariableManager(abc.ABC):
     def placed(self) -> list[Placed]:
         """Returns every created variable, copies included."""
 
-    @abc.abstractmethod
     def replica_drift(self) -> tf.Tensor | None:
         """Returns the largest absolute difference between copies that must be equal; None if there are none."""
+        return None
 
     @abc.abstractmethod
     def explain(self, optimizer: str = "sgd") -> Explanation:

@@ -10,21 +10,15 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
 
-FLOAT32_BYTES = 4
+if TYPE_CHECKING:
+    from variable_mgr.manager import VariableSpec
 
-
-class _Variable(Protocol):
-    """The part of `variable_mgr.manager.VariableSpec` that decides what is sent; all are float32."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int, ...]: ...
+FLOAT32_BYTES = 4  # every weight and statistic is float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +72,7 @@ class DividedLayers:
 
 
 def over_servers(
-    variables: Iterable[_Variable], place: Place, *, wire_bytes: int, training: bool = True
+    variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True
 ) -> dict[str, int]:
     """Returns the bytes per step by link, such as `worker 0 -> ps 1`.
 
@@ -122,6 +116,6 @@ def busiest_server(sent: Mapping[str, int]) -> int | None:
     return max(of_server.values(), default=None)
 
 
-def weight_elements(variables: Iterable[_Variable]) -> list[int]:
+def weight_elements(variables: Iterable[VariableSpec]) -> list[int]:
     """Returns the number of elements of each weight."""
     return [math.prod(variable.shape) for variable in variables if variable.kind == "weight"]

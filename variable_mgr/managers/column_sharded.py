@@ -32,24 +32,10 @@ _DIAGRAM = """\
 class _Shard:
     """Some columns of a variable, as a variable of its own."""
 
-    whole: VariableSpec
-    columns: int
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.whole.shape[:-1], self.columns)
-
-    @property
-    def dtype(self) -> str:
-        return self.whole.dtype
-
-    @property
-    def kind(self) -> str:
-        return self.whole.kind
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
 
     def initial_value(self) -> tf.Tensor:
         raise NotImplementedError("shards are cut out of one initial value")
@@ -88,7 +74,7 @@ class ColumnSharded(VariableManager):
             with tf.device(self._devices[0]):
                 values = tf.split(spec.initial_value(), columns, axis=-1)
             for tower, (device, count, value) in enumerate(zip(self._devices, columns, values, strict=True)):
-                shard = _Shard(spec, count)
+                shard = _Shard(spec.name, (*spec.shape[:-1], count), spec.dtype, spec.kind)
                 self._shard_specs[tower].append(shard)
                 self._shards[tower][spec.name] = variables.create(
                     shard, device=device, prefix=f"tower_{tower}", initial_value=value

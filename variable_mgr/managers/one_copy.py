@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import Applied, Placed, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.place import Place
 
 
@@ -87,10 +87,6 @@ class OneCopy(VariableManager):
             operations += variables.assign_all(self._shared, shared)
         return operations
 
-    def preparations(self) -> list[Preparation]:
-        """Returns none: there is one copy."""
-        return []
-
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
         """Returns the shared copy."""
         return {name: [variable] for name, variable in self._shared.items()}
@@ -99,7 +95,3 @@ class OneCopy(VariableManager):
         """Returns the shared copy and the own state of this process' towers."""
         homes = [self._shared, *self._tower_state]
         return [entry for home in homes for entry in variables.placed(self._specs, home)]
-
-    def replica_drift(self) -> tf.Tensor | None:
-        """Returns None: there is one copy."""
-        return None

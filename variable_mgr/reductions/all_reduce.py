@@ -1,8 +1,4 @@
-"""How the gradients of all towers become one mean: reductions are values that are given to a manager.
-
-`AllReduce` is the reduction itself; what is done to the gradients around it (packing, casting, deferring) wraps it, see
-`variable_mgr.reductions.wrappers`.
-"""
+"""Reductions turn the gradients of all towers into one mean. Wrappers are in `variable_mgr.reductions.wrappers`."""
 
 from __future__ import annotations
 
@@ -25,16 +21,11 @@ TowerTensors = Sequence[Sequence[tf.Tensor]]
 class Reduction(Protocol):
     """Maps n lists of tensors, one list per tower, to n lists of means."""
 
-    @property
-    def makes_equal(self) -> bool:
-        """Whether all towers receive the same values, so that equal copies stay equal."""
+    makes_equal: bool  # all towers receive the same values, so that equal copies stay equal
+    deferred: bool  # the means are those of the step before
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns for each tower the mean over all towers of each tensor, and operations that every step must run."""
-
-    @property
-    def deferred(self) -> bool:
-        """Whether the means are those of the step before."""
 
     def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
         """Returns the bytes that all towers and the host send to reduce tensors of these sizes; None if unknown."""
@@ -65,9 +56,9 @@ class AllReduce:
     """Reduces every tensor by the algorithm that a spec chooses for its size. One tower costs nothing.
 
     Args:
-        ranges: a parsed spec; `all_reduce_spec.why_not` has been asked.
+        ranges: a parsed spec; checked by `all_reduce_spec.why_not`.
         place: the towers' devices, in tower order, and the host.
-        first_number: of the numbers that tell tensors apart; of several reductions in one graph, no two may meet.
+        first_number: of the numbers of its tensors, which must differ between reductions in one graph.
     """
 
     makes_equal, deferred = True, False

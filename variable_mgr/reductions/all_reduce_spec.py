@@ -1,4 +1,4 @@
-"""The little language of `--all_reduce_spec`: which algorithm for tensors of which size. Imports no TensorFlow.
+"""The syntax of `--all_reduce_spec`: an algorithm for each range of tensor sizes. Imports no TensorFlow.
 
     spec  ::= range | range ':' size ':' spec
     range ::= algorithm ['/' algorithm] ['#' shards]
@@ -27,7 +27,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class SpecError(ValueError):
-    """The text is no spec."""
+    """The text is not a valid spec."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ def parse(text: str) -> tuple[Range, ...]:
     """Reads a spec.
 
     Raises:
-        SpecError: says what is wrong with which part.
+        SpecError: a part is not valid.
     """
     parts = text.split(":")
     if len(parts) % 2 == 0:

@@ -6,7 +6,7 @@ From the outside: pack, cast, defer, reduce. So a deferred gradient is kept pack
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -37,23 +37,27 @@ def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: in
 
 
 class _Wrapper(abc.ABC):
-    """Abstract. Wraps `inner`, the reduction of the towers of `place`."""
+    """Abstract. Reduces what `_before` makes of each tower's tensors by `inner`, and undoes that with `_after`."""
 
     def __init__(self, inner: Reduction, place: Place) -> None:
         self._inner, self._place = inner, place
+        self.makes_equal, self.deferred = inner.makes_equal, inner.deferred
 
-    @property
-    def makes_equal(self) -> bool:
-        """Returns the inner reduction's."""
-        return self._inner.makes_equal
-
-    @property
-    def deferred(self) -> bool:
-        """Returns whether this or the inner reduction defers."""
-        return isinstance(self, Deferred) or self._inner.deferred
+    def mean(self, towers: TowerTensors) -> Result:
+        """Returns means of the original shapes and types."""
+        prepared = []
+        for tensors, device in zip(towers, self._place.towers, strict=True):
+            with tf.device(device):
+                prepared.append(self._before(tensors))
+        means, operations = self._inner.mean(prepared)
+        restored = []
+        for reduced, tensors, device in zip(means, towers, self._place.towers, strict=True):
+            with tf.device(device):
+                restored.append(self._after(reduced, tensors))
+        return restored, operations
 
     def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
-        """Returns what the inner reduction sends of what this makes of the tensors."""
+        """Returns what the inner reduction sends of the tensors that it gets."""
         return self._inner.sent_bytes(*self._sizes(elements, element_bytes))
 
     def describe(self) -> str:
@@ -61,12 +65,17 @@ class _Wrapper(abc.ABC):
         return f"{self._words()}, {self._inner.describe()}"
 
     @abc.abstractmethod
-    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
-        """Returns the sizes of the tensors that the inner reduction gets, and the bytes of an element."""
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]: ...
 
     @abc.abstractmethod
-    def _words(self) -> str:
-        """Returns what this does."""
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
+        """Returns the elements of the tensors that the inner reduction gets, and the bytes of an element."""
+
+    @abc.abstractmethod
+    def _words(self) -> str: ...
 
 
 class Repacked(_Wrapper):
@@ -84,13 +93,12 @@ class Repacked(_Wrapper):
         super().__init__(inner, place)
         self._chunks = chunks
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means in the original shapes."""
-        return _wrapped(self._inner, self._place, towers, self._pack, unpack)
-
-    def _pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         sizes, _ = self._sizes([tensor.shape.num_elements() for tensor in tensors], FLOAT32_BYTES)
         return list(tf.split(flat(tensors), sizes))
+
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return unpack(reduced, like)
 
     def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
         return even_parts(sum(elements), min(self._chunks, sum(elements))), element_bytes
@@ -113,28 +121,21 @@ class SmallAggregated(_Wrapper):
         super().__init__(inner, place)
         self._max_bytes, self._max_group = max_bytes, max_group
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means in the original shapes."""
-        groups = self._groups([tensor.shape.num_elements() * tensor.dtype.size for tensor in towers[0]])
+    def _groups(self, tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+        return [[tensors[i] for i in group] for group in group_small(sizes, self._max_bytes, self._max_group)]
 
-        def pack(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [
-                tensors[group[0]] if len(group) == 1 else flat([tensors[index] for index in group]) for group in groups
-            ]
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [group[0] if len(group) == 1 else flat(group) for group in self._groups(tensors)]
 
-        def restore(packed: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            restored: list[tf.Tensor] = []
-            for tensor, group in zip(packed, groups, strict=True):
-                restored += [tensor] if len(group) == 1 else unpack([tensor], [like[index] for index in group])
-            return restored
-
-        return _wrapped(self._inner, self._place, towers, pack, restore)
-
-    def _groups(self, sizes_bytes: Sequence[int]) -> list[list[int]]:
-        return group_small(sizes_bytes, self._max_bytes, self._max_group)
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        restored: list[tf.Tensor] = []
+        for tensor, group in zip(reduced, self._groups(like), strict=True):
+            restored += [tensor] if len(group) == 1 else unpack([tensor], group)
+        return restored
 
     def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
-        groups = self._groups([element_bytes * count for count in elements])
+        groups = group_small([element_bytes * count for count in elements], self._max_bytes, self._max_group)
         return [sum(elements[index] for index in group) for group in groups], element_bytes
 
     def _words(self) -> str:
@@ -154,16 +155,11 @@ class Compact(_Wrapper):
         super().__init__(inner, place)
         self._dtype = tf.as_dtype(dtype)
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means of the original types."""
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(tensor, self._dtype) for tensor in tensors]
 
-        def cast(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.cast(tensor, self._dtype) for tensor in tensors]
-
-        def cast_back(tensors: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.cast(tensor, original.dtype) for tensor, original in zip(tensors, like, strict=True)]
-
-        return _wrapped(self._inner, self._place, towers, cast, cast_back)
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(tensor, original.dtype) for tensor, original in zip(reduced, like, strict=True)]
 
     def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
         return elements, self._dtype.size
@@ -172,12 +168,22 @@ class Compact(_Wrapper):
         return f"sent as {self._dtype.name}"
 
 
-class Deferred(_Wrapper):
+class Deferred:
     """Returns the means of the step before, so that the reduction overlaps with the next step's computation.
 
     The first step returns zeros. This is `--variable_consistency=relaxed`: the gradient applied at step t is of the
     weights before step t-1's update.
+
+    Args:
+        inner: reduces the gradients of the step before.
+        place: the towers' devices.
     """
+
+    deferred = True
+
+    def __init__(self, inner: Reduction, place: Place) -> None:
+        self._inner, self._place = inner, place
+        self.makes_equal, self.sent_bytes = inner.makes_equal, inner.sent_bytes
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns the last step's means, and the operations that keep this step's gradients."""
@@ -193,11 +199,9 @@ class Deferred(_Wrapper):
         means, operations = self._inner.mean(earlier)
         return means, [*keep, *operations]
 
-    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
-        return elements, element_bytes
-
-    def _words(self) -> str:
-        return "of the step before"
+    def describe(self) -> str:
+        """Returns in words what happens."""
+        return f"of the step before, {self._inner.describe()}"
 
 
 def _zeros(like: tf.Tensor) -> tf.Variable:
@@ -213,23 +217,3 @@ def unpack(packed: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Te
     """Returns the elements of the packed vectors, in order, as tensors of the shapes of `like`."""
     parts = tf.split(flat(packed), [original.shape.num_elements() for original in like])
     return [tf.reshape(part, original.shape) for part, original in zip(parts, like, strict=True)]
-
-
-def _wrapped(
-    inner: Reduction,
-    place: Place,
-    towers: TowerTensors,
-    before: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
-    after: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]],
-) -> Result:
-    """Reduces what `before` makes of each tower's tensors, and gives the means and the originals to `after`."""
-    prepared = []
-    for tensors, device in zip(towers, place.towers, strict=True):
-        with tf.device(device):
-            prepared.append(before(tensors))
-    means, operations = inner.mean(prepared)
-    restored = []
-    for reduced, tensors, device in zip(means, towers, place.towers, strict=True):
-        with tf.device(device):
-            restored.append(after(reduced, tensors))
-    return restored, operations
