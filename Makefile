@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine with Python 3.11+:
-#   make bench [ARGS="--model=vgg16"]   install, then run the main job
+#   make bench [ARGS="--model=vgg16"]   install, then run a benchmark
 #   make test                           install, lint, type-check, test (minutes; tests/README.md has the other tiers)
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -11,7 +11,7 @@ EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
 ARGS ?=
-# Is it slower than this revision? GATE_FLAGS are of `ab`, NIGHTLY_FLAGS of `sweep`.
+# `make gate` compares with this revision. GATE_FLAGS are flags of `ab`, NIGHTLY_FLAGS of `sweep`.
 BASE ?= origin/main
 GATE_FLAGS ?=
 NIGHTLY_FLAGS ?=
@@ -25,7 +25,7 @@ BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto -
 bench: install
 	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
 
-# Against the training loops that users know, and what it takes to compare with tf_cnn_benchmarks as well.
+# Compares with Keras and MirroredStrategy, and explains how to compare with tf_cnn_benchmarks.
 PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
 compare-peers: install
 	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
@@ -47,7 +47,7 @@ PYTEST_ARGUMENTS = pytest --numprocesses=auto --maxprocesses=8 $(PYTEST_FLAGS)
 PYTEST = $(BIN)/python -m $(PYTEST_ARGUMENTS)
 DEFAULT := not slow and not seldom
 
-# For the edit loop: nothing that imports TensorFlow or starts processes.
+# The edit loop: nothing that imports TensorFlow or starts processes.
 check: install-test
 	@$(MAKE) --no-print-directory --jobs=2 lint typecheck pytest-check
 
@@ -63,7 +63,7 @@ pytest-check: install-test
 test-slow: install-test
 	$(PYTEST) -m "slow and not seldom"
 
-# One after the other: several of these measure.
+# One after the other, because several of these tests measure.
 test-seldom: install-test
 	$(PYTEST) -m seldom --numprocesses=0
 
@@ -78,7 +78,7 @@ coverage: install-test browser
 
 test-all: test test-slow test-seldom
 
-# Do tests notice a small change of these modules? MODULE=results/gate/decision.py for one of them.
+# Checks that tests notice small changes of the modules that decide. MODULE=results/gate/decision.py selects one.
 MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python tests/mutation.py $(MODULE)
@@ -90,24 +90,24 @@ lint: install-test
 typecheck: install-test
 	$(BIN)/mypy
 
-# The report's page is tested in a real browser: Debian's is installed where we may, elsewhere its tests are skipped.
+# The report's page is tested in a real browser. As root on Debian it is installed; elsewhere its tests are skipped.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 	    || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && echo "Installing Chromium ..." \
 	         && { apt-get update -qq; apt-get install -y -qq chromium; } >/dev/null 2>&1; } \
-	    || echo "There is no Chromium: the tests of the report's page will be skipped."
+	    || echo "Chromium is missing: the tests of the report's page are skipped."
 
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1). Say: make PYTHON=python3.12 ..." >&2; exit 2; }
+	    { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1). Run: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
-	@echo "Installing (TensorFlow is large; this takes some minutes the first time) ..."
+	@echo "Installing (TensorFlow is large, so the first time takes some minutes) ..."
 	$(PIP_INSTALL) -e ".$(if $(EXTRA),[$(EXTRA)])"
 	@touch $@
 

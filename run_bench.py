@@ -13,19 +13,19 @@ PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
 
 def main() -> int:
     """Runs the command line and returns its exit status."""
-    stranger = foreign_package()
-    if stranger:
-        print(f"run_bench: {stranger}", file=sys.stderr)
+    problem = shadowed_package()
+    if problem:
+        print(f"run_bench: {problem}", file=sys.stderr)
         return 2
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1)  # a sweep asks a run that takes too long where it stands
+    faulthandler.register(signal.SIGUSR1)  # a sweep has a run that takes too long write its stacks
     from benchmarks.cli.main import main as run_command_line
 
     return run_command_line(sys.argv[1:])
 
 
-def foreign_package() -> str | None:
-    """Returns a sentence if one of our generic top-level names would import somebody else's package."""
+def shadowed_package() -> str | None:
+    """Returns a sentence if one of the generic top-level names would import another package."""
     home = Path(__file__).resolve().parent
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""What can go wrong, and with which exit status. Every message says what was wanted, what came, and the way out."""
+"""Errors and their exit statuses. Every message says what was requested, what is wrong, and what to do instead."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ExitStatus(enum.IntEnum):
 
 
 class BenchError(Exception):
-    """A failure that is understood: its message is for the user, a traceback would not help."""
+    """An expected failure: its message is for the user, without a traceback."""
 
     exit_status = ExitStatus.RUN_FAILED
     record_status = Status.CRASH
 
 
 class UsageError(BenchError):
-    """The command line or the configuration asks for something that does not exist or fit together."""
+    """The command line or the configuration names what does not exist or contradicts itself."""
 
     exit_status = ExitStatus.USAGE
 
@@ -46,26 +46,26 @@ class DataError(BenchError):
 
 
 class OutOfMemoryError(BenchError):
-    """A device or the host could not give the memory that the run asked for."""
+    """A device or the host has too little memory for the run."""
 
     record_status = Status.OUT_OF_MEMORY
 
 
 class ClusterError(BenchError):
-    """Another process of the cluster is missing, has gone, or is not what it should be."""
+    """Another process of the cluster is missing, has ended, or does not fit."""
 
     exit_status = ExitStatus.CLUSTER
 
 
 class OverdueError(BenchError):
-    """Something took longer than it may."""
+    """Something took longer than its limit."""
 
     exit_status = ExitStatus.TIMEOUT
     record_status = Status.TIMEOUT
 
 
 class StoppedError(BenchError):
-    """The process was asked to end by Ctrl-C or SIGTERM while it could not be interrupted."""
+    """Ctrl-C or SIGTERM came while the process could not be interrupted."""
 
     record_status = Status.INTERRUPTED
 
@@ -75,13 +75,13 @@ class StoppedError(BenchError):
 
 
 class InvalidRunError(BenchError):
-    """The run ended, but its numbers must not be used."""
+    """The run ended, but its numbers are invalid."""
 
     record_status = Status.INVALID
 
 
 class Terminated(BaseException):
-    """The process was asked to end by SIGTERM."""
+    """SIGTERM has come."""
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:
@@ -91,10 +91,10 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 
 
 def headline(error: BaseException) -> str:
-    """Returns the line of an error's message that says what was wrong.
+    """Returns the line of an error's message that names the problem.
 
-    TensorFlow's messages may begin with where an operation was made, and after `Node:` comes what happened to it; where
-    several operations of a step fail, the first line only counts them, and the next is of the first.
+    TensorFlow's messages may start with where an operation was made; the error follows after `Node:`. If several
+    operations of a step fail, the first line only counts them, and the next is of the first.
     """
     lines = str(getattr(error, "message", error)).strip().splitlines() or [""]
     if lines[0].startswith("Graph execution error"):

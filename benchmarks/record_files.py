@@ -1,4 +1,4 @@
-"""The records that a verb is about: files that the command line names, and which of their records count."""
+"""Reads the records that the command line names, and saves new ones."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DEFAULT_FILE = Path("out") / store.JSONL_NAME
 
 
 def paths(words: Sequence[str]) -> list[Path]:
-    """Returns the files that are named, or the default one; a directory stands for the results in it."""
+    """Returns the files that the words name, or the default file; a directory is the results file in it."""
     named = [Path(word) for word in words] or [_DEFAULT_FILE]
     return [path / store.JSONL_NAME if path.is_dir() else path for path in named]
 
 
 def load(files: Sequence[Path]) -> list[Record]:
-    """Reads records. A line that is torn or of an unknown format is warned about and left out.
+    """Reads records. A line that is torn or of an unknown format is skipped with a warning.
 
     Raises:
         DataError: a file cannot be read.
@@ -31,7 +31,7 @@ def load(files: Sequence[Path]) -> list[Record]:
         loaded = store.load(*files)
     except OSError as error:
         raise DataError(
-            f"{error.filename}: {error.strerror}. Name files that runs have left, {_DEFAULT_FILE} or so."
+            f"{error.filename}: {error.strerror}. Name files that runs have written, such as {_DEFAULT_FILE}."
         ) from error
     for problem in loaded.problems:
         warn(problem)
@@ -39,7 +39,7 @@ def load(files: Sequence[Path]) -> list[Record]:
 
 
 def conditions(text: str | None) -> dict[str, str]:
-    """Reads the value of --where: columns of results.csv, and the values that they must have.
+    """Parses --where: columns of results.csv, and the values that they must have.
 
     Raises:
         UsageError: there is no such column.
@@ -50,14 +50,14 @@ def conditions(text: str | None) -> dict[str, str]:
         name, equals, value = condition.partition("=")
         if not equals or name not in names:
             raise UsageError(
-                f"--where={condition}: say COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
+                f"--where={condition}: write COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
             )
         found[name] = value
     return found
 
 
 def matches(record: Record, wanted: Mapping[str, str]) -> bool:
-    """Returns whether a record meets the conditions; the case of values does not matter."""
+    """Returns whether a record meets the conditions; the case of values is ignored."""
     cells = row(record)
     return all(str(cells[name]).lower() == value.lower() for name, value in wanted.items())
 
@@ -66,7 +66,7 @@ def open_store(output_dir: str) -> Store:
     """Opens the results directory.
 
     Raises:
-        UsageError: it cannot be written; so a run is refused before it starts.
+        UsageError: it cannot be written.
     """
     try:
         return Store(Path(output_dir))
@@ -75,7 +75,7 @@ def open_store(output_dir: str) -> Store:
 
 
 def keep(store: Store, *records: Record) -> bool:
-    """Stores records; if that fails, stdout is the last place where they can be kept. Returns whether it worked."""
+    """Saves records, or prints them on stdout if that fails. Returns whether they were saved."""
     try:
         problems = store.append(*records)
     except StoreError as error:

@@ -1,10 +1,10 @@
-"""AlexNet with one tower (Krizhevsky 2014, arXiv:1404.5997), as tf_cnn_benchmarks has it: 227 pixels, no LRN."""
+"""AlexNet with one tower (Krizhevsky 2014, arXiv:1404.5997), as in tf_cnn_benchmarks: 227 pixels, no LRN."""
 
 from __future__ import annotations
 
 from models.layers import Layers, Style, Tensor
 
-# With the gain of He et al. the first loss is about 13, and the first steps leave the finite.
+# With the gain of He et al. the first loss is about 13, and the first steps overflow.
 _STYLE = Style(kernel_gain=1.2)
 
 

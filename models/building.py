@@ -1,9 +1,9 @@
 """Builds a model and calls it as a pure function inside a TensorFlow graph.
 
-Keras holds the architecture; the caller holds the variables. A model of `build` never allocates its own: it is built
-and called inside a `keras.StatelessScope` that leaves them uninitialised, so that building takes milliseconds and no
-memory, and needs no eager runtime (which would reserve a GPU's memory a second time). Only training loops that are not
-ours get a model that owns its variables.
+Keras holds the architecture; the caller holds the variables. `build` builds and calls a model inside a
+`keras.StatelessScope` that leaves its variables uninitialised. So building takes milliseconds, needs no memory, and
+needs no eager runtime, which would reserve a GPU's memory a second time. Only reference loops get a model that owns its
+variables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.convolutions import NO_PRODUCTS, Products
 from models.layers import DataFormat, Layers
 from models.specs import ModelSpec
 
-# Kept out of weight decay, as is usual: they are few, and shrinking them does not shrink the function.
+# Weight decay usually leaves these out: they are few, and smaller values do not make the function smaller.
 _NOT_DECAYED = ("bias", "gamma", "beta")
 
 VariableKind = Literal["weight", "statistic", "tower_state"]
@@ -29,16 +29,16 @@ VariableKind = Literal["weight", "statistic", "tower_state"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelVariable:
-    """What one variable of a model is.
+    """The description of one variable of a model.
 
     Attributes:
-        name: Keras' path of it, for example `stem/kernel`; the same for every manager and in every checkpoint.
-        shape: its static shape.
-        dtype: its type's name.
-        kind: `weight` is trained; `statistic` moves with the batches (moving averages); `tower_state` belongs to one
-            tower and is never shared (a seed of dropout).
-        decayed: whether weight decay applies to it.
-        initial_value: makes its initial value, in the default graph, on the current device.
+        name: Keras' path, for example `stem/kernel`; the same for every manager and in every checkpoint.
+        shape: static shape.
+        dtype: name of the type.
+        kind: `weight` is trained; `statistic` is a moving average; `tower_state` belongs to one tower and is never
+            shared (the state of a dropout seed).
+        decayed: whether weight decay applies.
+        initial_value: makes the initial value, in the default graph, on the current device.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ModelVariable:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A Keras model as a pure function of its variables, which are listed in the order that `call` takes them."""
+    """A Keras model as a pure function of its variables, which are listed in the order of `call`."""
 
     keras_model: keras.Model
     variables: Sequence[ModelVariable]
@@ -63,11 +63,11 @@ class Model:
 
         Args:
             values: one tensor per variable.
-            images: [batch, height, width, channels], or NCHW where the model was built so.
-            training: batch statistics and dropout, or neither.
+            images: [batch, height, width, channels], or [batch, channels, height, width] for a model in NCHW.
+            training: use batch statistics and dropout.
 
         Returns:
-            The logits, [batch, classes] float32; and the new values of the variables that are no weights, by name.
+            The logits, [batch, classes] float32; and the new values of statistics and tower states, by name.
         """
         count = len(self.keras_model.trainable_variables)
         with no_own_variables():
@@ -78,11 +78,11 @@ class Model:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Returns the names of variables that are to be divided over devices: none, see `models.splitting`."""
+        """Returns the names of variables that are divided over devices: none; see `models.splitting`."""
         return frozenset()
 
     def names_of_keras_variables(self) -> dict[int, str]:
-        """Returns our name of each of Keras' variables, by `id`."""
+        """Returns the `ModelVariable` name of each Keras variable, by `id`."""
         pairs = zip(_ordered(self.keras_model), self.variables, strict=True)
         return {id(keras_variable): variable.name for keras_variable, variable in pairs}
 
@@ -99,13 +99,13 @@ def build(
     """Builds a model; equal seeds give equal initial values.
 
     Args:
-        spec: which.
+        spec: the model.
         data_format: layout of images.
-        num_classes: logits.
+        num_classes: number of logits.
         seed: of the initial values.
-        precision: with `bf16` and `fp16` layers compute in 16 bits; variables, batch-norm statistics and logits stay in
-            float32.
-        products: what of convolutions is computed as matrix products; NHWC only.
+        precision: with `bf16` and `fp16`, layers compute in 16 bits; variables, batch-norm statistics and logits stay
+            in float32.
+        products: the parts of convolutions that are computed as matrix products; NHWC only.
     """
     with stateless_building(seed, _POLICIES[precision]):
         layers = Layers(data_format, products=products)
@@ -115,16 +115,16 @@ def build(
 def build_owning(
     spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32"
 ) -> Model:
-    """Builds a model as `build` does, with the same initial values, but Keras allocates its variables and owns them.
+    """Builds the model of `build` for a reference loop such as `fit`: Keras allocates and owns its variables.
 
-    That is what training loops other than ours want, such as `fit`. It needs the eager runtime.
+    The initial values are the same. It needs the eager runtime.
     """
     with _seeded_building(seed, _POLICIES[precision]):
         return adapt(_architecture(spec, Layers(data_format), num_classes))
 
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
-    """Builds `keras.applications.ResNet50` with random weights and logits; Keras owns the variables."""
+    """Builds `keras.applications.ResNet50` with random weights and with logits; Keras owns the variables."""
     with _seeded_building(seed, _POLICIES[precision]):
         before = keras.config.image_data_format()
         keras.config.set_image_data_format("channels_first" if data_format == "NCHW" else "channels_last")
@@ -148,12 +148,7 @@ _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp
 
 @contextmanager
 def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
-    """Within it, Keras models are built without allocating variables, with initialisers that follow from the seed.
-
-    Args:
-        seed: of the initialisers.
-        policy: Keras' for the types of layers.
-    """
+    """Inside it, Keras builds models with seeded initialisers and a dtype policy, without allocating variables."""
     with _seeded_building(seed, policy), no_own_variables():
         yield
 
@@ -161,7 +156,7 @@ def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
 @contextmanager
 def _seeded_building(seed: int, policy: str) -> Iterator[None]:
     keras.utils.set_random_seed(seed)
-    keras.config.set_floatx("float32")  # whatever the user's keras.json says
+    keras.config.set_floatx("float32")  # the user's keras.json may set another
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
@@ -171,7 +166,7 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 
 def adapt(keras_model: keras.Model) -> Model:
-    """Makes a Keras model a pure function, for which it must have been built within `stateless_building`."""
+    """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
     return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(_ordered(keras_model))])
 
 
@@ -180,22 +175,24 @@ def _ordered(keras_model: keras.Model) -> list[keras.Variable]:
 
 
 def no_own_variables() -> keras.StatelessScope:
-    """Within it, Keras uses variables without ever allocating one."""
+    """Inside it, Keras uses variables without allocating them."""
     return keras.StatelessScope(initialize_variables=False)
 
 
 def _describe(variable: keras.Variable, number: int) -> ModelVariable:
-    kind = _kind(variable)
+    kind: VariableKind = "weight"
+    if not variable.trainable:  # moving averages are floating point, seed states integers
+        kind = "statistic" if variable.dtype.startswith(("float", "bfloat")) else "tower_state"
 
     def initial_value() -> tf.Tensor:
         with no_own_variables():
-            value: Any = variable.value  # the initialiser's output, since the variable is never initialised
+            value: Any = variable.value  # the initialiser's output: the variable is never initialised
         if isinstance(value, tf.Variable):
-            raise RuntimeError(f"Keras has allocated {variable.path}; build the model within stateless_building().")
+            raise RuntimeError(f"Keras allocated {variable.path}: build the model inside stateless_building().")
         return value
 
     return ModelVariable(
-        # Keras numbers seed generators over the whole process; a name must not depend on what was built before.
+        # Keras numbers seed generators over the whole process; a name must not depend on earlier models.
         name=f"seed_{number}" if kind == "tower_state" else variable.path,
         shape=tuple(variable.shape),
         dtype=variable.dtype,
@@ -203,10 +200,3 @@ def _describe(variable: keras.Variable, number: int) -> ModelVariable:
         decayed=variable.trainable and variable.path.rsplit("/", 1)[-1] not in _NOT_DECAYED,
         initial_value=initial_value,
     )
-
-
-def _kind(variable: keras.Variable) -> VariableKind:
-    if variable.trainable:
-        return "weight"
-    # Keras' moving averages are floating point, its seed states integers.
-    return "statistic" if variable.dtype.startswith(("float", "bfloat")) else "tower_state"

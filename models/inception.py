@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.layers import Layers, Style, Tensor
+from models.layers import Layers, Size, Style, Tensor
 
 # No scale: a ReLU follows every normalisation, and the next layer can take it over.
 _STYLE = Style(batch_norm_scale=False, batch_norm_epsilon=1e-3)
@@ -30,69 +30,59 @@ def build(images: Tensor, layers: Layers, num_classes: int) -> Tensor:
     return layers.classifier(layers.global_average(x), num_classes)
 
 
+def _chain(x: Tensor, layers: Layers, name: str, *convolutions: tuple[int, Size, str]) -> Tensor:
+    """Convolutions one after the other; each is filters, kernel size and the end of its name."""
+    for filters, size, suffix in convolutions:
+        x = layers.conv_bn(x, filters, size, name=f"{name}_{suffix}")
+    return x
+
+
 def _pool_project(x: Tensor, layers: Layers, filters: int, *, name: str) -> Tensor:
-    conv = layers.conv_bn
     x = layers.pool(x, "avg", 3, 1, padding="same", name=f"{name}_pool")
-    return conv(x, filters, 1, name=f"{name}_pool_1x1")
+    return layers.conv_bn(x, filters, 1, name=f"{name}_pool_1x1")
 
 
 def _block35(x: Tensor, layers: Layers, pool_filters: int, *, name: str) -> Tensor:
     """35x35 grid: figure 5 of the paper, with the 5x5 kept."""
-    conv = layers.conv_bn
-    b1 = conv(x, 64, 1, name=f"{name}_1x1")
-    b5 = conv(conv(x, 48, 1, name=f"{name}_5x5_reduce"), 64, 5, name=f"{name}_5x5")
-    b3 = conv(conv(x, 64, 1, name=f"{name}_3x3_reduce"), 96, 3, name=f"{name}_3x3_a")
-    b3 = conv(b3, 96, 3, name=f"{name}_3x3_b")
-    pooled = _pool_project(x, layers, pool_filters, name=name)
-    return layers.concat([b1, b5, b3, pooled], name=name)
+    b1 = _chain(x, layers, name, (64, 1, "1x1"))
+    b5 = _chain(x, layers, name, (48, 1, "5x5_reduce"), (64, 5, "5x5"))
+    b3 = _chain(x, layers, name, (64, 1, "3x3_reduce"), (96, 3, "3x3_a"), (96, 3, "3x3_b"))
+    return layers.concat([b1, b5, b3, _pool_project(x, layers, pool_filters, name=name)], name=name)
 
 
 def _reduce35(x: Tensor, layers: Layers, *, name: str) -> Tensor:
     """35x35 to 17x17: figure 10."""
-    conv = layers.conv_bn
-    b3 = conv(x, 384, 3, stride=2, padding="valid", name=f"{name}_3x3")
-    double = conv(conv(x, 64, 1, name=f"{name}_double_reduce"), 96, 3, name=f"{name}_double_a")
-    double = conv(double, 96, 3, stride=2, padding="valid", name=f"{name}_double_b")
+    b3 = layers.conv_bn(x, 384, 3, stride=2, padding="valid", name=f"{name}_3x3")
+    double = _chain(x, layers, name, (64, 1, "double_reduce"), (96, 3, "double_a"))
+    double = layers.conv_bn(double, 96, 3, stride=2, padding="valid", name=f"{name}_double_b")
     return layers.concat([b3, double, layers.pool(x, "max", 3, 2, name=f"{name}_pool")], name=name)
 
 
 def _block17(x: Tensor, layers: Layers, filters: int, *, name: str) -> Tensor:
     """17x17 grid: figure 6, n = 7."""
-    conv = layers.conv_bn
-    b1 = conv(x, 192, 1, name=f"{name}_1x1")
-    b7 = conv(x, filters, 1, name=f"{name}_7x7_reduce")
-    b7 = conv(b7, filters, (1, 7), name=f"{name}_7x7_a")
-    b7 = conv(b7, 192, (7, 1), name=f"{name}_7x7_b")
-    double = conv(x, filters, 1, name=f"{name}_double_reduce")
-    double = conv(double, filters, (7, 1), name=f"{name}_double_a")
-    double = conv(double, filters, (1, 7), name=f"{name}_double_b")
-    double = conv(double, filters, (7, 1), name=f"{name}_double_c")
-    double = conv(double, 192, (1, 7), name=f"{name}_double_d")
+    b1 = _chain(x, layers, name, (192, 1, "1x1"))
+    b7 = _chain(x, layers, name, (filters, 1, "7x7_reduce"), (filters, (1, 7), "7x7_a"), (192, (7, 1), "7x7_b"))
+    double = _chain(x, layers, name, (filters, 1, "double_reduce"), (filters, (7, 1), "double_a"))
+    double = _chain(double, layers, name, (filters, (1, 7), "double_b"), (filters, (7, 1), "double_c"))
+    double = _chain(double, layers, name, (192, (1, 7), "double_d"))
     return layers.concat([b1, b7, double, _pool_project(x, layers, 192, name=name)], name=name)
 
 
 def _reduce17(x: Tensor, layers: Layers, *, name: str) -> Tensor:
     """17x17 to 8x8."""
-    conv = layers.conv_bn
-    b3 = conv(x, 192, 1, name=f"{name}_3x3_reduce")
-    b3 = conv(b3, 320, 3, stride=2, padding="valid", name=f"{name}_3x3")
-    b7 = conv(x, 192, 1, name=f"{name}_7x7_reduce")
-    b7 = conv(b7, 192, (1, 7), name=f"{name}_7x7_a")
-    b7 = conv(b7, 192, (7, 1), name=f"{name}_7x7_b")
-    b7 = conv(b7, 192, 3, stride=2, padding="valid", name=f"{name}_7x7_3x3")
+    b3 = _chain(x, layers, name, (192, 1, "3x3_reduce"))
+    b3 = layers.conv_bn(b3, 320, 3, stride=2, padding="valid", name=f"{name}_3x3")
+    b7 = _chain(x, layers, name, (192, 1, "7x7_reduce"), (192, (1, 7), "7x7_a"), (192, (7, 1), "7x7_b"))
+    b7 = layers.conv_bn(b7, 192, 3, stride=2, padding="valid", name=f"{name}_7x7_3x3")
     return layers.concat([b3, b7, layers.pool(x, "max", 3, 2, name=f"{name}_pool")], name=name)
 
 
 def _block8(x: Tensor, layers: Layers, *, name: str) -> Tensor:
     """8x8 grid with expanded filter banks: figure 7."""
-    conv = layers.conv_bn
-    b1 = conv(x, 320, 1, name=f"{name}_1x1")
-    b3 = conv(x, 384, 1, name=f"{name}_3x3_reduce")
-    split3 = [conv(b3, 384, (1, 3), name=f"{name}_3x3_a"), conv(b3, 384, (3, 1), name=f"{name}_3x3_b")]
-    double = conv(conv(x, 448, 1, name=f"{name}_double_reduce"), 384, 3, name=f"{name}_double")
-    split_double = [
-        conv(double, 384, (1, 3), name=f"{name}_double_a"),
-        conv(double, 384, (3, 1), name=f"{name}_double_b"),
-    ]
-    pooled = _pool_project(x, layers, 192, name=name)
-    return layers.concat([b1, *split3, *split_double, pooled], name=name)
+    branches = [_chain(x, layers, name, (320, 1, "1x1"))]
+    b3 = _chain(x, layers, name, (384, 1, "3x3_reduce"))
+    branches += [_chain(b3, layers, name, (384, (1, 3), "3x3_a")), _chain(b3, layers, name, (384, (3, 1), "3x3_b"))]
+    double = _chain(x, layers, name, (448, 1, "double_reduce"), (384, 3, "double"))
+    branches.append(_chain(double, layers, name, (384, (1, 3), "double_a")))
+    branches.append(_chain(double, layers, name, (384, (3, 1), "double_b")))
+    return layers.concat([*branches, _pool_project(x, layers, 192, name=name)], name=name)

@@ -1,7 +1,7 @@
-"""Layers that the models share, for one data format each, with every fact of the layout decided here.
+"""Layers that the models share. `Layers` makes them for one data format; no model names an axis.
 
-Keras' own pooling inserts transposes for NCHW and its batch normalisation never uses TensorFlow's fused kernel, so
-those two are ours.
+Pooling and batch normalisation are not Keras' own: its pooling inserts transposes for NCHW, and its batch normalisation
+never uses TensorFlow's fused kernel.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from models.convolutions import NO_PRODUCTS, Products
 from models.seeds import RunTimeSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
+PoolKind = Literal["max", "avg"]
 Tensor = Any  # a Keras symbolic tensor
-_PADDINGS = {"same": "SAME", "valid": "VALID"}
+Size = int | tuple[int, int]  # of a kernel: one number for a square, or height and width
 
 
 class FusedBatchNorm(keras.layers.BatchNormalization):
-    """Batch normalisation on `tf.compat.v1.nn.fused_batch_norm`; float32 statistics whatever the compute type.
+    """Batch normalisation with `tf.compat.v1.nn.fused_batch_norm`; statistics are float32 for every compute type.
 
-    In training, the kernel itself moves the averages (`exponential_avg_factor`), which saves six small operations a
-    layer. The moving variance is of the unbiased batch variance, as in tf_cnn_benchmarks and cuDNN.
+    In training, the kernel updates the averages (`exponential_avg_factor`), which saves six small operations per layer.
+    The moving variance averages the unbiased batch variance, as in tf_cnn_benchmarks and cuDNN.
 
     The kernel takes bfloat16 images with float32 scales, so Keras must cast neither.
     """
@@ -35,8 +36,7 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Normalises a 4-D batch in this layer's data format."""
-        channels = self.moving_mean.shape
-        float32 = self.variable_dtype
+        channels, float32 = self.moving_mean.shape, self.variable_dtype
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs,
             scale=tf.convert_to_tensor(self.gamma) if self.scale else tf.ones(channels, float32),
@@ -54,24 +54,17 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
         return outputs
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what the constructor needs; the axis follows from the data format."""
+        """Returns the constructor's arguments; the axis follows from the data format."""
         config = super().get_config() | {"data_format": self.data_format}
         config.pop("axis")
         return config
 
 
 class Pool(keras.layers.Layer):
-    """Maximum or average pooling through `tf.nn`, which has kernels for both data formats."""
+    """Maximum or average pooling with `tf.nn`, which has kernels for both data formats."""
 
     def __init__(
-        self,
-        kind: Literal["max", "avg"],
-        *,
-        size: int,
-        stride: int,
-        padding: str,
-        data_format: DataFormat,
-        **kwargs: Any,
+        self, kind: PoolKind, *, size: int, stride: int, padding: str, data_format: DataFormat, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.kind, self.size, self.stride, self.padding = kind, size, stride, padding
@@ -80,19 +73,18 @@ class Pool(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         """Pools a 4-D batch in this layer's data format."""
         pool = tf.nn.max_pool2d if self.kind == "max" else tf.nn.avg_pool2d
-        return pool(inputs, self.size, self.stride, _PADDINGS[self.padding], self.data_format)
+        return pool(inputs, self.size, self.stride, self.padding.upper(), self.data_format)
 
     def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape after pooling, so that Keras need not trace the layer to find it."""
-        spatial = (2, 3) if self.data_format == "NCHW" else (1, 2)
+        """Returns the shape after pooling, so that Keras does not trace the layer to find it."""
         shape = list(input_shape)
-        for axis in spatial:
+        for axis in (2, 3) if self.data_format == "NCHW" else (1, 2):
             covered = shape[axis] if self.padding == "same" else shape[axis] - self.size + 1
             shape[axis] = -(-covered // self.stride)
         return tuple(shape)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what the constructor needs."""
+        """Returns the constructor's arguments."""
         names = ("kind", "size", "stride", "padding", "data_format")
         return super().get_config() | {name: getattr(self, name) for name in names}
 
@@ -112,39 +104,39 @@ class PadChannels(keras.layers.Layer):
         return tf.pad(inputs, paddings)
 
     def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape with all channels."""
+        """Returns the shape with `channels` channels."""
         return tuple(self.channels if axis == self._axis else size for axis, size in enumerate(input_shape))
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what the constructor needs."""
+        """Returns the constructor's arguments."""
         return super().get_config() | {"channels": self.channels, "data_format": self.data_format}
 
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """What differs between families of models: the initial kernels and the batch normalisation."""
+    """The settings that differ between families of models: initial kernels and batch normalisation."""
 
     kernel_gain: float = 2.0
     batch_norm_scale: bool = True
     batch_norm_epsilon: float = 1e-5
-    batch_norm_momentum: float = 0.9
 
 
 class Layers:
-    """Makes layers of one data format with one family of initialisers.
+    """Makes layers of one data format and one style.
 
     Kernels start uniform with variance `kernel_gain` / fan-in. The gain of He et al. 2015 (arXiv:1502.01852), 2, keeps
-    the size of activations through ReLUs. Maximum pooling adds to it, so a model that has many poolings and no
-    batch normalisation needs less, or its first loss is far from ln(classes) and its first steps leave the finite.
+    the size of activations through ReLUs. Maximum pooling increases activations. So a model with many pooling layers
+    and no batch normalisation needs a smaller gain; otherwise its first loss is far from ln(classes) and its first
+    steps overflow.
 
-    Convolutions and pools take a padding: `valid`, `same` or `symmetric`. The last two differ where there is a stride:
-    TensorFlow's `same` then pads even sizes by one more at the bottom and on the right, `symmetric` pads all sides by
-    half the kernel, as the code of most papers does.
+    Convolutions and pools take a padding: `valid`, `same` or `symmetric`. The last two differ with a stride:
+    TensorFlow's `same` pads even sizes by one more at the bottom and on the right; `symmetric` pads all sides by half
+    the kernel, as the code of most papers does.
 
     Args:
         data_format: layout of images.
-        style: what differs between families.
-        products: what of convolutions is computed as matrix products; NHWC only.
+        style: initial kernels and batch normalisation.
+        products: the parts of convolutions that are computed as matrix products; NHWC only.
     """
 
     def __init__(self, data_format: DataFormat, style: Style = Style(), products: Products = NO_PRODUCTS) -> None:
@@ -152,18 +144,12 @@ class Layers:
         self._style = style
         self._products = products
         self._keras_format = "channels_first" if data_format == "NCHW" else "channels_last"
-        self.channel_axis = 1 if data_format == "NCHW" else -1
 
-    def conv(
-        self,
-        x: Tensor,
-        filters: int,
-        size: int | tuple[int, int],
-        *,
-        stride: int = 1,
-        padding: str = "same",
-        name: str,
-    ) -> Tensor:
+    def styled(self, style: Style) -> Layers:
+        """Returns layers of the same data format in another style."""
+        return Layers(self.data_format, style, self._products)
+
+    def conv(self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
         """Convolution with bias and ReLU."""
         x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=True, name=name)
         return keras.layers.ReLU(name=f"{name}_relu")(x)
@@ -172,40 +158,31 @@ class Layers:
         self,
         x: Tensor,
         filters: int,
-        size: int | tuple[int, int],
+        size: Size,
         *,
         stride: int = 1,
         padding: str = "same",
         relu: bool = True,
         name: str,
     ) -> Tensor:
-        """Convolution without bias, batch normalisation, ReLU unless told otherwise."""
+        """Convolution without bias, then batch normalisation, then ReLU unless `relu` is false."""
         x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
         x = FusedBatchNorm(
             data_format=self.data_format,
-            momentum=self._style.batch_norm_momentum,
+            momentum=0.9,
             epsilon=self._style.batch_norm_epsilon,
             scale=self._style.batch_norm_scale,
             name=f"{name}_bn",
         )(x)
         return keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
 
-    def pool(
-        self,
-        x: Tensor,
-        kind: Literal["max", "avg"],
-        size: int,
-        stride: int,
-        *,
-        padding: str = "valid",
-        name: str,
-    ) -> Tensor:
-        """Maximum or average pooling; `symmetric` padding is by zeros, which no maximum after a ReLU shows."""
+    def pool(self, x: Tensor, kind: PoolKind, size: int, stride: int, *, padding: str = "valid", name: str) -> Tensor:
+        """Maximum or average pooling; `symmetric` pads with zeros, which do not change a maximum after a ReLU."""
         x, padding = self._padded(x, size, stride, padding, name)
         return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
 
     def pad_channels(self, x: Tensor, channels: int, *, name: str) -> Tensor:
-        """Appends channels of zeros until there are so many."""
+        """Appends channels of zeros up to `channels`."""
         return PadChannels(channels, data_format=self.data_format, name=name)(x)
 
     def add_relu(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
@@ -214,14 +191,14 @@ class Layers:
 
     def concat(self, branches: list[Tensor], *, name: str) -> Tensor:
         """Concatenates along the channels."""
-        return keras.layers.Concatenate(axis=self.channel_axis, name=name)(branches)
+        return keras.layers.Concatenate(axis=1 if self.data_format == "NCHW" else -1, name=name)(branches)
 
     def global_average(self, x: Tensor) -> Tensor:
         """Mean over height and width: [batch, channels]."""
         return keras.layers.GlobalAveragePooling2D(data_format=self._keras_format, name="global_average")(x)
 
     def flatten(self, x: Tensor) -> Tensor:
-        """[batch, height * width * channels], in that order for both formats, so weights fit both."""
+        """[batch, height * width * channels], in this order for both formats, so that weights fit both."""
         return keras.layers.Flatten(data_format=self._keras_format, name="flatten")(x)
 
     def dense(self, x: Tensor, units: int, *, name: str) -> Tensor:
@@ -233,33 +210,21 @@ class Layers:
         return keras.layers.Dropout(0.5, name=name)(x)
 
     def classifier(self, x: Tensor, num_classes: int) -> Tensor:
-        """Logits in float32, whatever the compute type."""
+        """Logits in float32, for every compute type."""
         initializer = keras.initializers.RandomNormal(stddev=0.01, seed=RunTimeSeed())
         return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
 
     def _initializer(self) -> keras.initializers.Initializer:
-        # Uniform draws start VGG-16's 138 M weights in a third of the time that truncated normal ones take.
+        # Uniform draws initialise VGG-16's 138 M weights in a third of the time of truncated normal draws.
         return keras.initializers.VarianceScaling(
             self._style.kernel_gain, mode="fan_in", distribution="uniform", seed=RunTimeSeed()
         )
 
-    def styled(self, style: Style) -> Layers:
-        """Returns layers of the same data format in another style."""
-        return Layers(self.data_format, style, self._products)
-
     def _conv2d(
-        self,
-        x: Tensor,
-        filters: int,
-        size: int | tuple[int, int],
-        *,
-        stride: int,
-        padding: str,
-        use_bias: bool,
-        name: str,
+        self, x: Tensor, filters: int, size: Size, *, stride: int, padding: str, use_bias: bool, name: str
     ) -> Tensor:
         x, padding = self._padded(x, size, stride, padding, name)
-        layer = self._products.layer(size, stride)(
+        return self._products.layer(size, stride)(
             filters,
             size,
             strides=stride,
@@ -268,18 +233,15 @@ class Layers:
             kernel_initializer=self._initializer(),
             data_format=self._keras_format,
             name=name,
-        )
-        return layer(x)
+        )(x)
 
-    def _padded(
-        self, x: Tensor, size: int | tuple[int, int], stride: int, padding: str, name: str
-    ) -> tuple[Tensor, str]:
-        """Returns what to convolve or to pool, and with which of TensorFlow's paddings."""
+    def _padded(self, x: Tensor, size: Size, stride: int, padding: str, name: str) -> tuple[Tensor, str]:
+        """Returns the padded input of a convolution or pool, and TensorFlow's padding for it."""
         if padding != "symmetric":
             return x, padding
         if stride == 1:
             return x, "same"
         rows, columns = (size, size) if isinstance(size, int) else size
-        # A layer, since TensorFlow's kernels take no explicit padding for NCHW on CPUs, nor for pools under XLA.
+        # A layer: TensorFlow's kernels take no explicit padding for NCHW on CPUs, nor for pools under XLA.
         pad = keras.layers.ZeroPadding2D((rows // 2, columns // 2), data_format=self._keras_format, name=f"{name}_pad")
         return pad(x), "valid"

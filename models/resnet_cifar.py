@@ -1,4 +1,4 @@
-"""ResNet for 32x32 pixels (He et al. 2015, arXiv:1512.03385, section 4.2), with shortcuts without parameters."""
+"""ResNet for 32x32 pixels (He et al. 2015, arXiv:1512.03385, section 4.2); its shortcuts have no parameters."""
 
 from __future__ import annotations
 

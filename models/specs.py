@@ -1,4 +1,4 @@
-"""The models and what the literature says of them. Imports without TensorFlow.
+"""The models, their defaults and their published figures. Imports without TensorFlow.
 
 A new model is one file with a `build(images, layers, num_classes, **options)` and one entry in `MODELS`.
 """
@@ -16,28 +16,30 @@ NUM_CHANNELS = 3
 
 
 class UnknownModelError(ValueError):
-    """There is no model of that name."""
+    """No model has this name."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model's name, how it is built, its defaults, and the figures that it is checked against.
+    """One model: how it is built, its defaults, and the published figures that tests check.
 
     Attributes:
-        name: what the command line calls it.
-        title: what people call it.
+        name: the value of `--model`.
+        title: the name in reports.
         module: the module below `models` whose `build` makes it.
         options: keyword arguments of that `build`.
-        data_name: the data set that it is for, which says what images are like.
+        data_name: the data set that it trains on.
         image_size: height and width of an input image, pixels.
         channels: of an input image: 3 for colour, 1 for grey.
         classes: without a background class.
+        has_conv1x1: some of its convolutions have a 1x1 kernel.
+        has_larger_convolutions: some of its convolutions have a larger kernel and no stride.
         batch_on_gpu: default images per device and step on a GPU.
-        batch_on_cpu: likewise on a CPU.
+        batch_on_cpu: default images per device and step on a CPU.
         learning_rate: default for plain SGD; chosen so that the loss falls from the first steps on.
         parameters: trainable parameters, without a background class.
         gflop_per_image: forward pass, 10^9 operations, 2 for a multiply-add, convolutions and dense layers.
-        source: the paper, and where the figures stand.
+        source: the paper, and the table or page of the figures.
     """
 
     name: str
@@ -48,6 +50,8 @@ class ModelSpec:
     image_size: int
     channels: int = NUM_CHANNELS
     classes: int = IMAGENET_CLASSES
+    has_conv1x1: bool = False
+    has_larger_convolutions: bool = True
     batch_on_gpu: int
     batch_on_cpu: int
     learning_rate: float
@@ -60,18 +64,8 @@ class ModelSpec:
         """Returns the number of logits by default: ImageNet's labels have a background class."""
         return BACKGROUND_CLASSES if self.classes == IMAGENET_CLASSES else self.classes
 
-    @property
-    def has_conv1x1(self) -> bool:
-        """Returns whether some of its convolutions look at one pixel."""
-        return self.module in ("inception", "resnet")
-
-    @property
-    def has_larger_convolutions(self) -> bool:
-        """Returns whether some of its convolutions look at more than one pixel, without strides."""
-        return self.module not in ("perceptron", "trivial")
-
     def facts(self) -> dict[str, Any]:
-        """Returns what a record says of the model."""
+        """Returns the fields of the model that a record stores."""
         return {name: getattr(self, name) for name in ("title", "image_size", "parameters", "gflop_per_image")}
 
 
@@ -95,6 +89,7 @@ MODELS = (
         title="Inception v3, no auxiliary head",
         module="inception",
         image_size=299,
+        has_conv1x1=True,
         batch_on_gpu=64,
         batch_on_cpu=4,
         learning_rate=0.01,
@@ -111,6 +106,7 @@ MODELS = (
         image_size=28,
         channels=1,
         classes=10,
+        has_larger_convolutions=False,
         batch_on_gpu=100,
         batch_on_cpu=100,
         learning_rate=0.1,
@@ -140,6 +136,7 @@ MODELS = (
         module="resnet",
         options={"stride_in_3x3": False},
         image_size=224,
+        has_conv1x1=True,
         batch_on_gpu=64,
         batch_on_cpu=8,
         learning_rate=0.003,
@@ -154,6 +151,7 @@ MODELS = (
         module="resnet",
         options={"stride_in_3x3": True},
         image_size=224,
+        has_conv1x1=True,
         batch_on_gpu=64,
         batch_on_cpu=8,
         learning_rate=0.003,
@@ -167,6 +165,7 @@ MODELS = (
         title="three dense layers, to measure everything but the model",
         module="trivial",
         image_size=227,
+        has_larger_convolutions=False,
         batch_on_gpu=32,
         batch_on_cpu=32,
         learning_rate=1e-4,
@@ -189,7 +188,7 @@ MODELS = (
     ),
 )
 
-# Other spellings that people type, each for one model above.
+# Other spellings of the names above.
 _ALIASES = {"resnet50_v15": "resnet50_v1.5", "inceptionv3": "inception3", "inception_v3": "inception3"}
 
 
@@ -199,10 +198,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> ModelSpec:
-    """Returns the spec of a model; the case of the name does not matter.
+    """Returns the spec of a model; upper and lower case are the same.
 
     Raises:
-        UnknownModelError: there is none of that name.
+        UnknownModelError: no model has this name.
     """
     wanted = _ALIASES.get(name.lower(), name.lower())
     for spec in MODELS:

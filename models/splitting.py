@@ -1,4 +1,4 @@
-"""Cuts a model before the dense layers that end it, so that these can be divided over devices by columns."""
+"""Cuts a model before its final dense layers, so that their columns can be divided over devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Values = Mapping[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class TailLayer:
-    """A layer after the cut, dense or dropout, as a function of (some columns of) its variables.
+    """A dense or dropout layer after the cut, as a function of (some columns of) its variables.
 
     Attributes:
         weights: names of a dense layer's kernel [inputs, outputs] and bias [outputs]; empty for dropout.
-        outputs: of a dense layer; 0 for dropout.
+        outputs: number of a dense layer's columns; 0 for dropout.
         seeds: names of dropout's state; empty for a dense layer.
     """
 
@@ -31,14 +31,9 @@ class TailLayer:
     seeds: tuple[str, ...]
 
     def call(self, inputs: tf.Tensor, values: Values) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Runs the layer in training.
+        """Runs the layer in training mode, from [batch, inputs] to [batch, columns] and the new state by name.
 
-        Args:
-            inputs: [batch, inputs].
-            values: of its variables, by name; of the weights, the columns that are to be computed.
-
-        Returns:
-            [batch, columns], and the new state by name.
+        `values` holds the layer's variables by name; of the weights, only the columns to compute.
         """
         if self.weights:
             kernel, *bias = (values[name] for name in self.weights)
@@ -53,12 +48,12 @@ class TailLayer:
 
 @dataclasses.dataclass(frozen=True)
 class SplitModel:
-    """A model in two parts: from images to features [batch, features], and the dense layers from there to the logits.
+    """A model in two parts: from images to features [batch, features], and from features to logits.
 
     Attributes:
-        variables: of both parts, as the whole model has them.
+        variables: of both parts, in the order of the whole model.
         tail: the layers after the cut; the first is dense.
-        features: width of what the tail starts from.
+        features: width of the tail's input.
     """
 
     variables: Sequence[ModelVariable]
@@ -69,18 +64,14 @@ class SplitModel:
 
     @property
     def divided(self) -> frozenset[str]:
-        """Returns the names of the variables whose last axis can be divided: the dense layers' weights."""
+        """Returns the names of the variables whose last axis can be divided: the tail's weights."""
         return frozenset(name for layer in self.tail for name in layer.weights)
 
     def compute_features(self, values: Values, images: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Runs the part before the cut in training.
-
-        Args:
-            values: of all variables, by name; those of the tail are not used.
-            images: one batch.
+        """Runs the part before the cut in training mode; of the values, by name, it ignores those of the tail.
 
         Returns:
-            The features, [batch, features], and the new values of the variables that are no weights, by name.
+            The features, [batch, features], and the new values of statistics and tower states, by name.
         """
         state_names = [self._names[id(variable)] for variable in self._trunk.non_trainable_variables]
         weights = [values[self._names[id(variable)]] for variable in self._trunk.trainable_variables]
@@ -92,41 +83,41 @@ class SplitModel:
 
 
 def why_not(model: SplitModel, towers: int) -> str | None:
-    """Returns a sentence if the dense layers cannot be divided over so many towers, else None."""
+    """Returns a sentence if the dense layers cannot be divided over that many towers, else None."""
     narrow = [layer for layer in model.tail if layer.weights and layer.outputs < towers]
     if not narrow:
         return None
     return (
         f"--fc_model_parallel: {narrow[0].keras_layer.name} has {narrow[0].outputs} column(s), fewer than the {towers} "
-        "towers that are to hold some: leave it out, or use fewer devices."
+        "towers: drop the flag, or use fewer devices."
     )
 
 
 def split(model: Model) -> SplitModel:
-    """Cuts a model before the dense layers that end it, with the dropout between them.
+    """Cuts a model before its final dense layers and the dropout between them.
 
     Raises:
-        ValueError: it does not end in a dense layer.
+        ValueError: the model does not end in a dense layer.
     """
-    layers = model.keras_model.layers
-    ending = list(
-        itertools.takewhile(lambda layer: isinstance(layer, keras.layers.Dense | keras.layers.Dropout), layers[::-1])
-    )[::-1]
-    ending = list(itertools.dropwhile(lambda layer: isinstance(layer, keras.layers.Dropout), ending))
-    if not ending:
-        raise ValueError(f"{model.keras_model.name} does not end in dense layers: there is nothing to divide.")
+
+    def in_tail(layer: Any) -> bool:
+        return isinstance(layer, keras.layers.Dense | keras.layers.Dropout)
+
+    reversed_tail = list(itertools.takewhile(in_tail, reversed(model.keras_model.layers)))
+    layers = itertools.dropwhile(lambda layer: isinstance(layer, keras.layers.Dropout), reversed(reversed_tail))
     names = model.names_of_keras_variables()
-    cut = ending[0].input
+    tail: list[TailLayer] = []
+    for layer in layers:
+        weights = tuple(names[id(variable)] for variable in layer.trainable_variables)
+        seeds = tuple(names[id(variable)] for variable in layer.non_trainable_variables)
+        tail.append(TailLayer(layer, weights, layer.units if weights else 0, seeds))
+    if not tail:
+        raise ValueError(f"{model.keras_model.name} does not end in dense layers: there is nothing to divide.")
+    cut = tail[0].keras_layer.input
     return SplitModel(
         variables=model.variables,
-        tail=[_tail_layer(layer, names) for layer in ending],
+        tail=tail,
         features=cut.shape[-1],
         _trunk=keras.Model(model.keras_model.inputs, cut),
         _names=names,
     )
-
-
-def _tail_layer(layer: Any, names: Mapping[int, str]) -> TailLayer:
-    weights = tuple(names[id(variable)] for variable in layer.trainable_variables)
-    seeds = tuple(names[id(variable)] for variable in layer.non_trainable_variables)
-    return TailLayer(layer, weights, layer.units if weights else 0, seeds)

@@ -1,4 +1,4 @@
-"""A model that costs next to nothing, so that whatever a step still takes is not the model."""
+"""A model with almost no arithmetic: its step time is the cost of everything else."""
 
 from __future__ import annotations
 

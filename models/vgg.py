@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.layers import Layers, Style, Tensor
 
-# With the gain of He et al. the first loss is about 13, and the first steps leave the finite.
+# With the gain of He et al. the first loss is about 13, and the first steps overflow.
 _STYLE = Style(kernel_gain=1.3)
 _BLOCKS = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
 

@@ -1,12 +1,12 @@
-"""What limits the input, in words: from the rates of pipelines that end after each stage."""
+"""Sentences on which stage limits the input, from the rates of pipelines that end after each stage."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 
-# Below this share of a step, waiting for input is not worth a word.
-WORTH_A_WORD = 0.05
+# A smaller share of waiting is not reported.
+LEAST_REPORTED_WAIT = 0.05
 
 _ADVICE = {
     "read": "reading the files: put them on a faster disk, or give --datasets_use_caching if they fit into memory",
@@ -22,7 +22,7 @@ _ADVICE = {
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """A stage: images per second of the pipeline up to it, what it adds per image in seconds, and its share of all."""
+    """A stage: the rate of the pipeline up to it, the seconds it adds per image, and its share of the total time."""
 
     name: str
     images_per_sec: float
@@ -31,7 +31,7 @@ class StageCost:
 
 
 def costs(stages: Mapping[str, float]) -> list[StageCost]:
-    """Returns what each stage adds. One that seems to take less than nothing, which is noise, adds nothing."""
+    """Returns the cost of each stage; a negative difference, which is noise, counts as 0."""
     added, before = {}, 0.0
     for name, rate in stages.items():
         added[name] = max(0.0, 1 / rate - before)
@@ -41,12 +41,12 @@ def costs(stages: Mapping[str, float]) -> list[StageCost]:
 
 
 def limiting_stage(stages: Mapping[str, float]) -> StageCost | None:
-    """Returns the stage that adds most; None if no stage was measured."""
+    """Returns the stage with the largest cost; None if no stage was measured."""
     return max(costs(stages), key=lambda cost: cost.share, default=None)
 
 
 def advice(stages: Mapping[str, float]) -> str:
-    """Returns a sentence on what takes most and what to try; empty if no stage was measured."""
+    """Returns a sentence on the most expensive stage and what to try; empty if no stage was measured."""
     stage = limiting_stage(stages)
     if stage is None:
         return ""
@@ -54,22 +54,22 @@ def advice(stages: Mapping[str, float]) -> str:
 
 
 def verdict(wait_share: float | None, stages: Mapping[str, float], needed_images_per_sec: float | None) -> str:
-    """Returns whether a run was held up by its input, and by what; empty if it was not.
+    """Returns sentences on how the input limits a run; empty if it does not.
 
     Args:
-        wait_share: share of the measured time in which there was nothing to compute on.
-        stages: rates of the input alone, by stage.
-        needed_images_per_sec: what the run would have reached without waiting.
+        wait_share: share of the measured time spent waiting for images.
+        stages: images per second of the input alone, by stage.
+        needed_images_per_sec: the rate that the run would reach without waiting.
     """
-    if wait_share is None or wait_share < WORTH_A_WORD:
+    if wait_share is None or wait_share < LEAST_REPORTED_WAIT:
         return ""
-    sentence = f"The run is input-bound: {wait_share:.0%} of the time it only waited for images."
+    sentence = f"The run is input-bound: {wait_share:.0%} of the time it waited for images."
     if stages and needed_images_per_sec:
         alone = list(stages.values())[-1]
-        sentence += f" The input alone makes {alone:.0f} images/sec"
+        sentence += f" The input alone reaches {alone:.0f} images/sec"
         if alone < needed_images_per_sec:
             sentence += f", {needed_images_per_sec:.0f} are needed"
         else:
-            sentence += ", but shares its cores with the steps, or its files are now in memory and were not before"
+            sentence += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
         return f"{sentence}; {advice(stages)}"
-    return f"{sentence} 'run_bench.py input' with the same flags says what takes the time."
+    return f"{sentence} 'run_bench.py input' with the same flags measures each stage."

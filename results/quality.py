@@ -1,8 +1,9 @@
-"""The harness doubts itself: full sentences on what was seen, why it matters, and what to try."""
+"""Quality warnings: sentences that say what was seen, why it makes the number less reliable, and what to try."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from results.input_verdict import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
@@ -12,15 +13,15 @@ BUSY_LOAD_PER_CORE = 0.3
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
-_RISEN = 1.5
-_STRAGGLING = 1.25
+_LOSS_RISE = 1.5
+_STRAGGLER_RATIO = 1.25
 _THROTTLED_SHARE = 0.01
 _CLOCK_FALL_SHARE = 0.05
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Under what a run took place: the machine's load per core before it, devices that share cores, what it did."""
+    """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains."""
 
     load_per_core: float
     cpu_devices: int
@@ -28,73 +29,52 @@ class Conditions:
     training: bool = True
 
 
-def doubts(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
-    """Returns a sentence for each reason not to trust the number too far."""
-    seconds = measurement.step_seconds
-    found = _about_skipped_updates(measurement)
+def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
+    """Returns a sentence for each reason not to rely on the number."""
+    return [
+        *_of_machine(measurement, conditions),
+        *_of_workers(measurement, derived),
+        *_of_gpus(measurement),
+        *_of_input(measurement, derived),
+        *_of_steps(measurement, derived, conditions),
+    ]
+
+
+def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[str]:
+    steps = len(measurement.step_seconds)
+    if skipped := sum(measurement.skipped_updates):
+        yield (
+            f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
+            "step is shorter, so the rate is too high: give more --num_warmup_batches or a smaller --fp16_loss_scale."
+        )
     if conditions.load_per_core > BUSY_LOAD_PER_CORE:
-        found.append(
+        yield (
             f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
             "have slowed it: repeat it on an idle machine."
         )
     if conditions.cpu_devices > conditions.cores:
-        found.append(
+        yield (
             f"{conditions.cpu_devices} logical CPU devices share {conditions.cores} cores: this shows that a setting "
-            "works, not how it would scale on as many devices."
+            "works, not how it scales on as many real devices."
         )
-    if seconds and len(seconds) < MIN_STEPS_FOR_INTERVAL:
-        found.append(
-            f"Only {len(seconds)} steps were measured, too few for an interval: give more --num_batches, or a longer "
+    if 0 < steps < MIN_STEPS_FOR_INTERVAL:
+        yield (
+            f"Only {steps} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."
         )
-    found += _about_workers(measurement, derived) + _about_gpus(measurement) + _about_input(measurement, derived)
-    share = _jitter_share(measurement, derived)
-    if share > _UNSTEADY_SHARE:
-        found.append(
-            f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
-            "input."
+
+
+def _of_workers(measurement: Measurement, derived: Derived) -> Iterator[str]:
+    if derived.straggler_ratio is not None and derived.straggler_ratio >= _STRAGGLER_RATIO:
+        what = "a step" if measurement.tower_step_seconds else "its gradients, and all others wait for it"
+        yield (
+            f"Worker {derived.slowest_worker} takes {derived.straggler_ratio:.1f} x as long as the others to {what}: "
+            "look at its host's load, clock and temperature, and at its network."
         )
-    if len(seconds) >= _MIN_STEPS_FOR_TREND:
-        half = len(seconds) // 2
-        change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
-        if abs(change) > _DRIFT_SHARE:
-            found.append(
-                f"The second half of the steps was {abs(change):.0%} {'slower' if change > 0 else 'faster'} than the "
-                "first: the machine was not in a steady state; give more --num_warmup_batches."
-            )
-    losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
-    if conditions.training and losses and losses[-1] > _RISEN * losses[0]:
-        found.append(
-            f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: nothing is learnt. The rate may be right, but "
-            "try a smaller --init_learning_rate."
-        )
-    return found
 
 
-def _about_skipped_updates(measurement: Measurement) -> list[str]:
-    skipped = sum(measurement.skipped_updates)
-    if not skipped:
-        return []
-    return [
-        f"{skipped:.0f} of {len(measurement.step_seconds)} measured steps updated nothing, since gradients overflowed "
-        "in float16: such a step is shorter, so the rate is too high. Give more --num_warmup_batches or a smaller "
-        "--fp16_loss_scale."
-    ]
-
-
-def _about_workers(measurement: Measurement, derived: Derived) -> list[str]:
-    if derived.straggler_ratio is None or derived.straggler_ratio < _STRAGGLING:
-        return []
-    what = "a step" if measurement.tower_step_seconds else "its gradients, and all wait for it"
-    return [
-        f"Worker {derived.slowest_worker} takes {derived.straggler_ratio:.1f} x as long as the others to {what}: look "
-        "at its host's load, clock and temperature, and at its network."
-    ]
-
-
-def _about_gpus(measurement: Measurement) -> list[str]:
-    """Names GPUs that were held down by other things than their power limit, which is the rule under full load."""
-    found = []
+def _of_gpus(measurement: Measurement) -> Iterator[str]:
+    """Warns of GPUs that were throttled for another reason than their power limit, which is usual under full load."""
     for name, gpu in named_gpus(measurement).items():
         reasons = [
             f"{why} in {share:.0%} of the samples"
@@ -102,38 +82,56 @@ def _about_gpus(measurement: Measurement) -> list[str]:
             if why != POWER_LIMIT and share > _THROTTLED_SHARE
         ]
         if reasons:
-            found.append(
-                f"{name} was held down by {', by '.join(reasons)}: its steps take longer than they should; look at its "
+            yield (
+                f"{name} was throttled by {', by '.join(reasons)}: its steps take longer than they should; look at its "
                 "cooling and power."
             )
         before, after = gpu["clock_mhz_by_half"]
         if before and after and after < (1 - _CLOCK_FALL_SHARE) * before:
-            found.append(
+            yield (
                 f"The clock of {name} fell from {before:.0f} MHz in the first half of the measurement to {after:.0f} "
                 "MHz in the second: the machine was not in a steady state; give more --num_warmup_batches, and look at "
                 "its cooling and power."
             )
-    return found
 
 
-def _about_input(measurement: Measurement, derived: Derived) -> list[str]:
-    waiting = verdict(derived.input_wait_share, measurement.input_stages, _without_waiting(derived))
-    skipped = measurement.skipped_records
-    left_out = f"{skipped} bad records were left out: 'run_bench.py data check DIR' lists them." if skipped else ""
-    return [sentence for sentence in (waiting, left_out) if sentence]
+def _of_input(measurement: Measurement, derived: Derived) -> Iterator[str]:
+    without_waiting = None
+    if derived.images_per_sec is not None and derived.input_wait_share is not None:
+        without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
+    if waiting := verdict(derived.input_wait_share, measurement.input_stages, without_waiting):
+        yield waiting
+    if skipped := measurement.skipped_records:
+        yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."
 
 
-def _without_waiting(derived: Derived) -> float | None:
-    """Returns the rate that would have been reached, had no step waited for input."""
-    if derived.images_per_sec is None or derived.input_wait_share is None:
-        return None
-    return derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
+def _of_steps(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
+    seconds = measurement.step_seconds
+    if (share := _jitter_share(measurement, derived)) > _UNSTEADY_SHARE:
+        yield (
+            f"The steps are unsteady (jitter {share:.0%} of the rate): look for other load, thermal throttling or slow "
+            "input."
+        )
+    if len(seconds) >= _MIN_STEPS_FOR_TREND:
+        half = len(seconds) // 2
+        change = sum(seconds[-half:]) / sum(seconds[:half]) - 1
+        if abs(change) > _DRIFT_SHARE:
+            yield (
+                f"The second half of the steps was {abs(change):.0%} {'slower' if change > 0 else 'faster'} than the "
+                "first: the machine was not in a steady state; give more --num_warmup_batches."
+            )
+    losses = [loss for loss in (*measurement.warmup_losses, *measurement.losses) if loss is not None]
+    if conditions.training and losses and losses[-1] > _LOSS_RISE * losses[0]:
+        yield (
+            f"The loss rose from {losses[0]:.3g} to {losses[-1]:.3g}: the model does not learn. The rate may be right, "
+            "but try a smaller --init_learning_rate."
+        )
 
 
 def _jitter_share(measurement: Measurement, derived: Derived) -> float:
-    """Returns the jitter over the rate; of towers that go their own way, that of the least steady one.
+    """Returns the jitter over the rate; of asynchronous towers, that of the least steady one.
 
-    (What they complete together comes in beats, however steady each of them is.)
+    (The steps that they complete together are uneven, however steady each tower is.)
     """
     towers = [seconds for seconds in measurement.tower_step_seconds if len(seconds) >= MIN_STEPS_FOR_INTERVAL]
     if measurement.tower_step_seconds:

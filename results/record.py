@@ -1,15 +1,14 @@
-"""The record of one run: everything a reader needs in order to trust, compare and repeat its number.
+"""The record of one run: all that is needed to judge, compare and repeat its number.
 
-A record is one JSON object. Its format has a number; `Record.from_json` refuses a number it does not know.
+A record is one JSON object. Its format has a number; `Record.from_json` refuses an unknown number.
 
 History:
   1  first format.
-  2  a record has a kind, and may be of all-reducing a message; its identity may name a session; it lists config_aside;
-     measurements of towers that go their own way hold tower_step_seconds and staleness_counts. A record of format 1 is
-     of a run on its own.
-  3  measurements may hold accuracies, the time that steps waited for input, skipped records, and how fast the stages of
-     the input are; the kind may be input.
-  4  a run may be of several processes: measurements may hold the steps of each worker, derived numbers the slowest.
+  2  adds the kind (`run` or `allreduce`), the session in the identity, config_aside, and for asynchronous towers
+     tower_step_seconds and staleness_counts. Records of format 1 have the kind `run`.
+  3  adds accuracies, the time that steps waited for input, skipped records, the rates of the input's stages, and the
+     kind `input`.
+  4  adds runs of several processes: the steps of each worker, and the slowest worker.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from results.measurement import Derived, Measurement
 from results.version import SUITE_VERSION
 
 FORMAT_VERSION = 4
-# In the environment of a run that measured in turn with another one: how many steps at a time.
+# Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
 STEPS_PER_TURN = "steps_per_turn"
 _READABLE = (1, 2, 3, 4)
 
 
 class Status(enum.StrEnum):
-    """How a run ended. Only `OK` may ever become a baseline."""
+    """How a run ended. Only an `OK` record can become a baseline."""
 
     OK = "ok"
     INVALID = "invalid"
@@ -48,7 +47,7 @@ class Status(enum.StrEnum):
 
 
 class Kind(enum.StrEnum):
-    """What a record is of."""
+    """What a record measures."""
 
     RUN = "run"
     ALL_REDUCE = "allreduce"
@@ -56,14 +55,14 @@ class Kind(enum.StrEnum):
 
 
 class UnknownFormatError(ValueError):
-    """A record of a format that this version does not know."""
+    """The record has a format that this version cannot read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Which run this is. The keys are hashes: records with equal keys may be compared.
+    """Identifies a run. The keys are hashes: records with equal keys can be compared.
 
-    Runs of one sweep have a `session_id` in common; it is empty for a run on its own.
+    Runs of one sweep share a `session_id`; it is empty for a single run.
     """
 
     run_id: str
@@ -79,9 +78,9 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run. `config` and `environment` are plain mappings, so that they can grow without a new format.
+    """One run. `config` and `environment` are plain mappings, so new entries need no new format.
 
-    `config_aside` names the fields of the configuration that cannot move the number and are not in `config_key`.
+    `config_aside` names the fields of the configuration that do not affect the number and are not in `config_key`.
     """
 
     identity: Identity
@@ -100,24 +99,24 @@ class Record:
 
     @property
     def in_turn(self) -> bool:
-        """Returns whether it measured in turn with another run."""
+        """Returns whether its steps were interleaved with those of another run."""
         return STEPS_PER_TURN in self.environment
 
     def to_json(self) -> str:
         """Returns the record as one line of strictly valid JSON (no NaN, no line break)."""
-        return json.dumps(_finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
+        return json.dumps(finite(dataclasses.asdict(self)), allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:
-        """Reads what `to_json` wrote.
+        """Reads the output of `to_json`.
 
         Raises:
-            UnknownFormatError: the record's `format_version` is not one that this version reads.
+            UnknownFormatError: this version cannot read the record's `format_version`.
             ValueError: the line is not a record.
         """
         fields = orjson.loads(line)
         if not isinstance(fields, dict) or "format_version" not in fields:
-            raise ValueError("not a record: there is no format_version in it")
+            raise ValueError("not a record: format_version is missing")
         if fields["format_version"] not in _READABLE:
             raise UnknownFormatError(
                 f"The record has format {fields['format_version']}, this version ({SUITE_VERSION}) reads "
@@ -132,16 +131,16 @@ class Record:
                 fields[name] = part(**value) if isinstance(value, dict) else part(value)
             for name in ("config", "environment", "model", "placement"):
                 if not isinstance(fields[name], dict):
-                    raise TypeError(f"{name} is no object")
+                    raise TypeError(f"{name} is not an object")
             if fields["status"] is Status.OK and not fields["measurement"].step_seconds:
-                raise TypeError("it is ok, but no step was measured")
+                raise TypeError("status is ok, but no step was measured")
             return cls(**{**fields, "format_version": FORMAT_VERSION})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
 
 
 def trustworthy(status: Status) -> bool:
-    """Returns whether a run that ended so may state a rate: wrong numbers must not look right."""
+    """Returns whether a run with this status may report a rate."""
     return status in (Status.OK, Status.INTERRUPTED)
 
 
@@ -154,7 +153,7 @@ def identify(
     software: Mapping[str, Any],
     session_id: str = "",
 ) -> Identity:
-    """Gives a run its identity. The mappings must hold only what can move the number."""
+    """Returns the identity of a run. The mappings must hold only what can affect the number."""
     return Identity(
         run_id=uuid.uuid4().hex[:12],
         time_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -174,12 +173,12 @@ def key_of(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
-def _finite(value: Any) -> Any:
-    """Replaces every float that JSON cannot hold by None, in nested lists and mappings."""
+def finite(value: Any) -> Any:
+    """Returns nested lists and mappings with None for every float that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

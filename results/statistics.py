@@ -8,13 +8,13 @@ import numpy as np
 
 # Scales the median absolute deviation to the standard deviation of a normal distribution.
 MAD_TO_SIGMA = 1.4826
-# An interval from fewer steps would only look like one.
+# Fewer steps do not give a meaningful interval.
 MIN_STEPS_FOR_INTERVAL = 5
 _BOOTSTRAP_SAMPLES = 2000
 
 
 def rate(step_seconds: Sequence[float], images_per_step: int) -> float:
-    """Returns all images of the steps over all their time; never a mean of rates."""
+    """Returns all images of the steps over their total time, which is not the mean of the rates."""
     return len(step_seconds) * images_per_step / float(np.sum(step_seconds))
 
 
@@ -25,7 +25,7 @@ def rate_uncertainty(step_seconds: Sequence[float], images_per_step: int) -> flo
 
 
 def rate_jitter(step_seconds: Sequence[float], images_per_step: int) -> float:
-    """Returns the spread of the per-step rates as a standard deviation estimated from their median."""
+    """Returns the standard deviation of the per-step rates, estimated from their median absolute deviation."""
     rates = images_per_step / np.asarray(step_seconds)
     return float(MAD_TO_SIGMA * np.median(np.abs(rates - np.median(rates))))
 
@@ -40,9 +40,9 @@ def rate_interval(
 ) -> tuple[float, float] | tuple[None, None]:
     """Returns a confidence interval of the rate by a circular block bootstrap.
 
-    Steps that follow each other are not independent (clocks, caches, other tenants come and go), so whole blocks of
-    them are drawn, of length n^(1/3). Source: Politis and Romano 1992, "A circular block-resampling procedure for
-    stationary data". The draw is seeded: equal steps give equal intervals.
+    Consecutive steps are not independent (clocks, caches and other load change slowly), so blocks of n^(1/3) steps are
+    drawn. Source: Politis and Romano 1992, "A circular block-resampling procedure for stationary data". The seed is
+    fixed: equal steps give equal intervals.
 
     Returns:
         The lower and upper bound; (None, None) for fewer than MIN_STEPS_FOR_INTERVAL steps.

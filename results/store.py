@@ -1,8 +1,8 @@
-"""Where records are kept: `results.jsonl`, one line a run, and `results.csv`, a view of it.
+"""Stores records in `results.jsonl`, one line per run, and derives `results.csv` from it.
 
-A record is appended, flushed and fsynced under a lock, so that a finished run survives a kill and two runs may share
-a directory. A row is appended to the CSV in the same way; if that has other columns or ends within a row, it is made
-anew from the JSONL and renamed into place, so that a reader never sees half of it.
+A record is appended, flushed and fsynced under a lock: a finished run survives a kill, and two runs may share a
+directory. Its row is appended to the CSV in the same way. If the CSV has other columns or ends within a row, it is
+rebuilt from the JSONL and renamed into place, so a reader never sees half of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StoreError(OSError):
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """The records of a file, and a sentence for every line that is none."""
+    """The records of a file, and a sentence for every line that is not a record."""
 
     records: list[Record]
     problems: list[str]
@@ -48,12 +48,11 @@ class Store:
     """A directory of results.
 
     Args:
-        directory: is made if needed.
+        directory: created if it is missing.
         lock_deadline_seconds: how long to wait for another writer.
 
     Raises:
-        StoreError: the directory cannot be made, written or locked; checked when the store is opened, so that a run is
-            refused before it starts and not after it has finished.
+        StoreError: the directory cannot be created, written or locked. This is checked before a run starts.
     """
 
     def __init__(self, directory: Path, lock_deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> None:
@@ -67,7 +66,7 @@ class Store:
         except OSError as error:
             raise StoreError(
                 f"Results cannot be written to --output_dir={directory}: {error.strerror or error}. "
-                "Name a directory that can be made and written."
+                "Name a directory that can be created and written."
             ) from error
 
     def size_bytes(self) -> int:
@@ -75,19 +74,19 @@ class Store:
         return self.jsonl_path.stat().st_size
 
     def load(self, offset: int = 0) -> Loaded:
-        """Reads the records that begin at `offset` or after it."""
-        with self.jsonl_path.open("rb") as file, _no_garbage_collection():
+        """Reads the records from byte `offset` on."""
+        with self.jsonl_path.open("rb") as file:
             file.seek(offset)
             return _load(file, self.jsonl_path)
 
     def append(self, *records: Record) -> list[str]:
-        """Appends records and brings the CSV up to date. On return both are on disk.
+        """Appends records to both files. On return they are on disk.
 
         Returns:
-            A sentence for every line of the file that is no record, and so not in the CSV, where that was found out.
+            If the CSV was rebuilt, a sentence for every line of the JSONL that is not a record; else nothing.
 
         Raises:
-            StoreError: the files cannot be written, or not be locked in time.
+            StoreError: the files cannot be written, or cannot be locked in time.
         """
         try:
             with self._locked() as file:
@@ -105,10 +104,10 @@ class Store:
             raise StoreError(f"The record could not be stored: {error.strerror or error}.") from error
 
     def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
-        """Appends to the CSV if it is a view of all before: these columns, and a last row of the last record, `after`.
+        """Appends rows to the CSV if it is up to date: it has these columns, and its last row is of the record `after`.
 
         Returns:
-            Whether it was so, and the rows have been appended.
+            Whether the rows were appended.
         """
         header, _, rows = as_csv(records).partition("\n")
         try:
@@ -126,10 +125,15 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
-        """Opens the JSONL for reading and appending, alone among all processes."""
-        with self.jsonl_path.open("a+b") as file:  # open for writing, without which NFS gives no exclusive lock
+        """Opens the JSONL for reading and appending, under an exclusive lock."""
+        with self.jsonl_path.open("a+b") as file:  # NFS gives an exclusive lock only on a file open for writing
             deadline = time.monotonic() + self._lock_deadline_seconds
-            while not _try_lock(file):
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    pass
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"another process has held the lock on {self.jsonl_path} for {self._lock_deadline_seconds:g} s"
@@ -139,56 +143,38 @@ class Store:
 
 
 def load(*paths: Path) -> Loaded:
-    """Reads JSONL files of records. A line that is torn or of an unknown format is reported, not fatal.
-
-    A record that is in several files, or several times in one, counts once.
-    """
+    """Reads JSONL files of records; duplicates count once. A damaged line or an unknown format is reported."""
     records: dict[str, Record] = {}
     problems: list[str] = []
     for path in paths:
-        with path.open("rb") as file, _no_garbage_collection():
+        with path.open("rb") as file:
             loaded = _load(file, path)
         problems += loaded.problems
         records |= {record.identity.run_id: record for record in loaded.records}
     return Loaded(list(records.values()), problems)
 
 
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Records have no cycles, and the collector would walk them again and again, two thirds of the time of 100,000."""
+def _load(file: IO[bytes], path: Path) -> Loaded:
+    records: list[Record] = []
+    problems: list[str] = []
     enabled = gc.isenabled()
-    gc.disable()
+    gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
     try:
-        yield
+        for number, line in enumerate(file, start=1):
+            try:
+                records += [Record.from_json(line)] if line.strip() else []
+            except UnknownFormatError as error:
+                problems.append(f"{path}:{number}: {error}")
+            except ValueError as error:
+                problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
     finally:
         if enabled:
             gc.enable()
-
-
-def _load(file: IO[bytes], path: Path) -> Loaded:
-    records, problems = [], []
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(Record.from_json(line))
-        except UnknownFormatError as error:
-            problems.append(f"{path}:{number}: {error}")
-        except ValueError as error:
-            problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
     return Loaded(records, problems)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _last_line(file: IO[bytes]) -> bytes:
-    """Returns the last line, with its newline if there is one; afterwards the file stands at its end."""
+    """Returns the last line, with its newline if there is one, and moves to the end of the file."""
     end = file.seek(0, os.SEEK_END)
     tail = b""
     while b"\n" not in tail[:-1] and len(tail) < end:
@@ -214,7 +200,7 @@ def as_csv(records: Iterable[Record]) -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a crash, sees either the old text or the new."""
+    """Replaces a file atomically: a reader, or a crash, sees either the old text or the new."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(text)

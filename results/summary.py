@@ -1,20 +1,23 @@
-"""Records brought together: repeats of a configuration become a row with one rate, and rows are compared."""
+"""Rows of records: all repeats of a configuration have one rate, and rows that differ in one respect are compared."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import functools
+import importlib.resources
 import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from results.datasheet_peaks import peak_tflops
 from results.record import Kind, Record, Status, key_of
 
-# The fields of a configuration in which a run may differ from the one-device run that it is compared with.
+# The fields in which a run may differ from the one-device run for its speed-up.
 _SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
-# What a label says anyway, and what follows from that.
+# The fields that every label names, and fields that follow from these.
 _IN_EVERY_LABEL = (
     "model",
     "variable_update",
@@ -33,6 +36,8 @@ _IN_EVERY_LABEL = (
 # Managers whose label names the device of the shared variables.
 _KEEP_SHARED_VARIABLES = ("parameter_server",)
 MANAGER = ("variable_update", "shared_on", "modifiers")
+DATA = ("data_name", "pipelined_input", "input", "data_set")
+PRECISION = ("precision",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,13 +45,13 @@ class Row:
     """All records of one configuration on equal hardware and software.
 
     Attributes:
-        records: in the order in which they were made; at least one.
+        records: in the order of their runs; at least one.
         images_per_sec: all images of the valid repeats over all their measured time; None if none is valid.
-        low: 95 % interval of that; of one repeat, its own; of several, from the spread between them.
-        high: likewise.
-        speed_up: over the one-device row that `base` names; None if there is none.
-        base: the run id of the first record of that row.
-        also: what else tells the row from others: hardware, software, and fields of the configuration; else empty.
+        low: lower bound of the 95 % interval: of a single repeat its own, of several from the spread between them.
+        high: upper bound of the 95 % interval.
+        speed_up: over the one-device row `base`; None if there is none.
+        base: the run id of the first record of the one-device row.
+        also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
     """
 
     records: Sequence[Record]
@@ -64,16 +69,16 @@ class Row:
 
     @property
     def devices(self) -> int:
-        """Returns how many devices took part."""
+        """Returns the number of devices of all workers."""
         each, workers = self.config.get("num_devices"), self.config.get("num_workers")
         return (each if isinstance(each, int) else 1) * (workers if isinstance(workers, int) else 1)
 
     @property
     def rate(self) -> float:
-        """Returns images per second of a row that has any.
+        """Returns images per second.
 
         Raises:
-            ValueError: no repeat was valid.
+            ValueError: no repeat is valid.
         """
         if self.images_per_sec is None:
             raise ValueError("A row without a valid repeat has no rate.")
@@ -91,7 +96,7 @@ class Row:
 
     @property
     def tflops(self) -> float | None:
-        """Returns what the model's arithmetic comes to, in 1e12 operations per second: 3 x forward when training."""
+        """Returns the model's operations (training: 3 x forward) in 1e12 per second."""
         per_image = self.records[0].model.get("gflop_per_image")
         if self.images_per_sec is None or not per_image:
             return None
@@ -100,9 +105,10 @@ class Row:
 
     @property
     def mfu(self) -> float | None:
-        """Returns what that is of the GPUs' peak in the run's precision, by data sheet; None if it is not known."""
-        gpus = self.records[0].environment.get("gpus") or []
-        peak = peak_tflops(str(gpus[0]), str(self.config.get("precision"))) if gpus else None
+        """Returns `tflops` over the GPUs' data-sheet peak in the run's precision; None if the peak is unknown."""
+        gpus, precision = self.records[0].environment.get("gpus") or [""], self.config.get("precision")
+        peaks = (tflops for name, kind, tflops in _datasheet_peaks() if name in str(gpus[0]) and kind == precision)
+        peak = next(peaks, None)
         if self.tflops is None or peak is None or self.config.get("device") != "gpu":
             return None
         physical = math.ceil(self.devices / (self.config.get("virtual_gpus") or 1))
@@ -110,12 +116,17 @@ class Row:
 
     @property
     def valid(self) -> list[Record]:
-        """Returns the records whose numbers count."""
+        """Returns the records with status `ok`."""
         return [record for record in self.records if record.status is Status.OK]
 
     @property
+    def step_seconds(self) -> list[float]:
+        """Returns the measured steps of all valid repeats."""
+        return [seconds for record in self.valid for seconds in record.measurement.step_seconds]
+
+    @property
     def status(self) -> str:
-        """Returns how the repeats ended: one word if all alike, else each with its number."""
+        """Returns the status of the repeats; if they differ, each with its count."""
         found = Counter(record.status for record in self.records)
         if len(found) == 1:
             return str(self.records[0].status)
@@ -123,12 +134,19 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """Returns why repeats were not valid, in words."""
+        """Returns the reasons of the repeats that are not valid."""
         return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
 
 
+@functools.cache
+def _datasheet_peaks() -> tuple[tuple[str, str, float], ...]:
+    """Returns GPU name, precision and peak in 1e12 operations per second, from the data sheets."""
+    text = importlib.resources.files("results").joinpath("data", "peaks.csv").read_text(encoding="utf-8")
+    return tuple((row["gpu"], row["precision"], float(row["tflops"])) for row in csv.DictReader(text.splitlines()))
+
+
 def manager_of(config: Mapping[str, Any]) -> str:
-    """Returns a variable manager with what modifies it, in few words, as flags have it."""
+    """Returns a variable manager and its modifiers, by the names of their flags."""
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
@@ -158,45 +176,9 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
     rows = [_row(group) for group in groups.values()]
-    return _compared([dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)])
-
-
-def _distinctions(rows: Sequence[Row]) -> list[str]:
-    """Returns for each row what tells it from others of its model, beyond what every label says."""
-    machines = {(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}
-    varying: dict[Any, set[str]] = {}
-    by_model: dict[Any, list[Row]] = {}
-    for row in rows:
-        by_model.setdefault(row.config.get("model"), []).append(row)
-    for model, group in by_model.items():
-        aside = set().union(*(row.records[0].config_aside for row in group))
-        names = {name for row in group for name in _flat(row.config)} - aside - set(_IN_EVERY_LABEL)
-        of_input = {"data_set"}.union(*(row.config.get("input") or () for row in group))
-        values = {
-            name: {
-                repr(_flat(row.config).get(name))
-                for row in group
-                # Between a run that reads images and one that reads none, the label's data makes the difference.
-                if row.records[0].config_aside and (name not in of_input or row.config.get("input"))
-            }
-            for name in names
-        }
-        varying[model] = {name for name, found in values.items() if len(found) > 1}
-    return [_distinction(row, varying[row.config.get("model")], len(machines) > 1) for row in rows]
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a configuration with the options of its input as fields of their own."""
-    return {name: value for name, value in config.items() if name != "input"} | (config.get("input") or {})
-
-
-def _distinction(row: Row, varying: set[str], several_machines: bool) -> str:
-    first = row.records[0]
-    words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in varying]
-    if several_machines:
-        version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
-        words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-    return ", ".join(words)
+    rows = [dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)]
+    on_one_device = Siblings([row for row in rows if row.devices == 1])
+    return [_with_speed_up(row, on_one_device) for row in rows]
 
 
 def _row(records: Sequence[Record]) -> Row:
@@ -213,7 +195,7 @@ def _row(records: Sequence[Record]) -> Row:
 
 def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Returns a t interval of the geometric mean of at least two repeats' rates: processes differ, not only steps."""
-    from scipy import stats  # takes longer to import than all else that `--help` needs
+    from scipy import stats  # its import takes longer than all other imports of `--help`
 
     logs = [math.log(rate) for rate in rates]
     spread = statistics.stdev(logs) / math.sqrt(len(logs))
@@ -222,36 +204,115 @@ def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[
     return math.exp(middle - half), math.exp(middle + half)
 
 
-def _compared(rows: Sequence[Row]) -> list[Row]:
-    """Gives rows of several devices their speed-up over one device.
+def _distinctions(rows: Sequence[Row]) -> list[str]:
+    """Returns for each row its values of the fields that vary among the rows of its model and that no label names."""
+    machines = {(row.records[0].identity.hardware_key, row.records[0].identity.software_key) for row in rows}
+    by_model: dict[Any, list[Row]] = {}
+    for row in rows:
+        by_model.setdefault(row.config.get("model"), []).append(row)
+    varying = {model: _varying_fields(group) for model, group in by_model.items()}
+    found = []
+    for row in rows:
+        first, names = row.records[0], varying[row.config.get("model")]
+        words = [f"{name} {value}" for name, value in _flat(row.config).items() if name in names]
+        if len(machines) > 1:
+            version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
+            words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
+        found.append(", ".join(words))
+    return found
 
-    That is the row of one device that is alike in all else; if there is none, the fastest one-device row that differs
-    in the variable manager alone, which has nothing to exchange there.
+
+def _varying_fields(rows: Sequence[Row]) -> set[str]:
+    hidden = set(_IN_EVERY_LABEL).union(*(row.records[0].config_aside for row in rows))
+    names = {name for row in rows for name in _flat(row.config)} - hidden
+    # These are compared only among runs that read images, since every label shows whether a run does.
+    of_input = {"data_set"}.union(*(row.config.get("input") or () for row in rows))
+    values: dict[str, set[str]] = {name: set() for name in names}
+    for row in rows:
+        if row.records[0].config_aside:
+            fields = _flat(row.config)
+            for name in names if row.config.get("input") else names - of_input:
+                values[name].add(repr(fields.get(name)))
+    return {name for name, found in values.items() if len(found) > 1}
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with the options of its input as fields of their own."""
+    return {name: value for name, value in config.items() if name != "input"} | (config.get("input") or {})
+
+
+class Siblings:
+    """Finds rows that differ from a row only in given fields of the configuration.
+
+    Args:
+        rows: the rows to search.
     """
-    same: dict[str, Row] = {}
-    any_manager: dict[str, Row] = {}
-    for row in rows:
-        if row.images_per_sec is None or row.devices != 1:
-            continue
-        same[likeness(row, _SCALED)] = row
-        but_for_manager = likeness(row, _SCALED + MANAGER)
-        best = any_manager.get(but_for_manager)
-        if best is None or best.rate < row.images_per_sec:
-            any_manager[but_for_manager] = row
-    compared = []
-    for row in rows:
-        base = same.get(likeness(row, _SCALED)) or any_manager.get(likeness(row, _SCALED + MANAGER))
-        if base is None or row.images_per_sec is None or not base.images_per_sec:
-            compared.append(row)
-            continue
-        speed_up = row.images_per_sec / base.images_per_sec
-        compared.append(dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id))
-    return compared
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = [row for row in rows if row.images_per_sec is not None]
+        self._by_fields: dict[tuple[str, ...], dict[str, list[Row]]] = {}
+
+    def all_of(self, row: Row, differing_in: tuple[str, ...]) -> list[Row]:
+        """Returns all valid rows, which may include `row`, that differ from it at most in these fields."""
+        if differing_in not in self._by_fields:
+            index = self._by_fields[differing_in] = {}
+            for other in self._rows:
+                index.setdefault(_key_without(other, differing_in), []).append(other)
+        return self._by_fields[differing_in].get(_key_without(row, differing_in), [])
+
+    def of(self, row: Row, differing_in: tuple[str, ...], wanted: Mapping[str, Any]) -> Row | None:
+        """Returns the first of them whose configuration has the wanted values."""
+        for other in self.all_of(row, differing_in):
+            if all(other.config.get(name) == value for name, value in wanted.items()):
+                return other
+        return None
 
 
-def likeness(row: Row, ignored: Sequence[str]) -> str:
-    """Returns what is equal for rows that differ in nothing but these fields of the configuration."""
+def _key_without(row: Row, fields: Sequence[str]) -> str:
+    """Returns a key that is equal for rows that differ only in these fields of the configuration."""
     first = row.records[0]
-    leave_out = {*ignored, *first.config_aside}
-    config = {name: value for name, value in first.config.items() if name not in leave_out}
+    config = {name: value for name, value in first.config.items() if name not in {*fields, *first.config_aside}}
     return key_of({**config, "hardware": first.identity.hardware_key, "software": first.identity.software_key})
+
+
+def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
+    """Returns the row with its speed-up over one device.
+
+    The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
+    differs only in the variable manager, which exchanges nothing on one device.
+    """
+    if same := on_one_device.all_of(row, _SCALED):
+        base = same[-1]
+    elif any_manager := on_one_device.all_of(row, _SCALED + MANAGER):
+        base = max(any_manager, key=lambda other: other.rate)
+    else:
+        return row
+    if row.images_per_sec is None or not base.images_per_sec:
+        return row
+    speed_up = row.images_per_sec / base.images_per_sec
+    return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
+
+
+def synthetic_ratio(record: Record, results: Path) -> float | None:
+    """Returns the rate of a run over that of the same run with synthetic images; None if there is none, or no rate.
+
+    Args:
+        record: of a run that reads images.
+        results: a file of records, of which only those of synthetic runs are parsed.
+    """
+    rate = record.derived.images_per_sec
+    if rate is None or record.kind is not Kind.RUN or record.status is not Status.OK or not results.exists():
+        return None
+    if record.config.get("data_name") == "synthetic":
+        return None
+    others = []
+    with results.open("rb") as lines:
+        for line in lines:
+            if b'"data_name":"synthetic"' in line:
+                try:
+                    others.append(Record.from_json(line))
+                except ValueError:
+                    continue  # `report` warns of such lines
+    rows = summarize([record, *others])
+    found = Siblings(rows).of(rows[0], DATA, {"data_name": "synthetic"})
+    return None if found is None else rate / found.rate

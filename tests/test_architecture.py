@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from benchmarks.cli.verbs import VERBS
+from benchmarks.config.verb import Verb
 
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of `benchmarks`, from the ground up: one imports only what stands in a row above its own.
@@ -36,10 +40,12 @@ NEEDS_NO_TENSORFLOW = (
     "benchmarks.config.config",
     "benchmarks.input.tfrecord",
     "benchmarks.measure",
+    "benchmarks.process",
     "benchmarks.run.display",
     "benchmarks.run.runner",
     "benchmarks.system",
     "benchmarks.topology.cluster",
+    "benchmarks.topology.start",
     "models.specs",
     "results",
     "variable_mgr.catalog",
@@ -131,6 +137,13 @@ def test_code_that_only_reads_records_knows_no_tensorflow() -> None:
 def test_no_tensorflow_before_it_is_needed(what: str) -> None:
     script = f"import sys; sys.argv[1:] = ['--help']; {what}; assert not {{'tensorflow', 'keras'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_every_verb_is_listed_once() -> None:
+    files = sorted((ROOT / "benchmarks").glob("*/*_verb.py"))
+    modules = [importlib.import_module(f"benchmarks.{path.parent.name}.{path.stem}") for path in files]
+    declared = [verb for module in modules for verb in vars(module).values() if isinstance(verb, Verb)]
+    assert sorted(verb.name for verb in declared) == sorted(VERBS)
 
 
 def test_nothing_is_long() -> None:

@@ -1,11 +1,12 @@
-"""The verbs `report`, `rerun` and `diff`: what records show. No TensorFlow, but for what `rerun` starts."""
+"""The verbs `report`, `rerun` and `diff`, which read records. No TensorFlow, except in what `rerun` starts."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.subprocesses import RUN_BENCH
+from results.gate.comparability import flat
 from results.record import Record
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -37,7 +39,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     if values["output"] is None:
         if values["against"]:
-            raise UsageError("--against is about plots and the page: say --output=DIR, too.")
+            raise UsageError("--against is about plots and the page: give --output=DIR, too.")
         rows = summarize(records)
         for line in [*headline.lines(rows), "", *anomalies(rows), *warnings_of(records)]:
             say(line)
@@ -86,14 +88,9 @@ def diff(words: Sequence[str]) -> ExitStatus:
         raise UsageError("diff: name two records by their run ids, such as diff f13e1c470598 0daa2ee5cace.")
     records = record_files.load(record_files.paths(words[2:]))
     first, second = (_find(word, records) for word in words[:2])
-    parts = ("config", "environment", "placement", "derived")
-    sides = [
-        {part: dict(_flat(getattr(r, part) if part != "derived" else vars(r.derived))) for part in parts}
-        for r in (first, second)
-    ]
     alike = True
-    for part in parts:
-        one, other = (side[part] for side in sides)
+    for part in ("config", "environment", "placement", "derived"):
+        one, other = (flat(dataclasses.asdict(record)[part]) for record in (first, second))
         changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         for name in changed:
             say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
@@ -104,20 +101,12 @@ def diff(words: Sequence[str]) -> ExitStatus:
 
 
 def _find(run_id: str, records: Sequence[Record]) -> Record:
-    """Returns the record whose id begins so."""
+    """Returns the record whose id starts with `run_id`."""
     found = [record for record in records if record.identity.run_id.startswith(run_id)]
     if len(found) == 1:
         return found[0]
-    many = f"{len(found)} records have ids that begin with" if found else "No record has the id"
+    many = f"{len(found)} records have ids that start with" if found else "No record has the id"
     raise UsageError(f"{many} '{run_id}'; ids are in results.csv, column run_id.")
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, value
 
 
 def _shown(value: Any) -> str:

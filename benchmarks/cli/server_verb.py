@@ -1,4 +1,4 @@
-"""The verb `server`: a bare TensorFlow server, for whoever opens a session on it. Imports TensorFlow late."""
+"""The verb `server`: a bare TensorFlow server, for the sessions of any client. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Config:
     """Turns flag values (None: not given) into a configuration.
 
     Raises:
-        UsageError: it is not said which task of which cluster this is.
+        UsageError: the flags do not name a task of a cluster.
     """
     cluster, _ = discovery.resolve(values, os.environ)
     if cluster is None or launch_plan.is_asked_for(values):
         raise UsageError(
-            "server starts one task of a cluster: say which, such as server --cluster_spec='ps|h0:50000,worker|"
+            "server starts one task of a cluster: name it, such as server --cluster_spec='ps|h0:50000,worker|"
             "h0:50001;h1:50001' --job_name=worker --task_index=0."
         )
     return config.resolve({**values, "variable_update": discovery.manager_for(cluster)}, count_gpus)
 
 
 def run(config: Config) -> ExitStatus:
-    """Serves until the process is told to end.
+    """Serves until Ctrl-C or SIGTERM.
 
     Raises:
         ClusterError: the port is taken.
     """
-    assert config.cluster is not None, "there is a cluster, or it was refused"
     cluster = config.cluster
+    assert cluster is not None, "resolve has refused this"
     _, options = start(config.runtime)
     from benchmarks.cluster import member
 
@@ -50,7 +50,7 @@ def run(config: Config) -> ExitStatus:
     for line in cluster.table():
         say(line)
     say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")
-    warn("It does what anybody who reaches this port says: see docs/clusters.md on how to fence it.")
+    warn("Any client that reaches this port can execute code here: docs/clusters.md shows how to restrict it.")
     threading.Event().wait()
     return ExitStatus.OK
 

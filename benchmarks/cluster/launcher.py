@@ -15,12 +15,11 @@ from pathlib import Path
 
 from benchmarks.console import counted, warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError
-from benchmarks.process import subprocesses
+from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_sigterm, signals_held_back
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 
-_FENCED = Path(__file__).resolve().parents[1] / "process" / "fenced.py"
 # How long the others may take to notice that one has failed, and to report it: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
 # A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
@@ -31,8 +30,7 @@ _POLL_SECONDS = 0.05
 
 def enter_private_network(command: Sequence[str]) -> None:
     """Replaces this process by the same command in a private network, if that is permitted. Does not return."""
-    arguments = [sys.executable, str(_FENCED), str(subprocesses.RUN_BENCH), *command]
-    os.execv(sys.executable, arguments)
+    os.execv(sys.executable, [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command])
 
 
 @dataclasses.dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import sys
@@ -29,10 +30,11 @@ _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
 
 
+@dataclasses.dataclass
 class ClusterTeam:
     """One task among others. Made by `joined`.
 
-    Args:
+    Attributes:
         cluster: the tasks.
         manager: the variable manager, which decides which tasks train and which only serve.
         target: of this task's server.
@@ -41,43 +43,31 @@ class ClusterTeam:
         watchdog: ends the process.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        manager: str,
-        *,
-        target: str,
-        rendezvous: Rendezvous,
-        watcher: liveness.Watcher,
-        watchdog: Watchdog,
-    ) -> None:
-        self._cluster = cluster
-        self._in_graph = manager in IN_GRAPH
-        self._training = [task for task in cluster.tasks if trains(cluster, task, manager)]
-        self._rendezvous, self._watcher, self._watchdog = rendezvous, watcher, watchdog
-        self.target = target
-        self.device = cluster.own.device
-        self.is_leader = cluster.own == cluster.leader
+    cluster: Cluster
+    manager: str
+    _: dataclasses.KW_ONLY
+    target: str
+    rendezvous: Rendezvous
+    watcher: liveness.Watcher
+    watchdog: Watchdog
+
+    def __post_init__(self) -> None:
+        self._in_graph = self.manager in IN_GRAPH
+        self.device = self.cluster.own.device
+        self.is_leader = self.cluster.own == self.cluster.leader
         # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.
-        self.collective_key = 0 if self._in_graph or cluster.num_ps else 1
+        self.collective_key = 0 if self._in_graph or self.cluster.num_ps else 1
 
     def under(self, manager: str) -> ClusterTeam:
         """Returns the same team under another manager."""
-        return type(self)(
-            self._cluster,
-            manager,
-            target=self.target,
-            rendezvous=self._rendezvous,
-            watcher=self._watcher,
-            watchdog=self._watchdog,
-        )
+        return dataclasses.replace(self, manager=manager)
 
     def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
         """Limits a session to this task and the parameter servers; else it would wait for every task."""
         session_config.CopyFrom(with_collectives(session_config))
         if not self._in_graph:
-            servers = (Task("ps", index).device for index in range(self._cluster.num_ps))
-            session_config.device_filters.extend([*servers, self._cluster.own.device])
+            servers = (Task("ps", index).device for index in range(self.cluster.num_ps))
+            session_config.device_filters.extend([*servers, self.cluster.own.device])
 
     def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
         """Waits until all tasks that train have come to this point; returns their messages."""
@@ -85,7 +75,9 @@ class ClusterTeam:
             self.expect_nothing()
         else:
             self.expect(f"Waiting for the other tasks ({what})", _EXCHANGE_SECONDS)
-        messages = self._rendezvous.exchange(what, message, self._training)
+        messages = self.rendezvous.exchange(
+            what, message, [t for t in self.cluster.tasks if trains(self.cluster, t, self.manager)]
+        )
         self.expect_nothing()
         return messages
 
@@ -96,54 +88,54 @@ class ClusterTeam:
             UsageError: tasks differ.
         """
         self.expect("Agreeing with the other tasks on what to run", seconds)
-        messages = self._rendezvous.exchange("hello", message, list(self._cluster.tasks))
+        messages = self.rendezvous.exchange("hello", message, list(self.cluster.tasks))
         self.expect_nothing()
-        problem = disagreement(messages, str(self._cluster.leader))
+        problem = disagreement(messages, str(self.cluster.leader))
         if problem:
-            self._watcher.stop()
+            self.watcher.stop()
             raise UsageError(problem)
         return messages
 
     def serve(self) -> None:
         """Lets the other tasks use this task's server until the leader ends the run."""
-        self._rendezvous.exchange("end", None, list(self._cluster.tasks))
+        self.rendezvous.exchange("end", None, list(self.cluster.tasks))
         self._leave()
 
     def end(self) -> None:
         """Ends together with all tasks, so that none ends while another needs it."""
         self.expect("Ending together with the other tasks", _PARTING_SECONDS)
         if self.is_leader:
-            self._watcher.stop()
-        self._rendezvous.exchange("end", None, list(self._cluster.tasks))
+            self.watcher.stop()
+        self.rendezvous.exchange("end", None, list(self.cluster.tasks))
         self._leave()
 
     def _leave(self) -> None:
-        self._watcher.stop()
+        self.watcher.stop()
         self.expect("Ending together with the other tasks", _PARTING_SECONDS)
-        self._rendezvous.part(list(self._cluster.tasks))
+        self.rendezvous.part(list(self.cluster.tasks))
         self.expect_nothing()
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Sets the watchdog's deadline."""
-        self._watchdog.expect(what, within_seconds)
+        self.watchdog.expect(what, within_seconds)
 
     def expect_nothing(self) -> None:
         """Removes the watchdog's deadline."""
-        self._watchdog.expect_nothing()
+        self.watchdog.expect_nothing()
 
     def leave_message(self, error: BenchError) -> None:
         """Sends the leader the reason why this task ends, for the record."""
         if not self.is_leader and not isinstance(error, ClusterError | UsageError):
-            self._rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
+            self.rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
 
     def explain(self, error: Exception) -> BenchError | None:
         """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither."""
         if not isinstance(error, tf.errors.OpError):
             return None
         self.expect_nothing()
-        lost = self._watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
+        lost = self.watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
         if lost:
-            return cause(lost, self._rendezvous, leads=self.is_leader)
+            return cause(lost, self.rendezvous, leads=self.is_leader)
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None

@@ -38,7 +38,7 @@ def _later(default: Any) -> Any:
 class Config:
     """One run, fully decided. Units are in the names; a batch is of images.
 
-    Attributes whose names do not say it all (for the others see `Runtime` and `Computing`):
+    Attributes that need more than their name (for others see `Runtime` and `Computing`):
         num_devices: towers; one per device.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, GPUs or CPUs.

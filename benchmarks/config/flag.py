@@ -1,4 +1,4 @@
-"""How flags are read and described; which there are stands in `benchmarks.config.run_flags`."""
+"""Parses flags and describes them for `--help`. The flags of a run are in `benchmarks.config.run_flags`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from absl import flags as absl_flags
 from benchmarks.errors import UsageError, did_you_mean
 
 _LONGEST_CHOICES = 90
-_TRUE_OR_FALSE = ("true", "false")
 _PRESETS = Path(__file__).resolve().parent / "presets"
 
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """One flag. `kind` is bool, int, float or str; with `choices` it is a word of them, in any case; an int, or a word.
+    """One flag.
 
-    With `boolean`, a pair of values, the flag may be spelled as a boolean, too: `--name` stands for the first,
-    `--noname` for the second.
+    Attributes:
+        name: as on the command line.
+        kind: bool, int, float or str.
+        help: for `--help`.
+        choices: the words that a str may be, in any case; an int may be one of them instead of a number.
+        boolean: the value that `--name` stands for, and that of `--noname`.
     """
 
     name: str
@@ -47,7 +50,7 @@ def without(group: Sequence[Flag], *names: str) -> list[Flag]:
 
 @dataclasses.dataclass(frozen=True)
 class Parsed:
-    """What the command line said: every flag's value (None: not given), and the words that are no flags."""
+    """A parsed command line: every flag's value (None: not given), and the words that are not flags."""
 
     values: Mapping[str, Any]
     words: Sequence[str]
@@ -57,8 +60,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
     Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`), a boolean may be
-    followed by the word true or false, which is common in scripts for tf_cnn_benchmarks; and `--preset=NAME` stands for
-    a file of flags that comes with the suite.
+    followed by the word true or false, as in scripts for tf_cnn_benchmarks, and `--preset=NAME` is a file of flags that
+    comes with the suite.
 
     Raises:
         UsageError: an unknown flag, or a value that the flag does not take.
@@ -66,7 +69,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     table = [flag for group in groups.values() for flag in group]
     flag_values = absl_flags.FlagValues()
     for flag in table:
-        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **_form(flag))
+        form = {"boolean": True} if flag.kind is bool else {}
+        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **form)
     flag_values.set_gnu_getopt(True)
     try:
         words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
@@ -97,51 +101,38 @@ def describe(groups: Groups) -> str:
 
 
 class _Choice(absl_flags.ArgumentParser):
-    """A word of a fixed set, in any case; a miss names the nearest."""
+    """Parses a word of a fixed set, in any case; with `or_number`, also a whole number."""
 
     syntactic_help = "one of the choices"
 
-    def __init__(self, choices: Sequence[str]) -> None:
+    def __init__(self, choices: Sequence[str], *, or_number: bool) -> None:
         super().__init__()
-        self.choices = {choice.lower(): choice for choice in choices}
-
-    def parse(self, argument: str) -> str:
-        """Returns the choice as it is spelled in the table."""
-        if argument.lower() not in self.choices:
-            known = list(self.choices.values())
-            raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
-        return self.choices[argument.lower()]
-
-
-class _IntegerOrChoice(_Choice):
-    """A whole number, or a word of a fixed set."""
+        self._choices = {choice.lower(): choice for choice in choices}
+        self._or_number = or_number
 
     def parse(self, argument: Any) -> Any:
-        """Returns the number, or the word."""
+        """Returns the choice as it is spelled in the table, or the number."""
+        if str(argument).lower() in self._choices:
+            return self._choices[argument.lower()]
+        known = list(self._choices.values())
+        if not self._or_number:
+            raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
         try:
             return int(argument)
         except ValueError as error:
-            if argument.lower() in self.choices:
-                return super().parse(argument)
-            raise ValueError(f"'{argument}' is no whole number, and not {' or '.join(self.choices)}.") from error
+            raise ValueError(f"'{argument}' is not a whole number, and not {' or '.join(known)}.") from error
+
+
+_PARSERS = {
+    bool: absl_flags.BooleanParser,
+    int: absl_flags.IntegerParser,
+    float: absl_flags.FloatParser,
+    str: absl_flags.ArgumentParser,
+}
 
 
 def _parser(flag: Flag) -> absl_flags.ArgumentParser:
-    if flag.choices and flag.kind is int:
-        return _IntegerOrChoice(flag.choices)
-    if flag.choices:
-        return _Choice(flag.choices)
-    parsers = {
-        bool: absl_flags.BooleanParser,
-        int: absl_flags.IntegerParser,
-        float: absl_flags.FloatParser,
-        str: absl_flags.ArgumentParser,
-    }
-    return parsers[flag.kind]()
-
-
-def _form(flag: Flag) -> dict[str, Any]:
-    return {"boolean": True} if flag.kind is bool else {}
+    return _Choice(flag.choices, or_number=flag.kind is int) if flag.choices else _PARSERS[flag.kind]()
 
 
 def presets() -> list[str]:
@@ -150,45 +141,33 @@ def presets() -> list[str]:
 
 
 def read_files(arguments: Sequence[str]) -> list[str]:
-    """Puts the words of `--flagfile=FILE` and `--preset=NAME` in their places.
+    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file.
 
     Raises:
         UsageError: there is no such file.
     """
-    try:
-        return list(absl_flags.FlagValues().read_flags_from_files(_read_presets(arguments), force_gnu=True))
-    except (absl_flags.Error, OSError) as error:
-        raise UsageError(str(error)) from error
-
-
-def _read_presets(arguments: Sequence[str]) -> list[str]:
-    """Turns `--preset=NAME` into `--flagfile=` and its file."""
     words = []
     for argument in arguments:
         name = argument.removeprefix("--preset=")
         if argument == "--preset" or argument != name and name not in presets():
             hint = did_you_mean(name, presets()) if name != argument else ""
-            raise UsageError(f"{argument}: say --preset=NAME.{hint} Presets: {', '.join(presets())}.")
+            raise UsageError(f"{argument}: write --preset=NAME.{hint} Presets: {', '.join(presets())}.")
         words.append(argument if argument == name else f"--flagfile={_PRESETS / name}.flags")
-    return words
+    try:
+        return list(absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True))
+    except (absl_flags.Error, OSError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:
-    """Turns `--xla true` into `--xla=true` for flags that are or may be boolean, and spells out these."""
-    may_be_boolean = [flag for flag in table if flag.kind is bool or flag.boolean]
-    values = {f"--{flag.name}": (*_TRUE_OR_FALSE, *(flag.boolean or ())) for flag in may_be_boolean}
+    """Turns `--xla true` into `--xla=true` for boolean flags, and boolean spellings into the choices they stand for."""
+    values = {f"--{f.name}": ("true", "false", *(f.boolean or ())) for f in table if f.kind is bool or f.boolean}
     joined: list[str] = []
     for argument in arguments:
         if joined and argument.lower() in values.get(joined[-1], ()):
             joined[-1] += f"={argument.lower()}"
         else:
             joined.append(argument)
-    spelled = _spellings(table)
-    return [spelled.get(argument.lower(), argument) for argument in joined]
-
-
-def _spellings(table: Sequence[Flag]) -> dict[str, str]:
-    """Returns what the boolean spellings of flags with two choices stand for."""
     spelled: dict[str, str] = {}
     for flag in table:
         if flag.boolean:
@@ -196,4 +175,4 @@ def _spellings(table: Sequence[Flag]) -> dict[str, str]:
             spelled |= {f"--{flag.name}": on, f"--no{flag.name}": off}
             spelled |= {f"--{flag.name}={word}": on for word in ("true", "t", "1")}
             spelled |= {f"--{flag.name}={word}": off for word in ("false", "f", "0")}
-    return spelled
+    return [spelled.get(argument.lower(), argument) for argument in joined]

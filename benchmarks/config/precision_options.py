@@ -159,7 +159,7 @@ def _refuse(
     """Refuses what cannot be had here or contradicts itself, and a check that would compare nothing."""
     precision = computing.precision
     if precision == "tf32" and not on_gpu:
-        raise UsageError("--precision=tf32 is a mode of NVIDIA GPUs from Ampere on: use bf16 or fp32 on a CPU.")
+        raise UsageError("--precision=tf32 is a mode of NVIDIA GPUs from Ampere on; a CPU has none: use bf16 or fp32.")
     if modifiers.fc_model_parallel and precision in _16_BITS:
         raise UsageError(f"--precision={precision}: layers divided by --fc_model_parallel compute in fp32: drop one.")
     if modifiers.fc_model_parallel and computing.xla != "off":

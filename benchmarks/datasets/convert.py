@@ -1,7 +1,7 @@
-"""Photos in a folder of class folders, or in ImageNet's tar archives, to TFRecords in the Inception layout.
+"""Converts photos in a folder of class folders, or in ImageNet's tar archives, to TFRecords in the Inception layout.
 
-Photos are shuffled once, so that every shard holds all classes. Each shard appears only when it is whole; those that
-are there are left alone, so that an interrupted conversion goes on where it was.
+Photos are shuffled once, so that every shard holds all classes. Each shard appears only when it is complete. Finished
+shards are kept, so that an interrupted conversion can continue.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from benchmarks.datasets.fake_imagenet import InceptionRecord, Split
+from benchmarks.datasets.fake_imagenet import Split, inception_example
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError
 from benchmarks.system import hardware
 
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
-_JPEG_QUALITY = 95  # of photos that must be encoded anew
+_JPEG_QUALITY = 95  # of photos that are encoded again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +33,10 @@ class Photo:
 
     Attributes:
         file: the photo, or the archive that holds it.
-        member: where in the archive it starts and how long it is, bytes; None for a file of its own.
+        member: offset and length in the archive, bytes; None for a photo in its own file.
         name: of the photo.
         label: from 1.
-        class_name: the folder's or archive's name.
+        class_name: name of the folder or archive.
     """
 
     file: Path
@@ -47,7 +46,7 @@ class Photo:
     class_name: str
 
     def read(self) -> bytes:
-        """Returns its bytes."""
+        """Returns the photo's bytes."""
         if self.member is None:
             return self.file.read_bytes()
         with self.file.open("rb") as archive:
@@ -55,27 +54,44 @@ class Photo:
             return archive.read(self.member[1])
 
 
+@dataclasses.dataclass
+class Conversion:
+    """The result: photos written, encoded again, and left out, each with the reason."""
+
+    written: int = 0
+    encoded_anew: int = 0
+    left_out: list[str] = dataclasses.field(default_factory=list)
+
+
 def list_photos(source: Path, split: str) -> list[Photo]:
-    """Lists what is to be converted.
+    """Lists the photos to convert.
 
     Args:
         source: a folder of class folders, a folder of one tar archive per class, or ImageNet's archive of
             such archives.
-        split: of a folder that holds several, the one that is wanted.
+        split: chooses the folder in a source that holds several splits.
 
     Raises:
-        DataError: nothing of the kind is there.
+        DataError: the source holds none of these.
     """
     if source.is_file():
         return _in_archive_of_archives(source)
     if not source.is_dir():
         raise DataError(f"{source} does not exist: name a folder of class folders, or ImageNet's tar archives.")
     archives = sorted(file for file in source.iterdir() if file.name.endswith(_TAR_ENDINGS))
+    if len(archives) == 1:
+        return _in_archive_of_archives(archives[0])
     if archives:
-        if len(archives) == 1:
-            return _in_archive_of_archives(archives[0])
-        classes = [(file, file.name.split(".")[0]) for file in archives]
-        return [photo for label, one in enumerate(classes, start=1) for photo in _in_archive(*one, label)]
+        found: list[Photo] = []
+        for label, file in enumerate(archives, start=1):
+            try:
+                with tarfile.open(file, "r:") as archive:
+                    found += _members(archive, file, 0, label, file.name.split(".")[0])
+            except (OSError, tarfile.TarError) as error:
+                raise DataError(
+                    f"{file} is no uncompressed tar archive ({error}): unpack it first, or copy it again."
+                ) from error
+        return found
     below = next((source / name for name in imagenet.FOLDERS_OF[split] if (source / name).is_dir()), source)
     folder = imagenet.photos_in_folders(below, split)
     if folder is None:
@@ -86,51 +102,26 @@ def list_photos(source: Path, split: str) -> list[Photo]:
     ]
 
 
-def _in_archive(file: Path, class_name: str, label: int) -> Iterator[Photo]:
-    """Yields the photos of a class's archive, which must not be compressed, since they are read where they lie."""
-    try:
-        with tarfile.open(file, "r:") as archive:
-            for member in archive:
-                if member.isfile():
-                    yield Photo(file, (member.offset_data, member.size), Path(member.name).name, label, class_name)
-    except (OSError, tarfile.TarError) as error:
-        raise DataError(f"{file} is no plain tar archive ({error}): unpack it first, or copy it again.") from error
+def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, class_name: str) -> Iterator[Photo]:
+    """Yields the photos of a class's archive, which starts at a byte of the file and is not compressed."""
+    for member in archive:
+        if member.isfile():
+            place = (offset + member.offset_data, member.size)
+            yield Photo(file, place, Path(member.name).name, label, class_name)
 
 
 def _in_archive_of_archives(file: Path) -> list[Photo]:
-    """Lists the photos of an archive that holds an archive for each class, without unpacking anything."""
-    found = []
+    """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
+    found: list[Photo] = []
     try:
         with tarfile.open(file, "r:") as outer:
-            members = sorted((m for m in outer if m.isfile()), key=lambda member: member.name)
+            members = sorted((member for member in outer if member.isfile()), key=lambda member: member.name)
             for label, member in enumerate(members, start=1):
-                opened = outer.extractfile(member)
-                assert opened is not None, "regular files can be opened"
-                class_name = Path(member.name).stem
-                with tarfile.open(fileobj=opened, mode="r:") as inner:
-                    found += [
-                        Photo(file, (member.offset_data + m.offset_data, m.size), Path(m.name).name, label, class_name)
-                        for m in inner
-                        if m.isfile()
-                    ]
+                with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
+                    found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
     except (OSError, tarfile.TarError) as error:
         raise DataError(f"{file} is no tar archive of tar archives, one per class ({error}).") from error
     return found
-
-
-@dataclasses.dataclass
-class Outcome:
-    """What came of a conversion: photos written, encoded anew, and left out, each with the reason."""
-
-    written: int = 0
-    encoded_anew: int = 0
-    left_out: list[str] = dataclasses.field(default_factory=list)
-
-    def add(self, other: Outcome) -> None:
-        """Adds what came of another part."""
-        self.written += other.written
-        self.encoded_anew += other.encoded_anew
-        self.left_out += other.left_out
 
 
 def convert(
@@ -141,16 +132,11 @@ def convert(
     shorter_side: int | None,
     seed: int,
     on_shard: Callable[[Path, int], None],
-) -> Outcome:
-    """Writes shards on all cores.
+) -> Conversion:
+    """Writes shards on all cores, in an order that the seed determines.
 
-    Args:
-        found: the photos.
-        directory: is made if needed.
-        split: name, number of photos and of shards.
-        shorter_side: larger photos are made smaller to this many pixels; None leaves them.
-        seed: of the order.
-        on_shard: told of each file and how many photos it holds, once it is there.
+    Photos whose shorter side is above `shorter_side` pixels are made smaller; None keeps their size. `on_shard` is
+    called with each finished file and its number of photos.
 
     Raises:
         UsageError: the directory holds the shards of another conversion.
@@ -161,92 +147,85 @@ def convert(
     plan = {"photos": imagenet.digest(names), "count": len(found), "shorter_side": shorter_side, "seed": seed}
     _check_plan(directory, split, {**plan, "shards": split.shards})
     order = np.random.default_rng(seed).permutation(len(found))
-    shares = np.array_split(order, split.shards)
 
-    whole = Outcome()
+    def write(path: Path, numbers: np.ndarray) -> tuple[Path, Conversion]:
+        return path, _write_shard(path, [found[int(number)] for number in numbers], shorter_side)
+
+    total = Conversion()
     with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-        for path, outcome in pool.map(
-            lambda path, numbers: _write_shard(path, [found[int(number)] for number in numbers], shorter_side),
-            split.paths(directory),
-            shares,
-        ):
-            if not outcome.written:
+        for path, part in pool.map(write, split.paths(directory), np.array_split(order, split.shards)):
+            if not part.written:
                 raise DataError(
-                    f"{path} would be empty, since no photo of it can be used: give more --images_per_shard."
+                    f"{path} would be empty, since no photo of it can be used: pass a larger --images_per_shard."
                 )
-            whole.add(outcome)
-            on_shard(path, outcome.written)
-    return whole
-
-
-def _write_shard(path: Path, photos_of_shard: Sequence[Photo], shorter_side: int | None) -> tuple[Path, Outcome]:
-    """Writes a shard and notes on what came of it beside it, unless both are there."""
-    notes = path.with_name(f".{path.name}.json")
-    if path.exists() and notes.exists():
-        return path, Outcome(**json.loads(notes.read_text(encoding="utf-8")))
-    outcome = Outcome()
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        for photo in photos_of_shard:
-            payload = _payload(photo, shorter_side, outcome)
-            if payload is not None:
-                tfrecord.write(file, payload)
-                outcome.written += 1
-    _write_whole(notes, json.dumps(dataclasses.asdict(outcome)))
-    os.replace(partial, path)
-    return path, outcome
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes a file that appears only when it is whole."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+            total.written += part.written
+            total.encoded_anew += part.encoded_anew
+            total.left_out += part.left_out
+            on_shard(path, part.written)
+    return total
 
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
-    """Refuses to mix shards of two conversions."""
+    """Refuses to mix the shards of two conversions."""
     file = directory / f".{split.name}-conversion.json"
     if not file.exists():
-        if any(directory.glob(f"{split.name}-?????-of-?????")):
+        if split.shards_in(directory):
             raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
-        _write_whole(file, json.dumps(plan))
+        _write_json(file, plan)
     elif json.loads(file.read_text(encoding="utf-8")) != plan:
         raise UsageError(
-            f"{directory} holds part of another conversion, of other photos or with other flags: go on with that as it "
-            "was begun, or name another directory."
+            f"{directory} holds part of another conversion, of other photos or with other flags: continue that one "
+            "with its own photos and flags, or name another directory."
         )
 
 
-def _payload(photo: Photo, shorter_side: int | None, outcome: Outcome) -> bytes | None:
-    """Returns a record; None if the photo cannot be used, and then the outcome says why."""
-    try:
-        encoded = photo.read()
-        anew = _as_rgb_jpeg(encoded, shorter_side)
-        header = checks.read(anew)
-        record = InceptionRecord(
-            encoded=anew,
-            height=header.height,
-            width=header.width,
-            label=photo.label,
-            synset=photo.class_name,
-            name=photo.name,
-        ).serialize()
-    except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
-        outcome.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
-        return None
-    outcome.encoded_anew += anew is not encoded
-    return record
+def _write_json(path: Path, content: dict[str, object]) -> None:
+    """Writes a file that appears only when it is complete."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _write_shard(path: Path, photos: Sequence[Photo], shorter_side: int | None) -> Conversion:
+    """Writes a shard and, beside it, the result, unless both exist."""
+    notes = path.with_name(f".{path.name}.json")
+    if path.exists() and notes.exists():
+        return Conversion(**json.loads(notes.read_text(encoding="utf-8")))
+    result = Conversion()
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        for photo in photos:
+            try:
+                original = photo.read()
+                encoded = _as_rgb_jpeg(original, shorter_side)
+                header = checks.read_jpeg_header(encoded)
+                payload = inception_example(
+                    encoded,
+                    height=header.height,
+                    width=header.width,
+                    label=photo.label,
+                    synset=photo.class_name,
+                    name=photo.name,
+                )
+            except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
+                result.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
+                continue
+            tfrecord.write(file, payload)
+            result.written += 1
+            result.encoded_anew += encoded is not original
+    _write_json(notes, dataclasses.asdict(result))
+    os.replace(partial, path)
+    return result
 
 
 def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
-    """Returns a photo as it is, if it is a JPEG of RGB or grey and not too large; else encoded anew.
+    """Returns a JPEG of RGB or grey that is not too large as it is; encodes any other photo again.
 
     Raises:
-        ValueError: it cannot be decoded.
+        ValueError: the photo cannot be decoded.
     """
     try:
-        header = checks.read(encoded)
+        header = checks.read_jpeg_header(encoded)
         small_enough = shorter_side is None or min(header.height, header.width) <= shorter_side
         if header.components in (1, 3) and small_enough:
             return encoded
@@ -256,8 +235,11 @@ def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
     from PIL import Image
 
     try:
-        image = _as_rgb(Image.open(io.BytesIO(encoded)))
-    except Exception as error:  # a decoder may fail in any way, also since the picture is suspiciously large
+        image: Image.Image = Image.open(io.BytesIO(encoded))
+        if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
+            image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
+        image = image.convert("RGB")
+    except Exception as error:  # a decoder may fail in any way, also at a suspiciously large picture
         raise ValueError(f"its {len(encoded)} bytes cannot be decoded ({type(error).__name__})") from error
     if shorter_side is not None and min(image.size) > shorter_side:
         scale = shorter_side / min(image.size)
@@ -265,12 +247,3 @@ def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="JPEG", quality=_JPEG_QUALITY)
     return buffer.getvalue()
-
-
-def _as_rgb(image: Any) -> Any:
-    """Returns a picture in RGB; one of 16 bits is scaled, which Pillow would clip."""
-    if image.mode.startswith("I"):
-        from PIL import Image
-
-        image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))
-    return image.convert("RGB")

@@ -25,7 +25,7 @@ DATA_FLAGS: Groups = {
         Flag("images_per_shard", int, "photos in one file (default 64, convert 1280)"),
         Flag("seed", int, "equal seeds write equal files (default 1)"),
         Flag("overwrite", bool, "replace files that are there"),
-        Flag("corrupt", str, "damage one record, or the file that holds it", catalog.KINDS),
+        Flag("corrupt", str, "damage one record, or the file that holds it", catalog.DAMAGE_KINDS),
         Flag("python", bool, "make-cifar10: the version for Python (default: the binary one)"),
         Flag("gzip", bool, "make-mnist: compressed files"),
     ),
@@ -39,9 +39,10 @@ DATA_FLAGS: Groups = {
     ),
 }
 _SHOWN = 100
+_DEFAULTS = {"seed": 1, "data_name": "imagenet", "data_split": "train", "validation_images": 0}
 _AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
 _MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
-# What each command takes; what it does is further down.
+# The flags of each command.
 _FLAGS_OF = {
     "make-imagenet": (*_MAKING, "images_per_shard"),
     "make-cifar10": (*_MAKING, "python"),
@@ -52,18 +53,14 @@ _FLAGS_OF = {
 
 
 def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    """Does `data COMMAND ...`.
-
-    Args:
-        words: the command and its arguments.
-        given: flag values by name; None is not given.
+    """Runs `data COMMAND ...`: the words are the command and its arguments; a flag that is None was not given.
 
     Raises:
-        UsageError: there is no such command, its arguments are wrong, or it would overwrite something.
-        DataError: what is to be read cannot be.
+        UsageError: the command or its arguments are wrong, or it would overwrite something.
+        DataError: the source cannot be read.
     """
     if not words:
-        raise UsageError(f"data: say what to do. Commands: {', '.join(_COMMANDS)}.")
+        raise UsageError(f"data needs a command: {', '.join(_COMMANDS)}.")
     command, *arguments = words
     if command not in _COMMANDS:
         raise UsageError(
@@ -76,11 +73,12 @@ def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
             raise UsageError(f"data {command} takes no --{name}. It takes {takes}.")
         if value is not None and name in _AT_LEAST and value < _AT_LEAST[name]:
             raise UsageError(f"--{name}={value} is too small: it must be at least {_AT_LEAST[name]}.")
-    return _COMMANDS[command](arguments, given)
+    defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
+    return _COMMANDS[command](arguments, {**given, **defaults})
 
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
-    """Returns the one directory that a command is to write to."""
+    """Returns the one directory that a command writes to."""
     if len(arguments) != 1:
         raise UsageError(f"data {command}: name one directory to write to, not {len(arguments)}.")
     directory = Path(arguments[0])
@@ -91,7 +89,7 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
 
 @contextmanager
 def _writing(command: str, directory: Path, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Turns errors of writing into a sentence."""
+    """Turns errors of writing into a usage error."""
     try:
         yield
     except errors as error:
@@ -100,19 +98,12 @@ def _writing(command: str, directory: Path, errors: tuple[type[Exception], ...] 
 
 
 def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int]:
-    """Returns how many images each split is to have, without those that have none."""
-    counts = {
-        "train": train if given["train_images"] is None else given["train_images"],
-        "validation": given["validation_images"] or 0,
-    }
-    counts = {name: images for name, images in counts.items() if images}
+    """Returns the number of images of each split that has any."""
+    train = train if given["train_images"] is None else given["train_images"]
+    counts = {name: n for name, n in (("train", train), ("validation", given["validation_images"])) if n}
     if not counts:
-        raise UsageError(f"data {command}: there is nothing to write; give --train_images or --validation_images.")
+        raise UsageError(f"data {command}: there is nothing to write; pass --train_images or --validation_images.")
     return counts
-
-
-def _seed(given: Mapping[str, Any]) -> int:
-    return 1 if given["seed"] is None else given["seed"]
 
 
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
@@ -126,49 +117,37 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
         fake_imagenet.refuse_to_overwrite(directory, parts)
     with _writing("make-imagenet", directory, fake_imagenet.WRITE_ERRORS):
         for part in parts:
-            fake_imagenet.write(directory, part, seed=_seed(given), on_shard=_say_written)
+            fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written)
         if given["corrupt"]:
             files = parts[0].paths(directory)
-            file = files[len(files) // 2]
-            where = damage.corrupt(file, given["corrupt"])
-            say(damage.described(file, given["corrupt"], where))
+            say(str(damage.corrupt(files[len(files) // 2], given["corrupt"])))
     total = sum(part.images for part in parts)
     say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
     return ExitStatus.OK
 
 
-def _make_cifar10(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    from benchmarks.datasets.fake_small_images import write_cifar10
-
-    return _make_pixels("make-cifar10", arguments, given, partial(write_cifar10, python=bool(given["python"])))
-
-
-def _make_mnist(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
-    from benchmarks.datasets.fake_small_images import write_mnist
-
-    return _make_pixels("make-mnist", arguments, given, partial(write_mnist, compressed=bool(given["gzip"])))
-
-
-def _make_pixels(
-    command: str, arguments: Sequence[str], given: Mapping[str, Any], write: Callable[..., list[Path]]
-) -> ExitStatus:
-    """Makes a data set of small images, with what writes a split to a directory."""
+def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     from benchmarks.datasets import fake_small_images
 
+    command = f"make-{name}"
     directory = _directory(command, arguments)
     counts = _counts(command, given, 2000)
-    fake_small_images.check_kind(given["corrupt"])
+    if given["corrupt"] not in (None, *catalog.DAMAGE_KINDS_OF_SMALL_IMAGES):
+        here = ", ".join(catalog.DAMAGE_KINDS_OF_SMALL_IMAGES)
+        raise UsageError(f"--corrupt={given['corrupt']} is for photos; here are: {here}.")
     if directory.is_dir() and any(directory.iterdir()) and not given["overwrite"]:
         raise UsageError(
-            f"{directory} is not empty: name another directory, or say --overwrite to replace files there."
+            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
         )
+    write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
+    if name == "cifar10":
+        write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
     with _writing(command, directory):
         for split, images in counts.items():
-            files = write(directory, images, split=split, seed=_seed(given))
+            files = write(directory, images, split=split, seed=given["seed"])
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
             if given["corrupt"] and split == next(iter(counts)):
                 say(f"{fake_small_images.corrupt(files, given['corrupt'])}: damaged ({given['corrupt']})")
-    name = command.removeprefix("make-")
     model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
     say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
     return ExitStatus.OK
@@ -180,12 +159,12 @@ def _say_written(path: Path, images: int) -> None:
 
 def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     if len(arguments) != 2:
-        raise UsageError("data convert SRC DIR: name what to convert and one directory to write to.")
+        raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
     source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
     start(Runtime())
     from benchmarks.datasets import convert, fake_imagenet
 
-    split = given["data_split"] or "train"
+    split = given["data_split"]
     found = convert.list_photos(source, split)
     if not found:
         raise DataError(f"{source} holds no photos.")
@@ -193,34 +172,34 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     say(f"{len(found)} photos of {classes} classes in {source}")
     part = fake_imagenet.split(split, len(found), given["images_per_shard"] or 1280)
     with _writing("convert", directory):
-        outcome = convert.convert(
-            found, directory, split=part, shorter_side=given["resize"], seed=_seed(given), on_shard=_say_written
+        result = convert.convert(
+            found, directory, split=part, shorter_side=given["resize"], seed=given["seed"], on_shard=_say_written
         )
-    for sentence in outcome.left_out[:_SHOWN]:
+    for sentence in result.left_out[:_SHOWN]:
         warn(f"left out: {sentence}")
     say(
-        f"{outcome.written} photos in {part.shards} shards; {outcome.encoded_anew} were encoded anew, "
-        f"{len(outcome.left_out)} left out. Use them with --data_dir={directory}"
+        f"{result.written} photos in {part.shards} shards; {result.encoded_anew} were encoded again, "
+        f"{len(result.left_out)} left out. Use them with --data_dir={directory}"
     )
-    return ExitStatus.DATA if outcome.left_out else ExitStatus.OK
+    return ExitStatus.DATA if result.left_out else ExitStatus.OK
 
 
 def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     if len(arguments) != 1:
-        raise UsageError(f"data check: name one directory to look at, not {len(arguments)}.")
+        raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
     start(Runtime())
     from benchmarks.input import checks, host_pipeline
     from benchmarks.input.small_images import Pixels
     from models.specs import BACKGROUND_CLASSES
 
-    source = host_pipeline.find(given["data_name"] or "imagenet", arguments[0], given["data_split"] or "train")
+    source = host_pipeline.find(given["data_name"], arguments[0], given["data_split"])
     say(source.describe())
-    if isinstance(source, Pixels):  # what is not whole has raised an error by now
+    if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
-    looking = checks.Decoding() if given["decode"] else nullcontext(checks.header_problem)
-    with looking as problem_of_jpeg:
+    check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
+    with check as problem_of_jpeg:
         for _, seen, found in checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg):
             records += seen
             for defect in found:
@@ -237,8 +216,8 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
 
 _COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, Any]], ExitStatus]] = {
     "make-imagenet": _make_imagenet,
-    "make-cifar10": _make_cifar10,
-    "make-mnist": _make_mnist,
+    "make-cifar10": partial(_make_small_images, "cifar10"),
+    "make-mnist": partial(_make_small_images, "mnist"),
     "convert": _convert,
     "check": _check,
 }

@@ -1,4 +1,4 @@
-"""Writes fake MNIST and CIFAR-10: the layouts, and images whose class a linear model can tell. Needs no TensorFlow."""
+"""Writes fake MNIST and CIFAR-10 whose classes a linear model can separate. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.errors import UsageError
-from benchmarks.input.catalog import KINDS_FOR_PIXELS
-
-CLASSES = 10
-# Of the pattern of a class against the noise: enough to be told after some hundred images, not after ten.
+_CLASSES = 10
+# The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
 _SIGNAL, _NOISE = 60.0, 40.0
 _CIFAR_BATCHES = 5
 _BAD_LABEL = 200
@@ -22,13 +19,13 @@ _BAD_LABEL = 200
 
 def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns images [images, *shape], uint8, and labels, uint8. The classes are the same for every split of a seed."""
-    # Colour images are cut and mirrored in training, so their patterns are broad stripes, each of a colour.
-    stripes = (CLASSES, 3, 4, 1) if len(shape) == 3 else (CLASSES, *shape)
+    # Training crops and flips colour images, so their patterns are broad stripes, each of one colour.
+    stripes = (_CLASSES, 3, 4, 1) if len(shape) == 3 else (_CLASSES, *shape)
     patterns = np.random.default_rng(seed).choice([-1.0, 1.0], size=stripes)
     if len(shape) == 3:
-        patterns = np.broadcast_to(patterns.repeat(shape[1] // 4, axis=2), (CLASSES, *shape))
+        patterns = np.broadcast_to(patterns.repeat(shape[1] // 4, axis=2), (_CLASSES, *shape))
     generator = np.random.default_rng((seed, len(split)))
-    labels = generator.integers(0, CLASSES, images).astype(np.uint8)
+    labels = generator.integers(0, _CLASSES, images).astype(np.uint8)
     noise = generator.normal(size=(images, *shape))
     pixels = 128 + _SIGNAL * patterns[labels] + _NOISE * noise
     return np.clip(pixels, 0, 255).astype(np.uint8), labels
@@ -62,12 +59,12 @@ def write_cifar10(directory: Path, images: int, *, split: str, seed: int, python
 
 
 def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
-    """Writes files, each of which appears only when it is whole; the same in another form would be read first."""
+    """Writes complete files, and removes the same files in other forms, which would be read first."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in contents:
         stem = name.split(".")[0]
-        for old in (directory / stem, directory / f"{stem}.bin", directory / f"{stem}.gz"):
-            old.unlink(missing_ok=True)
+        for ending in ("", ".bin", ".gz"):
+            (directory / f"{stem}{ending}").unlink(missing_ok=True)
     for name, data in contents.items():
         partial = directory / f".{name}.partial"
         partial.write_bytes(data)
@@ -75,21 +72,10 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
     return [directory / name for name in contents]
 
 
-def check_kind(kind: str | None) -> None:
-    """Refuses damage that is for photos.
-
-    Raises:
-        UsageError: such files cannot be damaged so.
-    """
-    if kind not in (None, *KINDS_FOR_PIXELS):
-        raise UsageError(f"--corrupt={kind} is for photos; here are: {', '.join(KINDS_FOR_PIXELS)}.")
-
-
 def corrupt(files: list[Path], kind: str) -> Path:
-    """Damages the first file, or for a bad label the one that holds labels, and returns it."""
+    """Damages by one of `catalog.DAMAGE_KINDS_OF_SMALL_IMAGES`: the first file, or the one with labels; returns it."""
     if kind == "cut_file":
-        with files[0].open("r+b") as opened:
-            opened.truncate(files[0].stat().st_size - 100)
+        os.truncate(files[0], files[0].stat().st_size - 100)
         return files[0]
     file = next((file for file in files if "labels" in file.name), files[0])
     data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())

@@ -1,23 +1,24 @@
-"""Where the time of a step goes, from the rates of runs of which each does a bit more than the one before.
+"""The step-time breakdown: what each stage adds to a step, from the rates of runs that do more and more.
 
-Arithmetic and words only: nothing here runs anything, and nothing imports TensorFlow.
+Arithmetic only: nothing here starts a run or imports TensorFlow.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-# Fresh processes of one configuration differ by more than the steps of one process show, about a percent on quiet
-# machines: a smaller difference is never called one.
+# Two processes with the same configuration differ by more than the steps of one process show: about 1 % on a quiet
+# machine. A smaller difference is never called significant.
 BETWEEN_PROCESSES = 0.02
 
 
 class Part(enum.StrEnum):
-    """What a rung adds to those below it, from the bottom."""
+    """What a stage adds to the stages before it, in their order."""
 
     FIXED = "fixed cost"
     COMPUTE = "compute"
@@ -27,13 +28,54 @@ class Part(enum.StrEnum):
     INPUT = "real input"
 
 
-# Towers side by side may use a shared device better than one does, and a single copy of the weights may be updated in
-# less time than one per tower. Images that come from further away save nothing.
+# More towers may use a shared device better, and one copy of the weights may be updated faster than one per tower. No
+# other part can save time.
 NEVER_SAVE = (Part.COMPUTE, Part.HOST_COPY, Part.INPUT)
 
 
-class Verdict(enum.StrEnum):
-    """What a difference between two rungs says."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What was run, as far as arithmetic and advice depend on it.
+
+    Attributes:
+        at_once: devices that compute at the same time: 1 if they are logical and share one.
+        manager: value of --variable_update.
+        photos: whether the model's data are JPEG images.
+        virtual_gpus: logical GPUs per physical GPU.
+        has_bf16: whether the device has bfloat16 instructions.
+        as_matmul: flags that compute some of the model's convolutions as matrix products.
+        other_onednn: the mode of --onednn that is not TensorFlow's default here; None if the user chose one.
+        data_dir: the user's data; None if images were generated.
+        attained: share of the roofline's bound that `compute` reaches; None if unknown.
+        disturbing: names of the checks that failed before the first stage.
+    """
+
+    model: str
+    device: str
+    num_devices: int
+    at_once: int
+    batch_per_device: int
+    precision: str
+    manager: str
+    photos: bool
+    virtual_gpus: int = 1
+    has_bf16: bool = True
+    as_matmul: Sequence[str] = ()
+    other_onednn: str | None = None
+    data_dir: str | None = None
+    attained: float | None = None
+    disturbing: Sequence[str] = ()
+
+    def images_of(self, part: Part) -> float:
+        """Returns how many images a stage processes in the time that its part takes in a step of all devices."""
+        if part is Part.FIXED:
+            return 1.0  # its run has one image per step
+        images = self.num_devices * self.batch_per_device
+        return images / self.at_once if part is Part.COMPUTE else float(images)
+
+
+class Significance(enum.StrEnum):
+    """What the difference between two stages shows."""
 
     COSTS = "costs"
     SAVES = "saves"
@@ -43,7 +85,7 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A number with its 95 % interval; without bounds where too little was measured for any."""
+    """A number with its 95 % interval; the bounds are None if too few steps were measured."""
 
     value: float
     low: float | None = None
@@ -52,8 +94,8 @@ class Span:
     def minus(self, other: Span) -> Span:
         """Returns the difference of two independent numbers.
 
-        Each bound is as far away as the two that make it, squared and added. Source: Zou and Donner 2008, "Construction
-        of confidence limits about effect measures".
+        The distance to each bound is the root of the sum of squares of the two that make it. Source: Zou and Donner
+        2008, "Construction of confidence limits about effect measures".
         """
         value = self.value - other.value
         if self.low is None or self.high is None or other.low is None or other.high is None:
@@ -64,14 +106,14 @@ class Span:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rung:
-    """What came of one run.
+class Stage:
+    """The result of one run.
 
     Attributes:
-        part: what it does beyond the rungs below it.
-        images_per_sec: its rate, with interval; None if it has none.
-        images: how many it makes in the time that is compared, which is that of one step of all devices.
-        failed: whether it should have a rate and has none; otherwise, without a rate, there is nothing of its part.
+        part: what it adds to the stages before it.
+        images_per_sec: its rate; None if it has none.
+        images: how many images it processes in the time that is compared: that of one step of all devices.
+        failed: whether its run failed; a stage that neither failed nor has a rate does not apply.
         reason: why it has no rate.
     """
 
@@ -83,7 +125,7 @@ class Rung:
 
     @property
     def seconds(self) -> Span | None:
-        """Returns what a step of all devices takes with all parts up to this one."""
+        """Returns the time of a step of all devices with all parts up to this one."""
         rate = self.images_per_sec
         if rate is None:
             return None
@@ -97,10 +139,10 @@ class Cost:
     """What a part adds to a step.
 
     Attributes:
-        parts: it, after those below it whose runs failed, so that they cannot be told apart.
-        below: seconds of a step with all parts below.
-        added: seconds per step.
-        up_to: seconds of a step with all parts up to this.
+        parts: the part, preceded by those whose runs failed, since their costs cannot be separated.
+        below: seconds of a step without them.
+        added: seconds that they add.
+        up_to: seconds of a step with them.
     """
 
     parts: tuple[Part, ...]
@@ -114,119 +156,99 @@ class Cost:
         return " and ".join(filter(None, [", ".join(self.parts[:-1]), self.parts[-1]]))
 
     @property
-    def verdict(self) -> Verdict:
-        """Returns whether it costs anything that can be told from noise."""
+    def significance(self) -> Significance:
+        """Returns whether the cost can be told from noise."""
         if self.added.low is None or self.added.high is None:
-            return Verdict.UNSURE
+            return Significance.UNSURE
         small = abs(self.added.value) < BETWEEN_PROCESSES * self.up_to.value and Part.FIXED not in self.parts
         if small or self.added.low <= 0 <= self.added.high:
-            return Verdict.NOISE
-        return Verdict.COSTS if self.added.value > 0 else Verdict.SAVES
+            return Significance.NOISE
+        return Significance.COSTS if self.added.value > 0 else Significance.SAVES
 
 
 @dataclasses.dataclass(frozen=True)
-class Ladder:
-    """All rungs, from the bottom."""
+class Breakdown:
+    """All stages, in the order of `Part`."""
 
-    rungs: Sequence[Rung]
+    stages: Sequence[Stage]
 
     @property
     def costs(self) -> list[Cost]:
-        """Returns what each part adds; nothing for a part that there is not, nor for what failed at the top."""
+        """Returns what each part adds; nothing for parts that do not apply, or that failed with none after them."""
         found: list[Cost] = []
         below, unknown = Span(0.0, 0.0, 0.0), list[Part]()
-        for rung in self.rungs:
-            if rung.seconds is not None:
-                added = rung.seconds.minus(below)
-                found.append(Cost(parts=(*unknown, rung.part), below=below, added=added, up_to=rung.seconds))
-                below, unknown = rung.seconds, []
-            elif rung.failed:
-                unknown.append(rung.part)
+        for stage in self.stages:
+            if stage.seconds is not None:
+                added = stage.seconds.minus(below)
+                found.append(Cost(parts=(*unknown, stage.part), below=below, added=added, up_to=stage.seconds))
+                below, unknown = stage.seconds, []
+            elif stage.failed:
+                unknown.append(stage.part)
         return found
+
+    def cost_of(self, part: Part) -> Cost | None:
+        """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
+        return next((cost for cost in self.costs if cost.parts[-1] is part), None)
 
     @property
     def step(self) -> Span | None:
-        """Returns the seconds of a step with everything in it that ran; None if nothing did, or the model did not."""
+        """Returns the seconds of a step with every part that ran; None if the model did not run."""
         costs = self.costs
         return costs[-1].up_to if costs and costs[-1].parts != (Part.FIXED,) else None
 
     @property
-    def unknown(self) -> list[Rung]:
-        """Returns the rungs at the top that failed, of which nothing is in the step."""
-        reached = [number for number, rung in enumerate(self.rungs) if rung.images_per_sec is not None]
-        above = self.rungs[reached[-1] + 1 :] if reached else self.rungs
-        return [rung for rung in above if rung.failed]
+    def unknown(self) -> list[Stage]:
+        """Returns the last stages if they failed, so that `step` does not contain them."""
+        after = itertools.takewhile(lambda stage: stage.images_per_sec is None, reversed(self.stages))
+        return [stage for stage in [*after][::-1] if stage.failed]
 
     def share(self, cost: Cost) -> float:
-        """Returns which share of the step a cost is; negative for what saves time."""
-        assert self.step is not None, "there is a step where shares are asked for"
+        """Returns a cost as a share of the step; negative if it saves time."""
+        assert self.step is not None, "a breakdown with a cost has a step"
         return cost.added.value / self.step.value
 
     def gain(self, cost: Cost, avoidable: float = 1.0) -> float:
-        """Returns by which share the rate rises, at most, without a cost or the avoidable share of it.
+        """Returns by which share the rate rises, at most, without the avoidable share of a cost.
 
-        That is if the part costs as much, and what is below takes as little, as their intervals allow. A part above may
-        save what this one costs; what is left is never less than what is below. Infinite, if that is nothing.
+        Takes the upper bound of the cost and the lower bound of the time below it. A later part may save what this one
+        costs, but what remains is never less than what is below. Infinite if that is nothing.
         """
-        assert self.step is not None, "there is a step where gains are asked for"
-        most, below = _bound(cost.added, cost.added.high), _bound(cost.below, cost.below.low)
-        above = max(0.0, self.step.value - cost.up_to.value)
-        saved = avoidable * max(0.0, most)
-        left = below + above + (1 - avoidable) * max(0.0, most)
-        return saved / left if left > 0 else math.inf
+        assert self.step is not None, "a breakdown with a cost has a step"
+        most = max(0.0, cost.added.value if cost.added.high is None else cost.added.high)
+        below = cost.below.value if cost.below.low is None else cost.below.low
+        left = below + max(0.0, self.step.value - cost.up_to.value) + (1 - avoidable) * most
+        return avoidable * most / left if left > 0 else math.inf
 
     @property
     def impossible(self) -> Cost | None:
-        """Returns the largest saving by what can save nothing: runs differ by so much by chance; None if none saves."""
-        savings = [c for c in self.costs if c.parts[-1] in NEVER_SAVE and c.verdict is Verdict.SAVES]
-        return min(savings, key=lambda cost: cost.added.value, default=None) if self.step else None
+        """Returns the largest saving by a part that cannot save time: runs differ by as much by chance."""
+        savings = (cost for cost in self.costs if cost.significance is Significance.SAVES)
+        odd = (cost for cost in savings if cost.parts[-1] in NEVER_SAVE)
+        return min(odd, key=lambda cost: cost.added.value, default=None) if self.step else None
 
     @property
     def known(self) -> list[Cost]:
-        """Returns what costs more than can be noise, the largest first."""
-        chance = self.impossible
-        least = -chance.added.value if chance else 0.0
-        found = [cost for cost in self.costs if cost.verdict is Verdict.COSTS and cost.added.value > least]
+        """Returns the significant costs that are larger than any impossible saving, the largest first."""
+        least = -self.impossible.added.value if self.impossible else 0.0
+        found = [cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least]
         return sorted(found, key=lambda cost: -cost.added.value) if self.step else []
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the numbers in JSON's types."""
+        return {
+            "step_seconds": dataclasses.asdict(self.step) if self.step else None,
+            "rungs": [self._stage_dict(stage) for stage in self.stages],
+        }
 
-def _bound(span: Span, bound: float | None) -> float:
-    return span.value if bound is None else bound
-
-
-def images_of(part: Part, *, num_devices: int, batch_per_device: int, at_once: int) -> float:
-    """Returns how many images of a rung take as long as its part in a step of all devices.
-
-    Args:
-        part: that the rung adds.
-        num_devices: of the whole step.
-        batch_per_device: images.
-        at_once: devices that can really compute at the same time: 1 where they are logical and share one.
-    """
-    if part is Part.FIXED:
-        return 1.0  # its run has one image per step
-    images = num_devices * batch_per_device
-    return images / at_once if part is Part.COMPUTE else float(images)
-
-
-def to_dict(ladder: Ladder) -> dict[str, Any]:
-    """Returns the numbers, as JSON can hold them."""
-    cost_of = {cost.parts[-1]: cost for cost in ladder.costs}
-    return {
-        "step_seconds": dataclasses.asdict(ladder.step) if ladder.step else None,
-        "rungs": [_rung_dict(ladder, rung, cost_of.get(rung.part)) for rung in ladder.rungs],
-    }
-
-
-def _rung_dict(ladder: Ladder, rung: Rung, cost: Cost | None) -> dict[str, Any]:
-    known = {"part": rung.part, "failed": rung.failed, "reason": rung.reason}
-    if cost is None or rung.images_per_sec is None:
-        return known
-    return known | {
-        "images_per_sec": dataclasses.asdict(rung.images_per_sec),
-        "seconds": dataclasses.asdict(cost.up_to),
-        "added_seconds": dataclasses.asdict(cost.added),
-        "added_parts": list(cost.parts),
-        "verdict": cost.verdict,
-        "share": ladder.share(cost) if ladder.step else None,
-    }
+    def _stage_dict(self, stage: Stage) -> dict[str, Any]:
+        known, cost = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}, self.cost_of(stage.part)
+        if cost is None or stage.images_per_sec is None:
+            return known
+        return known | {
+            "images_per_sec": dataclasses.asdict(stage.images_per_sec),
+            "seconds": dataclasses.asdict(cost.up_to),
+            "added_seconds": dataclasses.asdict(cost.added),
+            "added_parts": list(cost.parts),
+            "verdict": cost.significance,
+            "share": self.share(cost) if self.step else None,
+        }

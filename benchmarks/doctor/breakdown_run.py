@@ -1,20 +1,22 @@
-"""Climbs the ladder: runs that do more and more, each a process of its own, in limited time. Imports no TensorFlow."""
+"""Runs the stages of the step-time breakdown, each in a process of its own and in limited time. No TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.config import config, device_options, precision_options, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import say
-from benchmarks.doctor import advice, breakdown
-from benchmarks.doctor.breakdown import Ladder, Part, Rung, Span
-from benchmarks.doctor.breakdown_plan import Plan, Step, step_with_data, steps
+from benchmarks.console import counted, say
+from benchmarks.doctor import advice
+from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
 from benchmarks.errors import ExitStatus
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Roofline
@@ -30,203 +32,300 @@ from results import repeats
 from results.gate.rounds import rate, why_failed
 from results.measurement import Measurement
 from results.record import Record, Status
-from results.repeats import Outcome
 from results.statistics import MIN_STEPS_FOR_INTERVAL
 
-# The least that a run gets, for its start; what runs before it needed for as many steps as an interval needs is more.
+DEFAULT_TIME_LIMIT_SECONDS = 180.0
+_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
+# The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
+# two busy cores, where this took 0.6 ms.
+_SMALLEST_STEP = {"model": "mlp", "batch_size": "1", "num_gpus": "1", "variable_update": "independent"}
+_FIXED_STEPS = "1000"
+# GPUs are chosen once, by what this process leaves visible to those that it starts.
+_NOT_PASSED_ON = ("device", "num_gpus", "gpus", "log_device_placement")
+# Every run gets this time to start, or more if earlier runs needed more for as many steps as an interval needs.
 _LEAST_SECONDS = 10.0
 _MARGIN = 1.5  # the next run may start later, and its steps do more
-# A run ends itself when its share of the time is over; one that does not is stuck.
+# A run ends itself when its share of the time is over; one that still runs so much later hangs.
 _STUCK_SECONDS = 300.0
 _FAKE_PHOTOS = 256
 
-# The roofline of a configuration's computing and a rate of one device, or why there is none.
+# Returns the roofline of a configuration at a rate of one device, or why there is none.
 MeasureRoofline = Callable[[Config, float], tuple[Roofline | None, str]]
+Show = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BreakdownPlan:
+    """What is broken down.
+
+    Attributes:
+        chosen: the configuration of the last stage, on all devices.
+        setting: what arithmetic and advice depend on.
+        common: flags of every stage.
+        time_limit_seconds: for all stages together, as far as runs can be shortened.
+    """
+
+    chosen: Config
+    setting: Setting
+    common: Mapping[str, str]
+    time_limit_seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStage:
+    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or cannot run."""
+
+    part: Part
+    what: str
+    flags: Mapping[str, str]
+    why_not: str = ""
+    problem: str = ""
+
+
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> BreakdownPlan:
+    """Turns flag values (None: not given) into a plan; by default all GPUs, or two logical devices on a CPU.
+
+    Raises:
+        UsageError: values that make no sense or do not go together.
+    """
+    gpus = 0 if values["device"] == "cpu" else count_gpus()
+    # A single GPU is not split, since nobody trains on two halves.
+    unsplit = {"virtual_gpus": "1"} if gpus and values["virtual_gpus"] is None else {}
+    chosen = config.resolve(device_options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
+    names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
+    given = {name: str(values[name]).lower() for name in names if values[name] is not None}
+    spec = specs.find(chosen.model)
+    setting = Setting(
+        model=chosen.model,
+        device=chosen.device,
+        num_devices=chosen.num_devices,
+        at_once=1 if chosen.device == "cpu" else -(-chosen.num_devices // chosen.virtual_gpus),
+        batch_per_device=chosen.batch_per_device,
+        precision=chosen.precision,
+        manager=values["variable_update"] or chosen.variable_update,
+        photos=spec.data_name == "imagenet",
+        virtual_gpus=chosen.virtual_gpus,
+        has_bf16=chosen.device == "gpu" or precision_options.has_instructions("bf16"),
+        as_matmul=precision_options.as_matmul_of(spec),
+        other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
+        data_dir=chosen.data_dir,
+    )
+    return BreakdownPlan(
+        chosen=chosen,
+        setting=setting,
+        common={"device": chosen.device, **given},
+        time_limit_seconds=values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
+    )
+
+
+def _planned(plan: BreakdownPlan) -> list[PlannedStage]:
+    """Returns all stages but the last, which needs data."""
+    of = plan.setting
+    count, manager = of.num_devices, of.manager
+    model = {"model": of.model, "batch_size": str(of.batch_per_device), "precision": of.precision}
+    alone = {**model, "num_gpus": "1", "variable_update": "independent" if count > 1 else manager}
+    independent = {**model, "num_gpus": str(count), "variable_update": "independent"}
+    exchanging = {**independent, "variable_update": manager}
+    one = "" if count > 1 else "there is one device"
+    nothing = one or ("independent exchanges nothing" if manager == "independent" else "")
+    images = f"{of.model}, {of.batch_per_device} images"
+    return [
+        PlannedStage(Part.FIXED, "mlp, 1 image on 1 device", {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS}),
+        PlannedStage(Part.COMPUTE, f"{images} on 1 device", alone),
+        PlannedStage(Part.DEVICES, f"{images} on each of {count} devices", independent, one),
+        PlannedStage(Part.EXCHANGE, f"gradients are exchanged: {manager}", exchanging, nothing),
+        PlannedStage(Part.HOST_COPY, "images come from the host", {**exchanging, "data_name": "synthetic_host"}),
+    ]
+
+
+@contextlib.contextmanager
+def _planned_with_data(plan: BreakdownPlan) -> Iterator[PlannedStage]:
+    """Yields the last stage: images of the user, or generated ones, which are deleted at the end."""
+    before = _planned(plan)[-2]
+    if plan.chosen.data_dir:
+        yield PlannedStage(Part.INPUT, "images are read: yours", {**before.flags, "data_dir": plan.chosen.data_dir})
+        return
+    name = specs.find(plan.chosen.model).data_name
+    with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
+        number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
+        words = [*_PROGRAM, "data", f"make-{name}", directory, *number]
+        make = subprocesses.Command(words=words, stdout=output, stderr=output)
+        (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
+        problem = "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
+        flags = {**before.flags, "data_dir": directory}
+        yield PlannedStage(Part.INPUT, "images are read: generated", flags, problem=problem)
 
 
 def run(
-    plan: Plan,
+    plan: BreakdownPlan,
     command: Sequence[str],
     disturbing: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     measure_roofline: MeasureRoofline = device_peak.measure_apart,
 ) -> tuple[dict[str, Any], ExitStatus]:
-    """Climbs, and as text prints each rung as it comes, and what they say together.
+    """Runs all stages; as text, prints the row of each as soon as it is known, then shares and advice.
 
     Args:
-        plan: what to climb.
+        plan: what to break down.
         command: the words of the command line, for records of runs that left none.
-        disturbing: names of what disturbs measurements on this machine now.
+        disturbing: names of the checks of this machine that failed.
         clock: seconds, monotonic.
-        measure_roofline: what computing is set beside.
+        measure_roofline: measures the bound of the stage `compute`.
 
     Returns:
-        All of it under `ladder` and `roofline`, as JSON can hold it; and RUN_FAILED if a rung failed, or how it was
+        All of it under `ladder` and `roofline`, in JSON's types; and RUN_FAILED if a stage failed, or how it was
         stopped.
 
     Raises:
-        UsageError: results cannot be kept.
+        UsageError: results cannot be saved.
     """
-    climb = _Climb(plan, command, clock, measure_roofline)
-    show = say if plan.chosen.output_format == "text" else _say_nothing
+    stages = _StageRunner(plan, command, clock)
+    show: Show = say if plan.chosen.output_format == "text" else lambda line: None
     show(f"\n{_announced(plan)}\n\n{advice.heading()}")
-    status = until_stopped(lambda: climb.all(show), "Stopped before the ladder's top: what is below is known.")
-    found, roofline = Ladder(climb.rungs), climb.roofline
+    roofline, about_roofline = None, list[str]()
+
+    def work() -> None:
+        nonlocal roofline, about_roofline
+        stages.run_all(show)
+        (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
+        if compute:
+            roofline, why_not = measure_roofline(plan.chosen, compute.value)
+            lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
+            about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
+
+    status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
+    found = Breakdown(stages.done)
     setting = dataclasses.replace(plan.setting, attained=_attained(roofline), disturbing=disturbing)
     sentences = advice.sentences(found, setting)
-    for section in (advice.shares(found, setting), climb.about_roofline, sentences, [f"records: {climb.path}"]):
+    for section in (advice.shares(found, setting), about_roofline, sentences, [f"records: {stages.records_path}"]):
         for line in ["", *section] if section else []:
             show(line)
-    if status is ExitStatus.OK and any(rung.failed for rung in found.rungs):
+    if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
         status = ExitStatus.RUN_FAILED
     return {
-        "ladder": {**breakdown.to_dict(found), "setting": dataclasses.asdict(setting), "sentences": sentences},
+        "ladder": {**found.to_dict(), "setting": dataclasses.asdict(setting), "sentences": sentences},
         "roofline": device_peak.to_dict(roofline) if roofline else None,
     }, status
 
 
 def _attained(roofline: Roofline | None) -> float | None:
-    """Returns the share of the roofline that was reached; None where that is above it, and so no bound."""
+    """Returns the share of the roofline that was reached; None if it was exceeded, and so is no bound."""
     share = roofline.share_of_bound if roofline else None
     return share if share is not None and share <= 1 else None
 
 
-def _say_nothing(line: str) -> None:
-    pass
-
-
-def _announced(plan: Plan) -> str:
-    chosen, count = plan.chosen, plan.chosen.num_devices
-    kind = {"cpu": "logical CPU device", "gpu": "GPU"}[chosen.device] + "s" * (count > 1)
+def _announced(plan: BreakdownPlan) -> str:
+    of = plan.setting
+    devices = counted(of.num_devices, {"cpu": "logical CPU device", "gpu": "GPU"}[of.device])
     return (
-        f"Where does the time go? {chosen.model}, {chosen.precision}, {plan.manager}, {count} {kind}, "
-        f"{chosen.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}."
+        f"Where does the time go? {of.model}, {of.precision}, {of.manager}, {devices}, "
+        f"{of.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}."
     )
 
 
-class _Climb:
-    """Runs rung after rung; what came of them is in `rungs`, and stays there if it is interrupted."""
+class _StageRunner:
+    """Runs stage after stage; the results stay in `done` if it is interrupted."""
 
-    def __init__(
-        self, plan: Plan, command: Sequence[str], clock: Callable[[], float], measure_roofline: MeasureRoofline
-    ) -> None:
+    def __init__(self, plan: BreakdownPlan, command: Sequence[str], clock: Callable[[], float]) -> None:
         chosen = plan.chosen
         store = open_store(chosen.output_dir)
         provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=uuid.uuid4().hex[:12])
-        self.rungs: list[Rung] = []
-        self._ran: dict[Part, tuple[Step, Record]] = {}
-        self.roofline: Roofline | None = None
-        self.about_roofline: list[str] = []
-        self._measure_roofline = measure_roofline
-        self.path = store.jsonl_path
+        self.done: list[Stage] = []
+        self.records_path = store.jsonl_path
         self._plan, self._clock = plan, clock
         self._end = clock() + plan.time_limit_seconds
-        self._begun, self._least_seconds = 0, _LEAST_SECONDS
+        self._ran: dict[Part, tuple[PlannedStage, Record]] = {}
+        self._started, self._least_seconds = 0, _LEAST_SECONDS
         self._gpus = len(provenance.inventory.gpus)
         self._runner = CellRunner(
-            program=plan.program,
+            program=_PROGRAM,
             store=store,
             output_dir=chosen.output_dir,
             provenance=provenance,
             timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
         )
 
-    def all(self, show: Callable[[str], None]) -> None:
-        """Runs everything, and shows each row when it is known."""
-        runs = steps(self._plan)
-        for number, one in enumerate(runs):
-            self._enter(one, self._result(one, left=len(runs) + 1 - number), show)
-        with _data(self._plan) as (directory, problem):
-            last = step_with_data(self._plan, runs[-1], directory)
-            rung = Rung(part=last.part, failed=True, reason=problem) if problem else self._result(last, left=1)
-            self._enter(last, rung, show)
-            self._look_again(show)
-        self._set_beside_roofline()
+    def run_all(self, show: Show) -> None:
+        """Runs all stages, and shows each row as soon as it is known."""
+        planned = _planned(self._plan)
+        for number, one in enumerate(planned):
+            self._add(one, len(planned) + 1 - number, show)
+        with _planned_with_data(self._plan) as last:
+            self._add(last, 1, show)
+            self._run_largest_again(show)
 
-    def _set_beside_roofline(self) -> None:
-        (compute,) = [rung.images_per_sec for rung in self.rungs if rung.part is Part.COMPUTE]
-        if compute is None:
-            return
-        self.roofline, why_not = self._measure_roofline(self._plan.chosen, compute.value)
-        words = self.roofline.sentences() if self.roofline else [f"No roofline: {why_not}"]
-        self.about_roofline = ["Compute, on one device, beside its roofline:", *words]
+    def _add(self, one: PlannedStage, left: int, show: Show) -> None:
+        """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
+        if one.why_not or one.problem:
+            stage = Stage(part=one.part, failed=bool(one.problem), reason=one.problem or one.why_not)
+        else:
+            record = self._run(one, self._share_of_time(left))
+            if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
+                record = self._run(one, self._least_seconds)
+            self._ran[one.part] = one, record
+            stage = self._stage(one.part, record)
+        self.done.append(stage)
+        show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
 
-    def _look_again(self, show: Callable[[str], None]) -> None:
-        """Runs the rungs around the largest cost once more, where time is left; both runs count, and how they differ.
+    def _share_of_time(self, left: int) -> float:
+        return max(self._least_seconds, (self._end - self._clock()) / left)
 
-        Not for compute and the fixed cost: they are so much more than what is below them that chance matters little.
-        """
-        found = Ladder(self.rungs)
-        worth = [cost for cost in found.known if found.share(cost) >= advice.WORTH_A_WORD]
-        doubtful = [cost for cost in worth if cost.parts[0] not in (Part.FIXED, Part.COMPUTE)]
-        if not doubtful or self._end - self._clock() < 2 * self._least_seconds:
-            return
-        above = next(number for number, rung in enumerate(self.rungs) if rung.part is doubtful[0].parts[-1])
-        below = max(number for number in range(above) if self.rungs[number].images_per_sec)
-        runs = {number: self._both(self.rungs[number].part, left) for left, number in ((2, below), (1, above))}
-        between = max(repeats.LEAST_SPREAD, repeats.spread(runs.values()) or 0.0)
-        for number, both in runs.items():
-            span = Span(repeats.rate(both), *repeats.interval(both, between))
-            self.rungs[number] = dataclasses.replace(self.rungs[number], images_per_sec=span)
-        show(f"\nThe two rungs around {doubtful[0].name} have run once more; with both runs:")
-        for cost in Ladder(self.rungs).costs:
-            number = [rung.part for rung in self.rungs].index(cost.parts[-1])
-            if number >= below:
-                show(advice.row(self.rungs[number], self._ran[cost.parts[-1]][0].what, cost))
-
-    def _both(self, part: Part, left: int) -> list[Outcome]:
-        """Runs a rung again in its share of the time, of which so many runs are left; returns its runs that count."""
-        one, first = self._ran[part]
-        again = self._run(one, max(self._least_seconds, (self._end - self._clock()) / left))
-        return [_outcome(record) for record in (first, again) if rate(record) is not None]
-
-    def _enter(self, one: Step, rung: Rung, show: Callable[[str], None]) -> None:
-        self.rungs.append(rung)
-        costs = Ladder(self.rungs).costs
-        known = costs[-1] if costs and costs[-1].parts[-1] is rung.part else None
-        show(advice.row(rung, one.what, known))
-
-    def _result(self, one: Step, left: int) -> Rung:
-        """Runs a rung in its share of the time, of which so many rungs are left; again, if it measured too little."""
-        if one.why_not:
-            return Rung(part=one.part, reason=one.why_not)
-        record = self._run(one, max(self._least_seconds, (self._end - self._clock()) / left))
-        if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
-            record = self._run(one, self._least_seconds)
-        self._ran[one.part] = one, record
-        return self._rung(one.part, record)
-
-    def _run(self, one: Step, seconds: float) -> Record:
+    def _run(self, one: PlannedStage, seconds: float) -> Record:
         words = {**self._plan.common, **one.flags, "time_limit_seconds": f"{seconds:.0f}"}
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], lambda: self._gpus)
-        record = self._runner.run(cell, self._begun) if cell.runs else self._runner.refuse(cell)
-        self._begun += 1
-        self._least_seconds = max(self._least_seconds, _least_seconds(record.measurement))
+        record = self._runner.run(cell, self._started) if cell.runs else self._runner.refuse(cell)
+        self._started += 1
+        self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 
-    def _rung(self, part: Part, record: Record) -> Rung:
-        found, derived, chosen = rate(record), record.derived, self._plan.chosen
-        if found is None and record.status is Status.SKIPPED:
-            return Rung(part=part, reason=record.reason)
+    def _stage(self, part: Part, record: Record) -> Stage:
+        found, derived = rate(record), record.derived
         if found is None:
-            return Rung(part=part, failed=True, reason=why_failed(record))
-        images = breakdown.images_of(
-            part,
-            num_devices=chosen.num_devices,
-            batch_per_device=chosen.batch_per_device,
-            at_once=self._plan.at_once,
-        )
+            is_refused = record.status is Status.SKIPPED
+            return Stage(part=part, failed=not is_refused, reason=record.reason if is_refused else why_failed(record))
         span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
-        return Rung(part=part, images_per_sec=span, images=images)
+        return Stage(part=part, images_per_sec=span, images=self._plan.setting.images_of(part))
+
+    def _run_largest_again(self, show: Show) -> None:
+        """Runs the two stages around the largest cost once more if time is left; both runs count, and their spread.
+
+        Not for compute and the fixed cost, which are so much larger than what is below that chance matters little.
+        """
+        found = Breakdown(self.done)
+        worth = [cost for cost in found.known if found.share(cost) >= advice.WORTH_ADVICE]
+        largest = next((cost for cost in worth if cost.parts[0] not in (Part.FIXED, Part.COMPUTE)), None)
+        if not largest or self._end - self._clock() < 2 * self._least_seconds:
+            return
+        parts = [stage.part for stage in self.done]
+        above = parts.index(largest.parts[-1])
+        below = max(number for number in range(above) if self.done[number].images_per_sec)
+        runs = {number: self._run_again(parts[number], left) for left, number in ((2, below), (1, above))}
+        spread = max(repeats.LEAST_SPREAD, repeats.spread(runs.values()) or 0.0)
+        for number, both in runs.items():
+            span = Span(repeats.rate(both), *repeats.interval(both, spread))
+            self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span)
+        show(f"\nThe two stages around {largest.name} have run once more; with both runs:")
+        for stage in self.done[below:]:
+            if cost := Breakdown(self.done).cost_of(stage.part):
+                show(advice.row(stage, self._ran[stage.part][0].what, cost))
+
+    def _run_again(self, part: Part, left: int) -> list[repeats.Outcome]:
+        """Runs a stage again; returns its first and second run, without those that failed."""
+        planned, first = self._ran[part]
+        valid = [one for one in (first, self._run(planned, self._share_of_time(left))) if rate(one) is not None]
+        return [
+            repeats.Outcome(
+                seconds=sum(record.measurement.step_seconds),
+                images_per_step=record.measurement.images_per_step or 0,
+                step_seconds=record.measurement.step_seconds,
+            )
+            for record in valid
+        ]
 
 
-def _outcome(record: Record) -> Outcome:
-    """Returns what a run that has a rate measured."""
-    steps = record.measurement.step_seconds
-    return Outcome(seconds=sum(steps), images_per_step=record.measurement.images_per_step or 0, step_seconds=steps)
-
-
-def _least_seconds(measurement: Measurement) -> float:
+def _seconds_for_interval(measurement: Measurement) -> float:
     """Returns how long a run like this must take to measure as many steps as an interval needs."""
     seconds = measurement.step_seconds
     if not seconds:
@@ -234,20 +333,3 @@ def _least_seconds(measurement: Measurement) -> float:
     before = (measurement.startup_seconds or 0.0) + (measurement.first_step_seconds or 0.0)
     before += sum(measurement.warmup_step_seconds)
     return _MARGIN * (before + MIN_STEPS_FOR_INTERVAL * sum(seconds) / len(seconds))
-
-
-@contextlib.contextmanager
-def _data(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields the directory of the user's data, or of made-up ones, which are gone in the end; and what went wrong."""
-    if plan.chosen.data_dir:
-        yield plan.chosen.data_dir, ""
-        return
-    name = specs.find(plan.chosen.model).data_name
-    with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
-        number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
-        words = [*plan.program, "data", f"make-{name}", directory, *number]
-        make = subprocesses.Command(words=words, stdout=output, stderr=output)
-        (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
-        output.seek(0)
-        said = output.read().decode(errors="replace").strip().splitlines() or ["nothing was said"]
-        yield directory, "" if ended.returncode == 0 else f"images could not be made: {said[-1]}"

@@ -1,7 +1,4 @@
-"""The verb `doctor`: does every task of a cluster answer, and what is between them? Imports TensorFlow late.
-
-Without a cluster it is about this machine: see `machine_doctor` and `ladder_job`.
-"""
+"""The verb `doctor`: is this machine quiet, and where does a step's time go? Of a cluster: how fast is its network?"""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.doctor import breakdown_plan, breakdown_run, machine, network_report
+from benchmarks.doctor import breakdown_run, host_checks, machine, network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
@@ -31,58 +28,50 @@ from benchmarks.topology.start import start
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is looked at: devices and cluster, and without one the ladder, None where only the machine is."""
+class DoctorPlan:
+    """What is examined: the devices and the cluster; without a cluster, the breakdown, if there is to be one."""
 
     chosen: Config
-    ladder: breakdown_plan.Plan | None
+    breakdown: breakdown_run.BreakdownPlan | None
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: the flags name a cluster or devices that cannot be, or ask for a ladder where there is none.
+        UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
     """
     cluster, _ = discovery.resolve(values, os.environ)
-    climbs = cluster is None and values["ladder"] is not False
-    if climbs:
-        plan = breakdown_plan.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
-        return Plan(plan.chosen, plan)
-    _refuse_what_has_no_effect(values, "with a cluster" if cluster else "with --noladder")
-    manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
-    return Plan(config.resolve({**values, **manager}, count_gpus), None)
-
-
-def _refuse_what_has_no_effect(values: Mapping[str, Any], where: str) -> None:
-    given = [name for name in OF_THE_LADDER if values[name] is not None]
-    if values["ladder"]:
-        given.insert(0, "ladder")
+    if cluster is None and values["ladder"] is not False:
+        plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
+        return DoctorPlan(plan.chosen, plan)
+    given = [*(["ladder"] if values["ladder"] else []), *(name for name in OF_THE_LADDER if values[name] is not None)]
     if given:
-        raise UsageError(
-            f"--{given[0]} is about the ladder of runs on this machine, and {where} doctor climbs none: leave it out."
-        )
+        where = "with a cluster" if cluster else "with --noladder"
+        raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
+    manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
+    return DoctorPlan(config.resolve({**values, **manager}, count_gpus), None)
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
-    """Does this task's part, and the leader prints what was found out; without a cluster, looks at this machine.
+def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
+    """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
     Args:
-        plan: what to look at.
+        plan: what to examine.
         command: the words of the command line.
 
     Raises:
-        UsageError: tasks differ in their addresses or software, or results of the ladder cannot be kept.
+        UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
     """
-    chosen, ladder = plan.chosen, plan.ladder
+    chosen = plan.chosen
     for notice in chosen.notices:
         warn(notice)
     cluster = chosen.cluster
     if cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
-        climb = functools.partial(breakdown_run.run, ladder, command) if ladder else None
-        return machine.run(chosen.output_format, climb=climb)
+        break_down = functools.partial(breakdown_run.run, plan.breakdown, command) if plan.breakdown else None
+        return machine.run(chosen.output_format, host_checks.look, break_down)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
@@ -97,15 +86,15 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
 
 
 def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints tables, and sentences that doubt."""
+    """Prints the tasks, and if this task is the leader, which measures, the links as they come."""
     say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     for line in network_report.member_table(members):
         say(line)
     if cluster.own != cluster.leader:
-        say(f"\n{cluster.leader} measures and prints what is between them.")
+        say(f"\n{cluster.leader} measures the links between tasks and prints them.")
         return
     if len(members) == 1:
-        say("\nThere is one task only, so nothing is between tasks.")
+        say("\nThere is only one task, so there is no link to measure.")
         return
     width = max(len(member.task) for member in members)
     say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
@@ -114,12 +103,9 @@ def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link
     for link in links:
         measured.append(link)
         say(network_report.link_row(link, width))
-    say("")
-    for sentence in network_report.doubts(measured, {member.task: member.host for member in members}):
-        say(sentence)
-    slowest = network_report.bottleneck(measured)
-    if slowest:
-        say(slowest.sentence())
+    host_of = {member.task: member.host for member in members}
+    for line in ["", *network_report.quality_warnings(measured, host_of), network_report.bottleneck(measured)]:
+        say(line)
 
 
 def _show_json(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
@@ -135,15 +121,15 @@ _OF_THE_LADDER = (
     Flag(
         "time_limit_seconds",
         float,
-        "all rungs of the ladder share it (default 180); each gets what five steps need, at least",
+        "for all stages of the breakdown together (default 180); each gets at least the time of five steps",
     ),
-    Flag("output_dir", str, f"records and logs of the ladder's runs are kept there (default {DEFAULT_OUTPUT_DIR})"),
+    Flag("output_dir", str, f"directory of the breakdown's records and logs (default {DEFAULT_OUTPUT_DIR})"),
 )
 OF_THE_LADDER = tuple(flag.name for flag in _OF_THE_LADDER)
-_DEVICES = Flag("num_gpus", int, "devices (default of the ladder: all GPUs, or two logical CPU devices; else 1)")
+_DEVICES = Flag("num_gpus", int, "devices (default of the breakdown: all GPUs, or two logical CPU devices; else 1)")
 DOCTOR_FLAGS: Groups = {
-    "The ladder, without a cluster: runs that do more and more, and where the time goes": (
-        Flag("ladder", bool, "climb it (default); --noladder only looks whether the machine is quiet"),
+    "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
+        Flag("ladder", bool, "run the breakdown (default); --noladder only checks whether the machine is quiet"),
         *_OF_THE_LADDER,
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],

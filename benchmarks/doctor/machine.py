@@ -1,4 +1,4 @@
-"""The verb `doctor` where no cluster is named: is this machine quiet, and where does the time go? No TensorFlow."""
+"""Is this machine quiet? What was observed, how it is printed, and the exit status. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,74 +7,69 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import say
-from benchmarks.doctor import host_checks
-from benchmarks.doctor.observation import UNSEEN, Observation
+from benchmarks.console import say, table
 from benchmarks.errors import ExitStatus
+
+UNSEEN = "cannot be seen here"
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+    """The result of one check.
+
+    Attributes:
+        name: what was checked.
+        value: what was seen, with its unit; `UNSEEN` where a container, a kernel or a driver hides it.
+        is_disturbing: whether it makes measurements differ.
+        advice: why it matters and what to try; empty if it does not disturb.
+    """
+
+    name: str
+    value: str
+    is_disturbing: bool = False
+    advice: str = ""
+
+
+def observed(name: str, seen: str, is_disturbing: bool = False, advice: str = "") -> Observation:
+    """Returns an observation: `UNSEEN` if nothing was seen, and with the advice only if it disturbs."""
+    return Observation(name, seen or UNSEEN, is_disturbing, advice if is_disturbing else "")
 
 
 def run(
     output_format: str,
-    look: Callable[[], Sequence[Observation]] = host_checks.look,
-    climb: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
+    look: Callable[[], Sequence[Observation]],
+    break_down: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
 ) -> ExitStatus:
-    """Looks at this machine and says what disturbs measurements on it; then climbs the ladder.
+    """Prints what disturbs measurements on this machine, then breaks down the time of a step.
 
     Args:
         output_format: `text` or `json`.
-        look: looks at the machine.
-        climb: climbs, given the names of what disturbs, prints what is found if that is to be text, and returns it;
-            None to leave it out.
+        look: returns the observations.
+        break_down: is given the names of what disturbs; prints its findings itself if the format is `text`, and returns
+            them with its exit status. None: no breakdown.
 
     Returns:
-        How the ladder ended, if that is not OK; then OK if the machine is quiet; otherwise UNDECIDED, since what is
-        measured on it now decides little.
+        The breakdown's exit status unless it is OK; else OK on a quiet machine, and UNDECIDED on any other.
     """
     observations = look()
+    disturbing = [one for one in observations if one.is_disturbing]
     if output_format == "text":
-        for line in report(observations):
+        for line in _report(observations, disturbing):
             say(line)
-    disturbing = [observation.name for observation in _disturbing(observations)]
-    found, ended = climb(disturbing) if climb else ({}, ExitStatus.OK)
+    found, status = break_down([one.name for one in disturbing]) if break_down else ({}, ExitStatus.OK)
     if output_format == "json":
-        say(json.dumps({**to_dict(observations), **found}))
-    return ended or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
+        seen = [dataclasses.asdict(one) for one in observations]
+        say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
+    return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
 
 
-def to_dict(observations: Sequence[Observation]) -> dict[str, Any]:
-    """Returns everything, as JSON can hold it."""
-    return {
-        "is_quiet": not _disturbing(observations),
-        "observations": [dataclasses.asdict(observation) for observation in observations],
-    }
-
-
-def report(observations: Sequence[Observation]) -> list[str]:
-    """Returns a table, what to do about each thing that disturbs, and the verdict."""
-    disturbing = _disturbing(observations)
-    lines = [*_table(observations), ""]
-    if disturbing:
-        lines += [*(f"{observation.name}: {observation.advice}" for observation in disturbing), ""]
-    return [*lines, _verdict(disturbing)]
-
-
-def _disturbing(observations: Sequence[Observation]) -> list[Observation]:
-    return [observation for observation in observations if observation.is_disturbing]
-
-
-def _table(observations: Sequence[Observation]) -> list[str]:
-    rows = [("what", "", "seen"), *((one.name, _state(one), one.value) for one in observations)]
-    name_width, state_width = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"{name:{name_width}}  {state:{state_width}}  {value}".rstrip() for name, state, value in rows]
-
-
-def _state(observation: Observation) -> str:
-    if observation.value == UNSEEN:
-        return "?"
-    return "disturbs" if observation.is_disturbing else "ok"
-
-
-def _verdict(disturbing: Sequence[Observation]) -> str:
+def _report(observations: Sequence[Observation], disturbing: Sequence[Observation]) -> list[str]:
+    states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
+    rows = [("what", "", "seen")]
+    rows += [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
+    lines = table(rows)
     if not disturbing:
-        return "This machine is quiet."
-    return f"This machine is not quiet: {', '.join(observation.name for observation in disturbing)}."
+        return [*lines, "", "This machine is quiet."]
+    advice = [f"{one.name}: {one.advice}" for one in disturbing]
+    names = ", ".join(one.name for one in disturbing)
+    return [*lines, "", *advice, "", f"This machine is not quiet: {names}."]

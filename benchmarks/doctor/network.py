@@ -1,7 +1,7 @@
-"""Times what is between the tasks of a cluster: round trips and bandwidth of every pair, as TensorFlow's steps see it.
+"""Measures the network of a cluster: round trip time and bandwidth between every two tasks, in TensorFlow's steps.
 
-One client, the leader, runs graphs on the other tasks. What a step costs beside the transfers is the same in a short
-step and a long one, so that the difference of their times is free of it.
+One client, the leader, runs graphs on the other tasks. A short and a long step have the same overhead, so the
+difference of their times is free of it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.topology.devices import Devices
 from benchmarks.topology.placement import HOST
 
-# A manager under which only the leader works, and the others serve.
+# With this manager only the leader runs steps; the other tasks serve.
 _MANAGER = "distributed_all_reduce"
 _AGREEING_SECONDS = 60.0
 _PAIR_SECONDS = 300.0
 
 _FEW_ROUNDS, _MANY_ROUNDS = 1, 21
-_SIZES = _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
-# A link on which the small message takes longer has no need of the large one.
+_SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
+# If the small message takes longer, the large one is not sent.
 _SLOW_SECONDS = 0.25
 _FEWEST_REPETITIONS, _MOST_REPETITIONS = 3, 11
 _ENOUGH_SECONDS, _TOO_LONG_SECONDS = 0.5, 5.0
 
-# Gets all tasks, and what is measured between them, as it comes.
+# Receives all tasks, and the links as they are measured.
 Show = Callable[[Sequence[Member], Iterator[Link]], None]
 
 
@@ -76,7 +76,7 @@ def take_part(
         except tf.errors.OpError as error:
             raise team.explain(error) or error from error
     if not team.is_leader and config.output_format == "text":
-        say("The others have ended, and so does this task.")
+        say("The leader has finished, and so has this task.")
 
 
 def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
@@ -91,38 +91,38 @@ def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
 def measure(
     target: str, client: Task, first: Task, second: Task, clock: Callable[[], float] = time.perf_counter
 ) -> Link:
-    """Measures what is between two tasks.
+    """Measures the link between two tasks.
 
     Args:
         target: of the client's server.
-        client: this task, which may be one of the two.
-        first: from here.
-        second: to there, and back.
+        client: this task; it may be one of the two.
+        first: one end.
+        second: the other end.
         clock: seconds.
     """
     with tf.Graph().as_default() as graph, graph.container("doctor"):
-        few, many = (chain(first, second, rounds) for rounds in (_FEW_ROUNDS, _MANY_ROUNDS))
-        variables = {(task, size): _variable(task, size) for task in (first, second) for size in _SIZES}
+        hops = [chain(first, second, rounds) for rounds in (_FEW_ROUNDS, _MANY_ROUNDS)]
+        variables = [[_variable(task, size) for size in (_SMALL_BYTES, _LARGE_BYTES)] for task in (first, second)]
         there, back = (
-            [carry(variables[source, size], to) for size in _SIZES] for source, to in ((first, second), (second, first))
+            [carry(variable, to) for variable in own] for own, to in zip(variables, (second, first), strict=True)
         )
         config = session_config({client, first, second})
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:
-            session.run([variable.initializer for variable in variables.values()])
-            few_hops, many_hops = session.make_callable(few), session.make_callable(many)
+            session.run([variable.initializer for own in variables for variable in own])
+            few, many = map(session.make_callable, hops)
             rates = []
             for operations in (there, back):
-                small, large = (session.make_callable(operation) for operation in operations)
+                small, large = map(session.make_callable, operations)
                 rates.append(bandwidth(small, large, clock))
-            return Link(str(first), str(second), round_trip(few_hops, many_hops, clock), *rates)
+            return Link(str(first), str(second), round_trip(few, many, clock), *rates)
 
 
 def round_trip(
     few: Callable[[], object], many: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Returns seconds per round trip from steps with few and with many of them."""
+    """Returns seconds per round trip, from a step with few round trips and one with many."""
     short, long = typical_seconds(few, clock), typical_seconds(many, clock)
-    if long <= short:  # noise; what a step costs besides is then in the number
+    if long <= short:  # noise; the result then includes the overhead of a step
         return long / _MANY_ROUNDS
     return (long - short) / (_MANY_ROUNDS - _FEW_ROUNDS)
 
@@ -130,21 +130,20 @@ def round_trip(
 def bandwidth(
     small: Callable[[], object], large: Callable[[], object], clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Returns bytes per second from steps that carry a small and a large tensor."""
+    """Returns bytes per second, from steps that transfer a small and a large tensor."""
     small_seconds = typical_seconds(small, clock)
     if small_seconds > _SLOW_SECONDS:
         return _SMALL_BYTES / small_seconds
     large_seconds = typical_seconds(large, clock)
-    if large_seconds < 2 * small_seconds:  # noise; what a step costs besides is then in the number
+    if large_seconds < 2 * small_seconds:  # noise; the result then includes the overhead of a step
         return _LARGE_BYTES / large_seconds
     return (_LARGE_BYTES - _SMALL_BYTES) / (large_seconds - small_seconds)
 
 
 def typical_seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Returns the median of what calls take, without the first, which sets things up.
+    """Returns the median time of 3 to 11 calls, without the first call, which sets things up.
 
-    Of calls of more than 0.5 s it is the shorter of two, since one may have been held up; a first of more than 5 s
-    stands alone.
+    If calls take more than 0.5 s, the shorter of two; if the first takes more than 5 s, its time.
     """
 
     def once() -> float:
@@ -165,9 +164,9 @@ def typical_seconds(run: Callable[[], object], clock: Callable[[], float]) -> fl
 
 
 def chain(first: Task, second: Task, rounds: int) -> tf.Tensor:
-    """Returns a number that has gone from one task to the other and back so often; each of them adds 1.
+    """Returns a number that travels to the second task and back so often; each task adds 1.
 
-    Who is to receive asks for it when the step begins, so that a hop is one message, and a round trip two.
+    The receiver requests a tensor when the step begins, so each hop is one message and a round trip is two.
     """
     with tf.device(first.device + HOST):
         number = tf.zeros([])
@@ -178,7 +177,7 @@ def chain(first: Task, second: Task, rounds: int) -> tf.Tensor:
 
 
 def carry(variable: tf.Variable, to: Task) -> tf.Operation:
-    """Returns an operation for which the whole tensor must get to a task."""
+    """Returns an operation that needs the whole tensor on a task."""
     with tf.device(variable.device):
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     with tf.device(to.device + HOST):
@@ -186,14 +185,14 @@ def carry(variable: tf.Variable, to: Task) -> tf.Operation:
 
 
 def _variable(task: Task, size_bytes: int) -> tf.Variable:
-    """Returns a vector of random numbers on a task, which makes them itself."""
+    """Returns a vector of random numbers that the task itself generates."""
     with tf.device(task.device + HOST):
         numbers = tf.random.stateless_uniform([size_bytes // tf.float32.size], (1, 2))
         return tf.Variable(numbers, trainable=False, name=f"{task.job}_{task.index}_{size_bytes}")
 
 
 def session_config(tasks: set[Task]) -> tf.compat.v1.ConfigProto:
-    """Returns the configuration of a session that sees some tasks only, and leaves the graph as it is built."""
+    """Returns the configuration of a session that sees only these tasks, and does not optimize the graph."""
     config = with_collectives(tf.compat.v1.ConfigProto(allow_soft_placement=False))
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0

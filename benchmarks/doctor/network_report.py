@@ -1,23 +1,25 @@
-"""What `doctor` found out of a cluster, what is odd about it, and how it is shown. Imports no TensorFlow."""
+"""What `doctor` measured in a cluster, which links stand out, and how it is printed. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.console import table
 from models import specs
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _SLOW_SHARE = 0.5
 _LATE_FACTOR = 3.0
 _GRADIENTS_OF = "resnet50"
+_GRADIENT_BYTES = FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A task that answered, and what it said of itself."""
+    """A task that answered, and what it reported about itself."""
 
     task: str
     address: str
@@ -29,7 +31,7 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What is between two tasks: a round trip, and the bandwidth from `first` to `second` and back."""
+    """A pair of tasks: their round trip time, and the bandwidth from `first` to `second` and back."""
 
     first: str
     second: str
@@ -37,135 +39,102 @@ class Link:
     there_bytes_per_second: float
     back_bytes_per_second: float
 
-    def ways(self) -> tuple[Way, Way]:
-        """Returns both directions."""
-        return (
-            Way(self.first, self.second, self.there_bytes_per_second),
-            Way(self.second, self.first, self.back_bytes_per_second),
-        )
+
+def _rates(links: Sequence[Link]) -> dict[tuple[str, str], float]:
+    """Returns the bytes per second of both directions of each link, by source and target."""
+    rates = {}
+    for link in links:
+        rates[link.first, link.second] = link.there_bytes_per_second
+        rates[link.second, link.first] = link.back_bytes_per_second
+    return rates
 
 
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """One direction between two tasks."""
+def _slowest(links: Sequence[Link]) -> tuple[str, str, float, float]:
+    """Returns source, target and bytes per second of the slowest direction, and the seconds of a step's gradients."""
+    (source, target), rate = min(_rates(links).items(), key=lambda item: item[1])
+    return source, target, rate, _GRADIENT_BYTES / rate
 
-    source: str
-    target: str
-    bytes_per_second: float
 
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}"
+def bottleneck(links: Sequence[Link]) -> str:
+    """Returns what the slowest direction of at least one link means for training."""
+    source, target, rate, seconds = _slowest(links)
+    return (
+        f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({_GRADIENT_BYTES / 1e6:.0f} MB) take at least "
+        f"{seconds:.3g} s over the slowest link, {source} -> {target} with {rate / 1e9:.3g} GB/s."
+    )
 
 
 def member_table(members: Sequence[Member]) -> list[str]:
     """Returns a header and a line per task."""
-    rows = [("task", "address", "host", "pid", "TensorFlow", "devices")]
-    rows += [(m.task, m.address, m.host, str(m.pid), m.tensorflow, m.devices) for m in members]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    rows = [(one.task, one.address, one.host, str(one.pid), one.tensorflow, one.devices) for one in members]
+    return table([("task", "address", "host", "pid", "TensorFlow", "devices"), *rows])
 
 
 def link_heading(width: int) -> str:
-    """Returns the header over `link_row`; `width` is that of a task's name."""
+    """Returns the header above `link_row`; `width` is that of the task names."""
     return f"{'a':{width}}  {'b':{width}}  round trip ms  a -> b GB/s  b -> a GB/s"
 
 
 def link_row(link: Link, width: int) -> str:
-    """Returns a line on the way from a to b and back."""
-    there, back = (way.bytes_per_second / 1e9 for way in link.ways())
-    times = f"{link.round_trip_seconds * 1e3:13.3f}  {there:11.3g}  {back:11.3g}"
-    return f"{link.first:{width}}  {link.second:{width}}  {times}"
+    """Returns a line about a link."""
+    rates = f"{link.there_bytes_per_second / 1e9:11.3g}  {link.back_bytes_per_second / 1e9:11.3g}"
+    return f"{link.first:{width}}  {link.second:{width}}  {link.round_trip_seconds * 1e3:13.3f}  {rates}"
 
 
-def doubts(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
+def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
     """Returns sentences on links that stand out among those of their kind: within a host, or between hosts.
 
     Args:
         links: of all pairs of tasks.
-        host_of: each task's host.
+        host_of: the host of each task.
     """
     sentences, named = [], []
     for within in (True, False):
         kind = [link for link in links if (host_of[link.first] == host_of[link.second]) == within]
-        for pair, sentence in [*_slow(kind), *_late(kind)]:
-            named.append(frozenset(pair))
-            sentences.append(f"{sentence}: {_where_to_look(host_of[pair[0]], host_of[pair[1]])}.")
+        for first, second, sentence in _outliers(kind):
+            named.append(frozenset((first, second)))
+            sentences.append(f"{sentence}: {_where_to_look(host_of[first], host_of[second])}.")
     common = frozenset.intersection(*named) if named else frozenset()
     if len(set(named)) > 1 and len(common) == 1:
         (task,) = common
-        sentences.append(f"All of them have {task} in common ({host_of[task]}): look there first.")
+        sentences.append(f"All of them have {task} in common ({host_of[task]}): check it first.")
     return sentences
 
 
-def _slow(links: Sequence[Link]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yields the tasks at the ends, and what is odd."""
-    ways = [way for link in links for way in link.ways()]
-    for way in ways:
-        if way.bytes_per_second < _SLOW_SHARE * statistics.median(other.bytes_per_second for other in ways):
-            others = statistics.median(other.bytes_per_second for other in ways if other is not way)
-            yield (
-                (way.source, way.target),
-                f"{way} carries {way.bytes_per_second / 1e9:.3g} GB/s, others {others / 1e9:.3g}",
-            )
+def _outliers(links: Sequence[Link]) -> Iterator[tuple[str, str, str]]:
+    """Yields two tasks, and what is odd between them."""
+    slow = _beyond(_rates(links), lambda rate, typical: rate < _SLOW_SHARE * typical)
+    for source, target, rate, others in slow:
+        yield source, target, f"{source} -> {target} carries {rate / 1e9:.3g} GB/s, others {others / 1e9:.3g}"
+    times = {(link.first, link.second): link.round_trip_seconds for link in links}
+    late = _beyond(times, lambda seconds, typical: seconds > _LATE_FACTOR * typical)
+    for first, second, seconds, others in late:
+        takes = f"takes {seconds * 1e3:.3g} ms, others {others * 1e3:.3g}"
+        yield first, second, f"A round trip {first} -> {second} -> {first} {takes}"
 
 
-def _late(links: Sequence[Link]) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yields the tasks at the ends, and what is odd."""
-    for link in links:
-        if link.round_trip_seconds > _LATE_FACTOR * statistics.median(other.round_trip_seconds for other in links):
-            others = statistics.median(other.round_trip_seconds for other in links if other is not link)
-            yield (
-                (link.first, link.second),
-                f"A round trip {link.first} -> {link.second} -> {link.first} takes "
-                f"{link.round_trip_seconds * 1e3:.3g} ms, others {others * 1e3:.3g}",
-            )
+def _beyond(
+    measured: Mapping[tuple[str, str], float], is_odd: Callable[[float, float], bool]
+) -> Iterator[tuple[str, str, float, float]]:
+    """Yields the pairs whose value is odd beside the median of all, with the value and the median of the others."""
+    for pair, value in measured.items():
+        if is_odd(value, statistics.median(measured.values())):
+            yield *pair, value, statistics.median(other for key, other in measured.items() if key != pair)
 
 
 def _where_to_look(host: str, other: str) -> str:
     if host == other:
-        return f"look at what else runs on {host}"
-    return (
-        f"look at the network between {host} and {other} (which interfaces, their speed), and at what else runs there"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Bottleneck:
-    """The slowest direction of all, and how long a model's gradients take over it at least."""
-
-    way: Way
-    gradient_bytes: int
-
-    @property
-    def seconds(self) -> float:
-        """How long one step's gradients take."""
-        return self.gradient_bytes / self.way.bytes_per_second
-
-    def sentence(self) -> str:
-        """Returns the closing line."""
-        return (
-            f"One step's gradients of {specs.find(_GRADIENTS_OF).title} ({self.gradient_bytes / 1e6:.0f} MB) take at "
-            f"least {self.seconds:.3g} s over the slowest link, {self.way} with "
-            f"{self.way.bytes_per_second / 1e9:.3g} GB/s."
-        )
-
-
-def bottleneck(links: Sequence[Link]) -> Bottleneck | None:
-    """Returns the slowest direction; None if there is no link."""
-    ways = [way for link in links for way in link.ways()]
-    if not ways:
-        return None
-    slowest = min(ways, key=lambda way: way.bytes_per_second)
-    return Bottleneck(slowest, FLOAT32_BYTES * specs.find(_GRADIENTS_OF).parameters)
+        return f"check what else runs on {host}"
+    return f"check the network between {host} and {other} (which interfaces, their speed), and what else runs there"
 
 
 def to_dict(members: Sequence[Member], links: Sequence[Link]) -> dict[str, Any]:
-    """Returns everything, as JSON can hold it."""
-    slowest = bottleneck(links)
+    """Returns everything in JSON's types."""
+    names = ("source", "target", "bytes_per_second", "gradient_seconds")
+    slowest = {**dict(zip(names, _slowest(links), strict=True)), "model": _GRADIENTS_OF} if links else None
     return {
         "tasks": [dataclasses.asdict(member) for member in members],
         "links": [dataclasses.asdict(link) for link in links],
-        "slowest": slowest
-        and dataclasses.asdict(slowest.way) | {"model": _GRADIENTS_OF, "gradient_seconds": slowest.seconds},
-        "doubts": doubts(links, {member.task: member.host for member in members}),
+        "slowest": slowest,
+        "doubts": quality_warnings(links, {member.task: member.host for member in members}),
     }

@@ -1,6 +1,6 @@
-"""Bad records that are left out and counted, where the user says so. Imports without TensorFlow.
+"""Skips and counts bad records, for --on_bad_record=skip. Imports without TensorFlow.
 
-TensorFlow's own reader gives up the rest of a file at the first bad checksum; this one goes on with the next record.
+TensorFlow's own reader drops the rest of a file at the first bad checksum; this one continues with the next record.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from benchmarks.errors import DataError
 from benchmarks.input import tfrecord
 from benchmarks.input.tfrecord import Defect
 
-# So many records in a row without one that can be used: the data set is not damaged but something else altogether.
+# After this many unusable records in a row, the data set is not damaged but of another kind.
 _HOPELESS = 20_000
 
 
 class Skipping:
-    """Reads records in Python, and counts those that were left out of the batches that were made.
+    """Reads records in Python, and counts the bad ones that were left out of finished batches.
 
-    Every record gets a number in the order of reading, also a bad one, which goes on as an empty record and is left
-    out where it cannot be parsed. So the numbers that are missing in the batches are those of bad records, and nothing
-    counts that was only read ahead. The methods are called by several threads.
+    Every record gets a number in the order of reading. A bad record continues as an empty one, and the pipeline drops
+    it where it cannot be parsed. So the numbers that are missing in the batches are those of bad records; records that
+    were only read ahead do not count. Several threads call the methods.
     """
 
     def __init__(self, files: Sequence[Path] = ()) -> None:
@@ -36,15 +36,15 @@ class Skipping:
 
     @property
     def skipped(self) -> int:
-        """Returns how many records were left out of the batches that have been made."""
+        """Returns the number of records left out of the batches so far."""
         with self._lock:
             return self._last_number + 1 - self._used
 
     def close(self) -> int:
-        """Returns how many records were left out.
+        """Returns the number of records left out.
 
         Raises:
-            DataError: a file could not be read at all, so what was trained on is not the data set.
+            DataError: a file could not be read, so the run trained on another data set.
         """
         if self.failure:
             raise self.failure
@@ -59,22 +59,18 @@ class Skipping:
             self.failure = error
 
     def goes_on(self) -> bool:
-        """Returns whether to take another record. If not, `failure` says why."""
+        """Returns whether to take another record; if not, `failure` is set."""
         with self._lock:
             self._since_last_batch += 1
             if self.failure is None and self._since_last_batch > _HOPELESS:
                 self.failure = DataError(
                     f"--on_bad_record=skip: of {self._since_last_batch} records in a row none could be used. "
-                    "'run_bench.py data check DIR' says why."
+                    "'run_bench.py data check DIR' lists the reasons."
                 )
             return self.failure is None
 
     def note_batch(self, numbers: np.ndarray) -> np.int64:
-        """Takes note of the records of a batch, by their numbers in the order of reading.
-
-        Returns:
-            How many they are (so that the call has a result that a graph can wait for).
-        """
+        """Registers the records of a batch by their numbers in the order of reading; returns how many they are."""
         with self._lock:
             self._last_number = max(self._last_number, int(numbers.max()))
             self._used += len(numbers)

@@ -1,4 +1,4 @@
-"""The data sets and the facts about them. Imports without TensorFlow."""
+"""The data sets, and the kinds of damage that `data --corrupt` can do. Imports without TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from pathlib import Path
 from benchmarks.errors import DataError
 
 SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
+DAMAGE_KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
+DAMAGE_KINDS_OF_SMALL_IMAGES = ("cut_file", "bad_label")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What is known of a data set before it is looked at.
+    """The published facts about a data set.
 
     Attributes:
-        name: what the command line calls it.
-        title: what people call it.
-        train_images: how many images an epoch of the real one has.
-        classes: how many there are, without a background class.
-        mean: of each channel, in 0..255.
-        stddev: likewise.
+        name: the value of `--data_name`.
+        title: the name in reports.
+        train_images: training images of the real data set.
+        classes: without a background class.
+        mean: of each channel of the training images, in 0..255.
+        stddev: of each channel of the training images, in 0..255.
     """
 
     name: str
@@ -48,7 +50,7 @@ DATA_SETS = {
             title="CIFAR-10",
             train_images=50_000,
             classes=10,
-            # Of the training images; widely given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
+            # Usually given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
             mean=(125.31, 122.95, 113.87),
             stddev=(62.99, 62.09, 66.70),
         ),
@@ -57,7 +59,7 @@ DATA_SETS = {
             title="MNIST",
             train_images=60_000,
             classes=10,
-            # Of the training images; widely given as 0.1307 and 0.3081.
+            # Usually given as 0.1307 and 0.3081.
             mean=(33.32,),
             stddev=(78.57,),
         ),
@@ -66,28 +68,20 @@ DATA_SETS = {
 
 
 def existing_directory(name: str, directory: str) -> Path:
-    """Returns the directory of a data set.
-
-    Args:
-        name: of `catalog.DATA_SETS`.
-        directory: as the user says it.
+    """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`).
 
     Raises:
-        DataError: it is not there, or nobody may know.
+        DataError: it is no directory, or cannot be read.
     """
     path = Path(directory)
     try:
         if path.is_dir():
             return path
-        what = "is a file" if path.exists() else "does not exist"
+        problem = "is a file" if path.exists() else "does not exist"
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
-    holding = "train-00000-of-... in it" if name == "imagenet" else "the data set"
+    content = "train-00000-of-... in it" if name == "imagenet" else "the data set"
     raise DataError(
-        f"--data_dir={directory} {what}: name the directory with {holding}, or make one with "
+        f"--data_dir={directory} {problem}: name the directory with {content}, or make one with "
         f"'run_bench.py data make-{name} DIR'."
     )
-
-
-KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
-KINDS_FOR_PIXELS = ("cut_file", "bad_label")

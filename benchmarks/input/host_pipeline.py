@@ -1,4 +1,4 @@
-"""From batches on the host to towers: dealt out, brought to the devices, cast and normalised there."""
+"""Batches on the host, and their way to the towers: distributed, copied to the devices, cast and normalised there."""
 
 from __future__ import annotations
 
@@ -21,20 +21,34 @@ from variable_mgr import staging
 Source = Photos | Pixels
 
 
+def find(name: str, directory: str, split: str) -> Source:
+    """Finds a split of a data set (a key of `catalog.DATA_SETS`) and checks that it is complete.
+
+    Raises:
+        DataError: the data set, or a part of it, is missing.
+    """
+    return imagenet.find(directory, split) if name == "imagenet" else small_images.find(name, directory, split)
+
+
 def batches(
-    source: Source, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None
+    source: Source, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None, last_stage: str = "batch"
 ) -> tf.data.Dataset:
-    """Returns an endless data set of batches: uint8 images [batch, size, size, channels] and labels [batch]."""
+    """Returns an endless data set of batches: uint8 images [batch, size, size, channels] and labels [batch].
+
+    With `skipping`, bad photos are left out and counted. The pipeline ends after `last_stage`, one of `stages(source)`.
+    """
     if isinstance(source, Pixels):
-        return small_images.batches(source, spec, options, spec.worker, spec.workers)
-    reading = imagenet_pipeline.Reading(
-        source=source, spec=spec, options=options, skipping=skipping, worker=spec.worker, workers=spec.workers
-    )
-    return imagenet_pipeline.batches(reading)
+        return small_images.batches(source, spec, options, last_stage)
+    return imagenet_pipeline.batches(source, spec, options, skipping, last_stage)
+
+
+def stages(source: Source) -> tuple[str, ...]:
+    """Returns the stages of the pipeline that reads a source; each includes those before it."""
+    return small_images.STAGES if isinstance(source, Pixels) else imagenet_pipeline.STAGES
 
 
 def synthetic_batches(spec: InputSpec, channels: int) -> tf.data.Dataset:
-    """Returns an endless data set of one batch that was made on the host: all that a step pays for is its way."""
+    """Returns an endless data set of one batch, made once on the host: a step pays only for the copy."""
     draw = np.random.default_rng((spec.seed, spec.worker))
     shape = (spec.batch_per_device, spec.image_size, spec.image_size, channels)
     labels = draw.integers(0, spec.num_classes, spec.batch_per_device)
@@ -47,7 +61,7 @@ def synthetic_batches(spec: InputSpec, channels: int) -> tf.data.Dataset:
 
 
 def configured(dataset: tf.data.Dataset, options: InputOptions, towers: int) -> tf.data.Dataset:
-    """Returns a data set with the threads, the planning and the prefetching that were chosen."""
+    """Returns a data set with the threads, the autotuning and the prefetching of the options."""
     chosen = tf.data.Options()
     chosen.threading.max_intra_op_parallelism = 1
     chosen.deterministic = not options.sloppy
@@ -70,19 +84,19 @@ def deal(
     in_turn: bool,
     pipelined: bool,
 ) -> tuple[list[TowerInput], list[tf.Operation]]:
-    """Builds the towers' input: one pipeline on the host, from which all draw their batches.
+    """Builds the towers' input: all towers draw their batches from one pipeline on the host.
 
-    So no two towers see the same image before all images have been seen. What is drawn is uint8; the cast and the
-    normalisation are done on the tower's device, so that a quarter of the bytes travel.
+    So no two towers see the same image in an epoch. The batches are uint8; the tower's device casts and normalises
+    them, so that a quarter of the bytes are copied.
 
     Args:
         dataset: batches of images and labels.
         tower_devices: one per tower.
-        data_set: says how images are normalised.
-        data_format: layout in which the model wants them.
-        in_turn: towers that step together draw in their order, so that each run deals the same batches; towers that go
-            their own way must not wait for each other.
-        pipelined: each tower's next batch is brought to its device while it computes.
+        data_set: its mean and standard deviation normalise the images.
+        data_format: layout that the model needs.
+        in_turn: draw in the order of the towers, so that every run distributes the same batches. Asynchronous towers
+            must not wait for each other.
+        pipelined: copy each tower's next batch to its device while the tower computes.
 
     Returns:
         One input per tower, and the operations that must run in this order before the first step.
@@ -92,7 +106,7 @@ def deal(
         drawn: list[tuple[tf.Tensor, tf.Tensor]] = []
         times: list[tuple[tf.Tensor, tf.Tensor]] = []
         for _ in tower_devices:
-            # In turn: without an order between them, which tower gets which batch would change from run to run.
+            # Without an order between them, the batch that a tower gets would change from run to run.
             earlier = drawn[-1:] if in_turn else []
             with tf.control_dependencies([tensor for batch in earlier for tensor in batch]):
                 asked = tf.timestamp()
@@ -100,32 +114,14 @@ def deal(
                 drawn.append(iterator.get_next())
             with tf.control_dependencies(drawn[-1]):
                 times.append((asked, tf.timestamp()))
-    inputs, stages = [], []
+    inputs, puts = [], []
     for device, batch, (asked, arrived) in zip(tower_devices, drawn, times, strict=True):
         stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)
-        stages += [stage] if stage is not None else []
+        puts += [stage] if stage is not None else []
         with tf.device(device):
-            normalised = _normalise(images, data_set, data_format)
-        inputs.append(TowerInput(normalised, labels, stage, asked=asked, arrived=arrived))
-    # In one run, or what the towers draw in their order would be drawn again for each of them.
-    return inputs, [iterator.initializer, tf.group(*stages)]
-
-
-def _normalise(images: tf.Tensor, data_set: DataSet, data_format: DataFormat) -> tf.Tensor:
-    """Returns float32 of mean 0 and standard deviation 1 per channel, on the current device."""
-    scaled = (tf.cast(images, tf.float32) - tf.constant(data_set.mean)) / tf.constant(data_set.stddev)
-    return tf.transpose(scaled, (0, 3, 1, 2)) if data_format == "NCHW" else scaled
-
-
-def find(name: str, directory: str, split: str) -> Source:
-    """Finds a data set and checks that it is whole.
-
-    Args:
-        name: of `catalog.DATA_SETS`.
-        directory: where to look.
-        split: `train` or `validation`.
-
-    Raises:
-        DataError: it is not there, or something of it is missing.
-    """
-    return imagenet.find(directory, split) if name == "imagenet" else small_images.find(name, directory, split)
+            # Mean 0 and standard deviation 1 per channel.
+            normal = (tf.cast(images, tf.float32) - tf.constant(data_set.mean)) / tf.constant(data_set.stddev)
+            normal = tf.transpose(normal, (0, 3, 1, 2)) if data_format == "NCHW" else normal
+        inputs.append(TowerInput(normal, labels, stage, asked=asked, arrived=arrived))
+    # In one group: separate runs would draw the earlier towers' batches again.
+    return inputs, [iterator.initializer, tf.group(*puts)]

@@ -1,7 +1,7 @@
-"""Photos as they lie on disk: JPEGs in TFRecords of two layouts, or in a folder of class folders.
+"""Finds photos on disk: JPEGs in TFRecords of two layouts, or in a folder of class folders.
 
-Which layout TFRecords have is seen from the keys of the first record, not from the files' names. Imports TensorFlow for
-its protocol buffers alone.
+The keys of the first record decide the layout of TFRecords, not the names of the files. Needs TensorFlow only for its
+protocol buffers.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from benchmarks.input.tfrecord import Defect
 from models.specs import IMAGENET_CLASSES
 
 BOX = "image/object/bbox/"
+# The usual folder names of each split.
+FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
 _SHARD = re.compile(
     r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
 )
 _JPEG_ENDINGS = (".jpeg", ".jpg")
 _PHOTO_ENDINGS = (*_JPEG_ENDINGS, ".png")
 _EXAMPLES_NAMED = 3
-_SAMPLED = 64
-# Names that people give to the folders of a split.
-FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
+_RECORDS_DESCRIBED = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How a photo lies in a tf.train.Example.
+    """The keys of a photo in a tf.train.Example.
 
     Attributes:
-        title: what it is called.
-        encoded: the key of the JPEG.
-        label: the key of the label.
-        first_label: the label of the first photo's class; those below are background.
-        has_boxes: whether there may be boxes in `image/object/bbox/*`.
+        title: name of the layout.
+        encoded: key of the JPEG.
+        label: key of the label.
+        first_label: label of the first class of photos; smaller labels are background.
+        has_boxes: whether a record may have boxes in `image/object/bbox/*`.
     """
 
     title: str
@@ -74,31 +74,30 @@ class PhotoRecords:
         return self.layout.first_label
 
     def count(self) -> int:
-        """Returns the number of photos, read off the records' lengths alone."""
+        """Returns the number of photos; reads the lengths of the records only."""
         return sum(tfrecord.count(file) for file in self.files)
 
     def identify(self) -> str:
-        """Returns what tells this data set from another: layout, and names and sizes of its files."""
+        """Returns what distinguishes this data set: layout, and a checksum of names and sizes of its files."""
         sizes = [file.stat().st_size for file in self.files]
         files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
         return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns in one line what was found: layout, shards, and labels of some records of the first."""
-        sound = [
-            record.payload
-            for record in itertools.islice(tfrecord.walk(self.files[0]), _SAMPLED)
+        """Returns a description of one line: layout, shards, and the labels of the first records."""
+        labels = [
+            features_of(record.payload)[self.layout.label].int64_list.value[0]
+            for record in itertools.islice(tfrecord.walk(self.files[0]), _RECORDS_DESCRIBED)
             if isinstance(record, tfrecord.FramedRecord)
             and problem_of_example(record.payload, self.layout, lowest_label=0) is None
         ]
-        labels = [features_of(payload)[self.layout.label].int64_list.value[0] for payload in sound]
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
         return f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}{seen}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhotoFolder:
-    """Photos as files in one folder per class. A photo's label is the place of its folder in the order of names."""
+    """Photos as files in one folder per class. A label is the position of the folder in the order of names."""
 
     directory: str
     split: str
@@ -112,12 +111,12 @@ class PhotoFolder:
         return len(self.files)
 
     def identify(self) -> str:
-        """Returns what tells this data set from another: how many photos, and their names."""
+        """Returns what distinguishes this data set: the number of photos, and a checksum of their names."""
         files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
         return f"folder of class folders, {len(files)} photos, {digest(files)}"
 
     def describe(self) -> str:
-        """Returns in one line what was found."""
+        """Returns a description of one line."""
         empty = len(self.classes) - len(set(self.labels))
         return (
             f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes ({self.classes[0]} ...)"
@@ -134,15 +133,15 @@ def digest(lines: Sequence[str]) -> str:
 
 
 def lowest_label(first_label: int, num_classes: int) -> int:
-    """Returns the label that is class 0: the background, or without it the first class of photos."""
+    """Returns the label of class 0: the background, or without a background the first class of photos."""
     return first_label - (num_classes - IMAGENET_CLASSES)
 
 
 def find(directory: str, split: str) -> Photos:
-    """Finds out what lies in a directory, and that it is whole.
+    """Finds the photos of a directory and checks that no shard is missing.
 
     Raises:
-        DataError: there is no such directory, nothing in it that is known, or something is missing.
+        DataError: the directory is missing, holds no known data set, or only a part of one.
     """
     path = existing_directory("imagenet", directory)
     try:
@@ -162,24 +161,13 @@ def find(directory: str, split: str) -> Photos:
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
             f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of JPEGs for each class"
             f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; {holds}. "
-            "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or leave --data_dir out for synthetic "
-            "images."
+            "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or drop --data_dir for synthetic images."
         )
     return found
 
 
 def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) -> PhotoRecords:
-    _check_complete(directory, shards)
-    files = [Path(directory) / name for name in shards]
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
-        if file.stat().st_size == 0:
-            raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return PhotoRecords(directory=directory, split=split, files=files, layout=_layout_of(files))
-
-
-def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None:
+    """Checks that the shards are one complete data set, and finds their layout."""
     totals = {(match["set"] or "", match["tfds"] or "", int(match["total"])) for match in shards.values()}
     if len(totals) > 1:
         named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
@@ -194,38 +182,43 @@ def _check_complete(directory: str, shards: Mapping[str, re.Match[str]]) -> None
             f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
             f"{', ...' if len(missing) > _EXAMPLES_NAMED else ''}. Copy or make them again."
         )
+    files = [Path(directory) / name for name in shards]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
+        if file.stat().st_size == 0:
+            raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
+    return PhotoRecords(directory=directory, split=split, files=files, layout=_layout_of(files))
 
 
 def _layout_of(files: Sequence[Path]) -> Layout:
-    """Returns the layout of the first record that is sound; the others are a matter for who reads them."""
-    problem = None
+    """Returns the layout of the first record that is not damaged."""
+    first_defect = None
     for file, record in ((path, record) for path in files for record in tfrecord.walk(path)):
         if isinstance(record, Defect):
-            problem = problem or record
+            first_defect = first_defect or record
             continue
         try:
             keys = features_of(record.payload)
         except DecodeError:
-            reason = "it is no tf.train.Example; convert the photos with 'run_bench.py data convert' (docs/data.md)"
-            raise Defect(file, record.number, record.offset, "keys", reason).error() from None
-        for layout in LAYOUTS:
-            if layout.encoded in keys and layout.label in keys:
-                return layout
-        wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
-        reason = (
-            f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}; convert the photos with "
-            "'run_bench.py data convert' (docs/data.md)"
-        )
+            reason = "it is no tf.train.Example"
+        else:
+            for layout in LAYOUTS:
+                if layout.encoded in keys and layout.label in keys:
+                    return layout
+            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+            reason = f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}"
+        reason += "; convert the photos with 'run_bench.py data convert' (docs/data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
-    assert problem is not None, "files that are not empty hold a record or a defect"
-    raise problem.error()
+    assert first_defect is not None, "files that are not empty hold a record or a defect"
+    raise first_defect.error()
 
 
 def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
     """Returns the features of a serialised tf.train.Example.
 
     Raises:
-        DecodeError: it is none.
+        DecodeError: the bytes are no tf.train.Example.
     """
     return tf.train.Example.FromString(payload).features.feature
 
@@ -236,7 +229,7 @@ def encoded_of(payload: bytes, layout: Layout) -> bytes:
 
 
 def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's keys or label and what is wrong in words, or None."""
+    """Returns the kind of defect of a record's keys or label, and the reason; None for a sound record."""
     try:
         feature = features_of(payload)
     except DecodeError:
@@ -248,12 +241,12 @@ def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tup
     highest = layout.first_label + IMAGENET_CLASSES - 1
     lowest = max(0, lowest_label)
     if len(label) != 1 or not lowest <= label[0] <= highest:
-        return "label", f"its label is {list(label)}, one number of {lowest} to {highest} is wanted; correct it"
-    return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images, one is wanted; make it again")
+        return "label", f"its label is {list(label)}, not one number of {lowest} to {highest}; correct it"
+    return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images instead of one; make it again")
 
 
 def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _PHOTO_ENDINGS) -> PhotoFolder | None:
-    """Returns what a folder of class folders holds, None if it is none.
+    """Returns the photos of a folder of class folders; None without any photo.
 
     Raises:
         DataError: a folder cannot be read, or there are more classes than ImageNet has.
@@ -261,20 +254,17 @@ def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _P
     files: list[Path] = []
     labels: list[int] = []
     try:
-        # Empty ones as well: a class that one split lacks must not move the labels of the others.
+        # Empty folders count: a class that one split lacks must not change the labels of the others.
         classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
         for label, name in enumerate(classes):
-            photos = [
-                directory / name / photo
-                for photo in sorted(os.listdir(directory / name))
-                if photo.lower().endswith(endings) and photo[0] != "."
-            ]
-            files += photos
-            labels += [label] * len(photos)
+            for photo in sorted(os.listdir(directory / name)):
+                if photo.lower().endswith(endings) and photo[0] != ".":
+                    files.append(directory / name / photo)
+                    labels.append(label)
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
     if not files:
         return None
     if len(classes) > IMAGENET_CLASSES:
-        raise DataError(f"{directory} holds {len(classes)} class folders, at most {IMAGENET_CLASSES} fit.")
+        raise DataError(f"{directory} holds {len(classes)} class folders, more than ImageNet's {IMAGENET_CLASSES}.")
     return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)

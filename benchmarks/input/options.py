@@ -1,9 +1,11 @@
-"""What may be chosen about the input pipeline. Imports without TensorFlow."""
+"""The options of the input pipeline. Imports without TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Literal
+
+from benchmarks.system import hardware
 
 RESIZE_METHODS = ("bilinear", "nearest", "bicubic", "area")
 ROUND_ROBIN = "round_robin"
@@ -12,26 +14,25 @@ AUTOTUNE = -1  # as in tf.data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How images are read and prepared. docs/data.md says what each default was measured against.
+    """How images are read and prepared. docs/data.md gives the measurements behind the defaults.
 
     Attributes:
-        split: which part of the data set is read.
-        crop: `distorted` is a random part, flipped every other time; `central` is the middle, as in evaluation.
-        fuse_decode_and_crop: only the part that is kept is decoded.
-        decode_scaling: a part of at least twice the wanted size is decoded at half the size, and so on, in the DCT.
-        resize_method: one of RESIZE_METHODS; `round_robin` takes these in turn, image by image.
-        distortions: random brightness, contrast, saturation and hue.
-        distort_color_in_yiq: saturation and hue are turned in YIQ, by one matrix; otherwise in HSV.
-        cycle_length: files that are read at a time.
-        shuffle_records: records that wait to be drawn from; at 110 KB each for photos.
-        parallel_calls: images that are prepared at a time; 0 is one more than cores; AUTOTUNE leaves it to
-            tf.data.
-        prefetch_batches: batches per tower that wait to be fetched; 0 makes each when it is asked for.
-        private_threads: of the pipeline alone; 0 shares the session's.
-        autotune_cpu_budget: how many cores tf.data may plan with, where it does; 0 is all.
-        sloppy: what is ready first comes first, so that runs with equal seeds differ.
-        cache: `records` keeps all records in memory; `one_record` uses the first again and again, which takes reading
-            out of the measurement.
+        split: the part of the data set.
+        crop: `distorted` takes a random part and flips half of the images; `central` takes the middle, for evaluation.
+        fuse_decode_and_crop: decode only the part of the photo that the crop keeps.
+        decode_scaling: decode a part of at least twice the wanted size at 1/2, 1/4 or 1/8 of its size, in the DCT.
+        resize_method: one of RESIZE_METHODS; `round_robin` uses them in order, image by image.
+        distortions: change brightness, contrast, saturation and hue at random.
+        distort_color_in_yiq: change saturation and hue in YIQ, by one matrix; otherwise in HSV.
+        cycle_length: number of files read at a time.
+        shuffle_records: size of the shuffle buffer in records, of about 110 KB each for photos.
+        parallel_calls: number of images prepared at a time; 0 is the number of cores + 1; AUTOTUNE lets tf.data choose.
+        prefetch_batches: number of batches per tower made ahead; 0 makes each batch on request.
+        private_threads: number of threads of the pipeline alone; 0 shares the session's threads.
+        autotune_cpu_budget: number of cores that tf.data's autotuning may use; 0 is all.
+        sloppy: yield records in the order in which they become ready, so that equal seeds give different runs.
+        cache: `records` keeps all records in memory; `one_record` repeats the first record, so that reading costs
+            nothing.
         on_bad_record: `fail` ends the run and names the record; `skip` leaves it out and counts it.
     """
 
@@ -51,3 +52,8 @@ class InputOptions:
     sloppy: bool = False
     cache: Literal["none", "records", "one_record"] = "none"
     on_bad_record: Literal["fail", "skip"] = "fail"
+
+
+def parallel_calls(options: InputOptions) -> int:
+    """Returns the number of images prepared at a time; by default one more than cores, as one is being handed over."""
+    return options.parallel_calls or hardware.usable_cores() + 1

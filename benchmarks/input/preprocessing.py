@@ -1,4 +1,4 @@
-"""From a JPEG to an image of the wanted size: which part, resized how, flipped, distorted. One photo at a time."""
+"""Decodes, crops, resizes, flips and distorts one photo."""
 
 from __future__ import annotations
 
@@ -9,34 +9,33 @@ import tensorflow as tf
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
 from models.specs import NUM_CHANNELS
 
-# How much larger than the central crop a photo is made for evaluation: 256 pixels for 224, as Simonyan and Zisserman
-# (arXiv:1409.1556) and most after them.
+# Evaluation takes the central 224 of 256 pixels, as Simonyan and Zisserman (arXiv:1409.1556) and most others do.
 _EVALUATION_MARGIN = 1.145
-_SCALES = (1, 2, 4, 8)  # what libjpeg can do in the DCT
+_SCALES = (1, 2, 4, 8)  # the scales that libjpeg supports in the DCT
 
-# Each random choice about a photo has a stream of its own.
+# Each random choice about a photo has its own stream.
 _CROP, _FLIP, _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(6)
 _MAX_BRIGHTNESS = 32.0 / 255.0
 _CONTRAST_RANGE = (0.5, 1.5)
 _SATURATION_RANGE = (0.5, 1.5)
 _MAX_HUE = 0.2  # of a full turn
 
-# What bicubic interpolation makes of an edge leaves 0..255.
-OVERSHOOTING = ("bicubic", ROUND_ROBIN)
+# Bicubic interpolation overshoots 0..255 at edges.
+_OVERSHOOTING = ("bicubic", ROUND_ROBIN)
 
 # NTSC; rows are Y, I, Q. Source: Recommendation ITU-R BT.470, in the common rounding.
 _RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 
 
 def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, options: InputOptions) -> tf.Tensor:
-    """Decodes the part of a photo that is wanted.
+    """Decodes the part of a photo that the crop keeps.
 
     Args:
         encoded: the JPEG, a scalar.
-        boxes: [1, boxes, 4], ymin, xmin, ymax, xmax in 0..1; without any, the whole photo counts as one.
+        boxes: [1, boxes, 4], ymin, xmin, ymax, xmax in 0..1; without boxes, the whole photo counts as one.
         seed: [2], int64, of this photo in this epoch.
-        size: what it will be resized to, pixels.
-        options: crop, fuse_decode_and_crop and decode_scaling are looked at.
+        size: height and width after resizing, pixels.
+        options: crop, fuse_decode_and_crop and decode_scaling apply.
 
     Returns:
         [height, width, 3], uint8.
@@ -67,7 +66,7 @@ def _random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor) -> tf.Te
 
 
 def _central_window(shape: tf.Tensor) -> tf.Tensor:
-    """Returns the square in the middle that a crop would keep, had the photo first been resized."""
+    """Returns the square in the middle, [4], that a central crop keeps after resizing: top, left, height, width."""
     sides = shape[:2]
     side = tf.cast(tf.math.round(tf.cast(tf.reduce_min(sides), tf.float32) / _EVALUATION_MARGIN), tf.int32)
     side = tf.maximum(side, 1)
@@ -75,26 +74,26 @@ def _central_window(shape: tf.Tensor) -> tf.Tensor:
 
 
 def _scaled(encoded: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
-    """Decodes at 1/2, 1/4 or 1/8 of the size where the part is then still large enough."""
+    """Decodes at 1/2, 1/4 or 1/8 of the size if the part is still large enough then."""
     times = tf.reduce_min(window[2:]) // size
     which = tf.reduce_sum([tf.cast(times >= scale, tf.int32) for scale in _SCALES[1:]])
 
     def at(scale: int) -> tf.Tensor:
-        # Rounded down, so that the part lies within the smaller photo, whose sides are rounded up.
+        # Rounded down: the part must lie within the smaller photo, whose sides are rounded up.
         return tf.io.decode_and_crop_jpeg(encoded, window // scale, channels=NUM_CHANNELS, ratio=scale)
 
     return tf.switch_case(which, [lambda scale=scale: at(scale) for scale in _SCALES])
 
 
 def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, options: InputOptions) -> tf.Tensor:
-    """Resizes, flips and distorts what was decoded.
+    """Resizes, distorts and flips a decoded photo.
 
     Args:
         image: [height, width, 3], uint8.
         seed: of this photo in this epoch.
-        number: of this photo in the stream; `round_robin` goes by it.
+        number: position of this photo in the stream; decides the method of `round_robin`.
         size: height and width of the result, pixels.
-        options: resize_method, crop and distortions are looked at.
+        options: resize_method, crop and distortions apply.
 
     Returns:
         [size, size, 3], uint8.
@@ -102,7 +101,7 @@ def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, opt
     resized = _resize(image, number, size, options.resize_method)
     if options.distortions:
         resized = 255.0 * _distort(resized / 255.0, seed, in_yiq=options.distort_color_in_yiq)
-    if options.resize_method in OVERSHOOTING:
+    if options.resize_method in _OVERSHOOTING:
         resized = tf.clip_by_value(resized, 0.0, 255.0)
     rounded = tf.cast(resized + 0.5, tf.uint8)
     if options.crop == "distorted":
@@ -110,7 +109,7 @@ def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, opt
     return tf.ensure_shape(rounded, (size, size, NUM_CHANNELS))
 
 
-# As tf.image.resize does it.
+# The operations of tf.image.resize.
 _RESIZE = {
     "bilinear": functools.partial(tf.raw_ops.ResizeBilinear, half_pixel_centers=True),
     "nearest": functools.partial(tf.raw_ops.ResizeNearestNeighbor, half_pixel_centers=True),
@@ -120,8 +119,8 @@ _RESIZE = {
 
 
 def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.Tensor:
-    # TensorFlow's bilinear kernel takes 0.2 ms of a core for a float32 photo, 0.4 ms for a uint8 one; and
-    # tf.image.resize adds 0.06 ms of looking at shapes.
+    # TensorFlow's bilinear kernel takes 0.2 ms of a core for a float32 photo, 0.4 ms for a uint8 one;
+    # tf.image.resize adds 0.06 ms to check shapes.
     pixels = tf.expand_dims(tf.cast(image, tf.float32), 0)
 
     def by(name: str) -> tf.Tensor:
@@ -134,9 +133,9 @@ def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.T
 
 
 def _flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Mirrors every other image."""
+    """Mirrors half of the images."""
     mirrored = tf.equal(tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32), 1)
-    # A slice with a step of -1, or a choice between both by tf.where, takes 0.7 ms; this takes 0.01 ms.
+    # A slice with step -1, or tf.where between both images, takes 0.7 ms; this takes 0.01 ms.
     return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)
 
 
@@ -145,8 +144,8 @@ def _distort(image: tf.Tensor, seed: tf.Tensor, *, in_yiq: bool) -> tf.Tensor:
     image = tf.image.stateless_random_brightness(image, _MAX_BRIGHTNESS, _stream(seed, _BRIGHTNESS))
     if in_yiq:
         saturation = tf.random.stateless_uniform([], _stream(seed, _SATURATION), *_SATURATION_RANGE)
-        turn = tf.random.stateless_uniform([], _stream(seed, _HUE), -_MAX_HUE, _MAX_HUE)
-        image = _turn_in_yiq(image, saturation, turn)
+        hue = tf.random.stateless_uniform([], _stream(seed, _HUE), -_MAX_HUE, _MAX_HUE)
+        image = _rotate_in_yiq(image, saturation, hue)
     else:
         image = tf.image.stateless_random_saturation(image, *_SATURATION_RANGE, _stream(seed, _SATURATION))
         image = tf.image.stateless_random_hue(image, _MAX_HUE, _stream(seed, _HUE))
@@ -154,9 +153,9 @@ def _distort(image: tf.Tensor, seed: tf.Tensor, *, in_yiq: bool) -> tf.Tensor:
     return tf.clip_by_value(image, 0.0, 1.0)
 
 
-def _turn_in_yiq(image: tf.Tensor, saturation: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
-    """Scales and turns the colour plane of YIQ: one matrix for each pixel."""
-    angle = 2.0 * 3.141592653589793 * turn
+def _rotate_in_yiq(image: tf.Tensor, saturation: tf.Tensor, hue: tf.Tensor) -> tf.Tensor:
+    """Scales and rotates the colour plane of YIQ: one matrix for every pixel."""
+    angle = 2.0 * 3.141592653589793 * hue
     sine, cosine = saturation * tf.sin(angle), saturation * tf.cos(angle)
     one, none = tf.ones([]), tf.zeros([])
     in_plane = tf.stack([tf.stack([one, none, none]), tf.stack([none, cosine, -sine]), tf.stack([none, sine, cosine])])

@@ -1,4 +1,4 @@
-"""The framing of TFRecord files, read record by record, so that damage can be named. Needs no TensorFlow.
+"""Reads and writes TFRecord files record by record, so that an error can name the damaged record. Needs no TensorFlow.
 
 A record is its length (8 bytes, little-endian), a masked CRC32C of the length, the payload, a masked CRC32C of the
 payload. Source: tensorflow/core/lib/io/record_writer.h.
@@ -19,7 +19,6 @@ from benchmarks.errors import DataError
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
-_AGAIN = "copy or make the file again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,111 +30,13 @@ class FramedRecord:
     payload: bytes
 
 
-def records(path: Path) -> Iterator[FramedRecord]:
-    """Yields a file's records, checking every length and checksum.
-
-    Raises:
-        DataError: names the file, the record, the byte offset and what is wrong.
-    """
-    for found in walk(path):
-        if isinstance(found, Defect):
-            raise found.error()
-        yield found
-
-
-def walk(path: Path) -> Iterator[FramedRecord | Defect]:
-    """Yields every record of a file, or what is wrong with it; after a damaged length there is no way on.
-
-    Raises:
-        DataError: the file cannot be opened.
-    """
-    with _open(path) as file:
-        for frame in _frames(path, file):
-            if isinstance(frame, Defect):
-                yield frame
-                return
-            number, offset, length = frame
-            payload = file.read(length)
-            footer = file.read(_FOOTER.size)
-            if len(payload) + len(footer) < length + _FOOTER.size:
-                yield _ends_within(path, number, offset, length)
-                return
-            if _FOOTER.unpack(footer)[0] != _masked_crc(payload):
-                reason = f"the checksum of its {length} bytes does not match; {_AGAIN}"
-                yield Defect(path, number, offset, "crc", reason)
-            else:
-                yield FramedRecord(number, offset, payload)
-
-
-def write(file: BinaryIO, payload: bytes) -> None:
-    """Appends a record to a file."""
-    length = struct.pack("<Q", len(payload))
-    file.write(length + _FOOTER.pack(_masked_crc(length)) + payload + _FOOTER.pack(_masked_crc(payload)))
-
-
-def count(path: Path) -> int:
-    """Returns the number of records, from their lengths alone.
-
-    Raises:
-        DataError: a length is damaged, or the file ends within a record.
-    """
-    records_seen = 0
-    with _open(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        for frame in _frames(path, file):
-            if isinstance(frame, Defect):
-                raise frame.error()
-            number, offset, length = frame
-            if file.seek(length + _FOOTER.size, os.SEEK_CUR) > size:
-                raise _ends_within(path, number, offset, length).error()
-            records_seen += 1
-    return records_seen
-
-
-def _frames(path: Path, file: BinaryIO) -> Iterator[tuple[int, int, int] | Defect]:
-    """Yields number, offset and payload length of each record, with the file standing at the payload."""
-    number = 0
-    while True:
-        offset = file.tell()
-        header = file.read(_HEADER.size)
-        if not header:
-            return
-        if len(header) < _HEADER.size:
-            reason = f"the file ends within its {_HEADER.size}-byte header; {_AGAIN}"
-            yield Defect(path, number, offset, "truncated", reason)
-            return
-        length, crc = _HEADER.unpack(header)
-        if crc != _masked_crc(header[:8]):
-            reason = f"the checksum of its length does not match, so nothing after it can be read; {_AGAIN}"
-            yield Defect(path, number, offset, "crc", reason)
-            return
-        yield number, offset, length
-        number += 1
-
-
-def _ends_within(path: Path, number: int, offset: int, length: int) -> Defect:
-    return Defect(path, number, offset, "truncated", f"the file ends within its {length} bytes; {_AGAIN}")
-
-
-def _masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-
-
 @dataclasses.dataclass(frozen=True)
 class Defect:
     """A record that cannot be used.
 
     Attributes:
         path: the file.
-        number: the record's number in it, from 0.
+        number: the record's number in the file, from 0.
         offset: the byte where it starts.
         kind: one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ...
         reason: what is wrong, and what to do.
@@ -152,5 +53,90 @@ class Defect:
         return f"{self.path}: record {self.number} at byte {self.offset}: {self.reason}."
 
     def error(self) -> DataError:
-        """Returns an error that says all of it."""
+        """Returns the sentence as an error."""
         return DataError(str(self))
+
+
+def records(path: Path) -> Iterator[FramedRecord]:
+    """Yields a file's records and checks every length and checksum.
+
+    Raises:
+        DataError: names the file, the record, the byte offset and the reason.
+    """
+    for found in walk(path):
+        if isinstance(found, Defect):
+            raise found.error()
+        yield found
+
+
+def walk(path: Path) -> Iterator[FramedRecord | Defect]:
+    """Yields every record of a file, or its defect. After a damaged length nothing more can be read.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
+    for frame in _frames(path):
+        if isinstance(frame, Defect):
+            yield frame
+            return
+        file, number, offset, length = frame
+        payload = file.read(length)
+        if file.read(_FOOTER.size) == _FOOTER.pack(_masked_crc(payload)):
+            yield FramedRecord(number, offset, payload)
+        else:
+            reason = f"the checksum of its {length} bytes does not match; copy or make the file again"
+            yield Defect(path, number, offset, "crc", reason)
+
+
+def count(path: Path) -> int:
+    """Returns the number of records. Reads their lengths only.
+
+    Raises:
+        DataError: a length is damaged, or the file ends within a record.
+    """
+    number_of_records = 0
+    for frame in _frames(path):
+        if isinstance(frame, Defect):
+            raise frame.error()
+        number_of_records += 1
+    return number_of_records
+
+
+def write(file: BinaryIO, payload: bytes) -> None:
+    """Appends a record to a file."""
+    length = struct.pack("<Q", len(payload))
+    file.write(length + _FOOTER.pack(_masked_crc(length)) + payload + _FOOTER.pack(_masked_crc(payload)))
+
+
+def _frames(path: Path) -> Iterator[tuple[BinaryIO, int, int, int] | Defect]:
+    """Yields the file at each payload, with the record's number, offset and payload length; a defect is the last."""
+    try:
+        opened = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+    with opened as file:
+        size = os.fstat(file.fileno()).st_size
+        number = offset = 0
+        while header := file.read(_HEADER.size):
+            if len(header) < _HEADER.size:
+                kind, reason = "truncated", f"the file ends within its {_HEADER.size}-byte header"
+                break
+            length, crc = _HEADER.unpack(header)
+            if crc != _masked_crc(header[:8]):
+                kind, reason = "crc", "the checksum of its length does not match, so the rest cannot be read"
+                break
+            end = offset + _HEADER.size + length + _FOOTER.size
+            if end > size:
+                kind, reason = "truncated", f"the file ends within its {length} bytes"
+                break
+            yield file, number, offset, length
+            number, offset = number + 1, end
+            file.seek(end)
+        else:
+            return
+        yield Defect(path, number, offset, kind, f"{reason}; copy or make the file again")
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""Where a tower's images and labels come from."""
+"""The images and labels of one tower: what a model needs of them, what a tower gets, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from models.specs import NUM_CHANNELS
 
 @dataclasses.dataclass(frozen=True)
 class TowerInput:
-    """What one tower trains on in a step.
+    """The batch of one tower and step.
 
     Attributes:
         images: [batch, height, width, channels] or NCHW, float32, about standard normal.
         labels: [batch], int64, in [0, classes).
-        stage: brings the next step's batch to the device while this step computes; must run in every step. None where
-            nothing is staged.
-        asked: when the batch of this step (or, staged, of the next) was asked for: seconds since the epoch, float64, on
-            the host. None where nothing is read.
-        arrived: likewise, when it had been read.
+        stage: copies the next step's batch to the device; must run in every step. None without staging.
+        asked: when this step's batch (or, with staging, the next step's) was requested: seconds since the epoch,
+            float64, on the host. None without reading.
+        arrived: when that batch was there, in the same form.
     """
 
     images: tf.Tensor
@@ -35,16 +34,17 @@ class TowerInput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """What a model and a run want of their input.
+    """What a model and a run need from their input.
 
     Attributes:
         batch_per_device: images per tower and step.
         image_size: height and width, pixels.
         channels: 3, or 1 for grey.
         data_format: layout of the images.
-        num_classes: labels are below it.
+        num_classes: upper limit of the labels, exclusive.
         seed: equal seeds give equal inputs.
-        worker, workers: which of how many processes this is; each has images of its own.
+        worker: number of this process, from 0; each process reads its own images.
+        workers: number of processes that share the data set.
     """
 
     batch_per_device: int
@@ -58,7 +58,7 @@ class InputSpec:
 
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:
-    """Makes one fixed batch per tower, which lives on the tower's device: no step pays for input.
+    """Makes one fixed batch per tower in variables on the tower's device, so that input costs a step nothing.
 
     Images are standard normal, as normalised photos are; labels are uniform.
     """
@@ -70,9 +70,6 @@ def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]
             draw = seed_at_run_time((spec.seed, spec.worker * len(tower_devices) + tower))
             images = tf.random.stateless_normal((spec.batch_per_device, *shape), draw)
             labels = tf.random.stateless_uniform((spec.batch_per_device,), draw, 0, spec.num_classes, tf.int64)
-            inputs.append(TowerInput(*(_resident(value) for value in (images, labels))))
+            variables = [tf.Variable(value, trainable=False, name="input") for value in (images, labels)]
+            inputs.append(TowerInput(*(variable.read_value() for variable in variables)))
     return inputs
-
-
-def _resident(value: tf.Tensor) -> tf.Tensor:
-    return tf.Variable(value, trainable=False, name="input").read_value()

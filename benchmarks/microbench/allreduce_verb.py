@@ -1,4 +1,4 @@
-"""The verb `allreduce`: how fast each reduction is on these devices, and is it right? Imports TensorFlow late."""
+"""The verb `allreduce`: the speed and the error of each reduction on these devices. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.config.flag import Flag, Groups, Parsed, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.microbench.allreduce_report import Patience, Report, of_size
+from benchmarks.microbench.allreduce_report import Report, of_size
 from benchmarks.record_files import open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
@@ -36,15 +36,15 @@ _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is compared.
+class AllReducePlan:
+    """The reductions and messages to measure.
 
     Attributes:
-        chosen: devices, what is put around the reductions, how many rounds, where results go.
-        specs: reductions, each as `--all_reduce_spec` has it.
-        cannot: reductions that cannot run here, each with the sentence why.
-        sizes_bytes: of messages of one tensor.
-        models: whose gradients are messages, too.
+        chosen: devices, wrappers around the reductions, number of rounds, output.
+        specs: reductions, as values of `--all_reduce_spec`.
+        cannot: reductions that cannot run here, each with the reason.
+        sizes_bytes: sizes of the messages of one tensor.
+        models: models whose gradients are further messages.
     """
 
     chosen: Config
@@ -54,17 +54,17 @@ class Plan:
     models: tuple[str, ...]
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: a value that makes no sense, a reduction that was named and cannot run here, or a lone device.
+        UsageError: a value is invalid, a named reduction cannot run here, or there is only one device.
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
     asked = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
     chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus, environ={})
     if chosen.num_devices < 2:
-        raise UsageError("allreduce compares what several devices exchange: say --num_gpus=2 or more.")
+        raise UsageError("allreduce needs several devices: pass --num_gpus=2 or more.")
     cannot = {}
     for spec in asked or ALGORITHMS:
         problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), chosen.place)
@@ -72,7 +72,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
             raise UsageError(problem)
         if problem:
             cannot[spec] = problem
-    return Plan(
+    return AllReducePlan(
         chosen=chosen,
         specs=tuple(dict.fromkeys(spec for spec in asked or ALGORITHMS if spec not in cannot)),
         cannot=cannot,
@@ -82,18 +82,17 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
-    low, high = _bytes("min_bytes", smallest), _bytes("max_bytes", largest)
-    sizes = tuple(2**power for power in range(2, 41) if low <= 2**power <= high)
+    """Returns the powers of two from 4 on between two sizes in bytes."""
+    limits = []
+    for flag, text in (("min_bytes", smallest), ("max_bytes", largest)):
+        match = _SIZE.fullmatch(text)
+        if not match:
+            raise UsageError(f"--{flag}={text}: pass a number of bytes, such as 4096, 64K or 16M.")
+        limits.append(int(match["number"]) * UNITS[match["unit"].upper()])
+    sizes = tuple(2**power for power in range(2, 41) if limits[0] <= 2**power <= limits[1])
     if not sizes:
-        raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: there is no power of two from 4 on between.")
+        raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: no power of two from 4 on lies between.")
     return sizes
-
-
-def _bytes(flag: str, text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise UsageError(f"--{flag}={text}: give a number of bytes, such as 4096, 64K or 16M.")
-    return int(match["number"]) * UNITS[match["unit"].upper()]
 
 
 def _models(text: str | None) -> tuple[str, ...]:
@@ -105,11 +104,11 @@ def _models(text: str | None) -> tuple[str, ...]:
         raise UsageError(str(error)) from error
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
-    """Measures everything, prints a row and keeps a record of each reduction of each message.
+def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
+    """Measures all messages, prints a row and saves a record for each reduction of each message.
 
     Raises:
-        UsageError: the devices are not there, or results cannot be kept.
+        UsageError: devices are missing, or results cannot be written.
     """
     chosen = plan.chosen
     store = open_store(chosen.output_dir)
@@ -118,19 +117,37 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
     from benchmarks.microbench import allreduce
     from variable_mgr.reductions import wrappers
 
-    report = Report(plan.chosen, store, provenance, where.description)
+    report = Report(
+        store,
+        provenance,
+        where.description,
+        device=chosen.device,
+        num_devices=chosen.num_devices,
+        virtual_gpus=chosen.virtual_gpus,
+        precision=chosen.precision,
+        modifiers=chosen.modifiers,
+        as_text=chosen.output_format == "text",
+    )
     report.open(plan.cannot)
     messages = [of_size(size) for size in plan.sizes_bytes]
     for message in map(allreduce.of_model, plan.models):
         if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
             messages.append(message)
-    patience = Patience(chosen.num_warmup_batches, chosen.num_batches or 0, _ENOUGH_SECONDS)
     reductions = {
         spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)
     }
     for message in messages:
-        report.enter(message, allreduce.measure(message, reductions, where.place, session_config, patience))
+        timings = allreduce.measure(
+            message,
+            reductions,
+            where.place,
+            session_config,
+            warmup_rounds=chosen.num_warmup_batches,
+            rounds=chosen.num_batches or 0,
+            enough_seconds=_ENOUGH_SECONDS,
+        )
+        report.add(message, timings)
     return report.close()
 
 

@@ -1,4 +1,4 @@
-"""How fast each stage of the input is: the pipeline ended after each of them, and decoding alone for comparison."""
+"""Measures the input pipeline, ended after each of its stages, and decoding alone for comparison."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, headline
-from benchmarks.input import host_pipeline, imagenet_pipeline, small_images
+from benchmarks.input import host_pipeline
+from benchmarks.input.imagenet import PhotoFolder, Photos
+from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
+from benchmarks.input.tower_input import InputSpec
 from benchmarks.measure.timing import Clock
 from benchmarks.system import hardware
-from benchmarks.topology.devices import HOST, session_config
+from benchmarks.topology.devices import HOST
 from benchmarks.training import run_input
 
 BARE_DECODE, COPY = "bare decode", "copy"
@@ -25,13 +26,13 @@ BARE_DECODE, COPY = "bare decode", "copy"
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A pipeline that ends somewhere.
+    """A pipeline that ends after some stage.
 
     Attributes:
-        name: the stage after which it ends; BARE_DECODE is another pipeline, that does nothing else.
-        take: takes as many images as a step would.
-        images: how many these are.
-        waiting: how often it can be taken without anything being made, since that lies ready.
+        name: the last stage; or BARE_DECODE, a pipeline that only decodes.
+        take: takes the images of a step.
+        images: number of these images.
+        waiting: how many takes the prefetched batches can serve.
     """
 
     name: str
@@ -40,89 +41,11 @@ class Probe:
     waiting: int
 
 
-@contextlib.contextmanager
-def probes(config: Config, source: host_pipeline.Source, tower_devices: Sequence[str] = ()) -> Iterator[list[Probe]]:
-    """Builds the pipelines of a run's configuration in a graph and a session of their own.
-
-    Args:
-        config: of the run.
-        source: what is read.
-        tower_devices: if given, the last stage brings the batches there and normalises them.
-
-    Raises (also of what is done with the probes):
-        DataError: a record is bad.
-    """
-    with tf.Graph().as_default() as graph:
-        with tf.device(HOST):
-            iterators = {
-                name: tf.compat.v1.data.make_initializable_iterator(dataset)
-                for name, dataset in _datasets(config, source).items()
-            }
-            # Only labels or sizes leave the session; of the images nothing is computed after they are there.
-            fetches: dict[str, Any] = {name: _last(iterator.get_next()) for name, iterator in iterators.items()}
-        initializers = [iterator.initializer for iterator in iterators.values()]
-        built = run_input.of_source(source)
-        if tower_devices:
-            built = run_input.build(config, tower_devices, source)
-            initializers += built.initializers
-            # Something that depends on all of a batch, small, and asked for: what nobody asks for is not computed.
-            fetches[COPY] = [[tf.reduce_sum(i.images), i.labels, i.stage] for i in built.towers]
-        kind = config.device if tower_devices else "cpu"
-        options = session_config(kind, config.num_devices, **config.runtime.session_options())
-        if kind == "cpu":
-            options.device_count["GPU"] = 0
-        with _explaining(config, built), tf.compat.v1.Session(graph=graph, config=options) as session:
-            for initializer in initializers:
-                session.run(initializer)
-            yield [_probe(session, name, fetched, config) for name, fetched in fetches.items()]
-
-
-def _last(drawn: Any) -> Any:
-    return tf.nest.flatten(drawn)[-1]
-
-
-def _probe(session: tf.compat.v1.Session, name: str, fetched: object, config: Config) -> Probe:
-    images = config.batch_global if name == COPY else config.batch_per_device
-    ahead = config.input.prefetch_batches if config.input else 0
-    take = session.make_callable([part for part in tf.nest.flatten(fetched) if part is not None])
-    return Probe(name, take, images, ahead * (1 if name == COPY else config.num_devices))
-
-
-def _datasets(config: Config, source: host_pipeline.Source) -> dict[str, tf.data.Dataset]:
-    spec, options = run_input.spec_of(config), config.input
-    assert options is not None, "what is read has options"
-    if isinstance(source, Pixels):
-        stages = {name: small_images.stage(source, spec, options, name) for name in small_images.STAGES}
-    else:
-        stages = {}
-        for name in imagenet_pipeline.STAGES:
-            skipping = run_input.skipping(config, source)
-            what = imagenet_pipeline.Reading(source=source, spec=spec, options=options, skipping=skipping)
-            stages[name] = imagenet_pipeline.stage(what, name)
-        stages[BARE_DECODE] = _bare_decode(source, config.batch_per_device, options.on_bad_record == "skip")
-    return {name: host_pipeline.configured(dataset, options, config.num_devices) for name, dataset in stages.items()}
-
-
-def _bare_decode(source: imagenet_pipeline.Photos, batch: int, source_may_be_bad: bool) -> tf.data.Dataset:
-    """Returns a pipeline that decodes whole photos, as libjpeg-turbo does, one after the other on every core."""
-    names = [str(file) for file in source.files]
-    records = tf.data.Dataset.from_tensor_slices(names).repeat()
-    records = imagenet_pipeline.encoded_photos(records, source)
-    shapes = records.map(
-        lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
-        num_parallel_calls=hardware.usable_cores(),
-        deterministic=False,
-    )
-    if source_may_be_bad:
-        shapes = shapes.ignore_errors()
-    return shapes.batch(batch, drop_remainder=True)
-
-
 @dataclasses.dataclass
 class Rates:
-    """What was measured of a probe: images per second in each of its turns, and the times of its batches, seconds."""
+    """What was measured of a probe: images per second in each round, and the seconds of each batch."""
 
-    turns: list[float] = dataclasses.field(default_factory=list)
+    rounds: list[float] = dataclasses.field(default_factory=list)
     batch_seconds: list[float] = dataclasses.field(default_factory=list)
     images: int = 0
 
@@ -132,27 +55,95 @@ class Rates:
         return self.images * len(self.batch_seconds) / sum(self.batch_seconds)
 
 
+@contextlib.contextmanager
+def probes(
+    source: host_pipeline.Source,
+    spec: InputSpec,
+    options: InputOptions,
+    *,
+    num_devices: int,
+    session_config: tf.compat.v1.ConfigProto,
+    build_copy: Callable[[], run_input.RunInput] | None = None,
+) -> Iterator[list[Probe]]:
+    """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
+
+    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out.
+
+    Raises (also while the probes are used):
+        DataError: a record is bad.
+    """
+    datasets = {}
+    with tf.Graph().as_default() as graph:
+        with tf.device(HOST):
+            whole = dataclasses.replace(spec, worker=0, workers=1)
+            for stage in host_pipeline.stages(source):
+                skipping = run_input.skipping(source, options)
+                datasets[stage] = host_pipeline.batches(source, whole, options, skipping, stage)
+            if not isinstance(source, Pixels):
+                datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
+            initializers, fetches = [], {}
+            for name, dataset in datasets.items():
+                configured = host_pipeline.configured(dataset, options, num_devices)
+                iterator = tf.compat.v1.data.make_initializable_iterator(configured)
+                initializers.append(iterator.initializer)
+                # The last component is labels or sizes: large images need not leave the session.
+                fetches[name] = tf.nest.flatten(iterator.get_next())[-1:]
+        built = build_copy() if build_copy else run_input.of_source(source)
+        if build_copy:
+            initializers += built.initializers
+            # A small value that depends on the whole batch: TensorFlow computes only what is fetched.
+            fetches[COPY] = [
+                value
+                for tower in built.towers
+                for value in (tf.reduce_sum(tower.images), tower.labels, tower.stage)
+                if value is not None
+            ]
+        try:
+            with tf.compat.v1.Session(graph=graph, config=session_config) as session:
+                for initializer in initializers:
+                    session.run(initializer)
+                found = []
+                for name, fetched in fetches.items():
+                    towers = num_devices if name == COPY else 1
+                    images, waiting = spec.batch_per_device * towers, options.prefetch_batches * num_devices // towers
+                    found.append(Probe(name, session.make_callable(fetched), images, waiting))
+                yield found
+        except tf.errors.OpError as error:
+            raise built.translate(error, spec.num_classes) from error
+
+
+def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
+    """Returns a pipeline that reads photos and decodes them whole, one at a time on every core."""
+    names = tf.data.Dataset.from_tensor_slices([str(file) for file in source.files]).repeat()
+    if isinstance(source, PhotoFolder):
+        photos = names.map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE)
+    else:
+        key = source.layout.encoded
+        features = {key: tf.io.FixedLenFeature([], tf.string)}
+        photos = tf.data.TFRecordDataset(names).map(lambda record: tf.io.parse_single_example(record, features)[key])
+    shapes = photos.map(
+        lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
+        num_parallel_calls=hardware.usable_cores(),
+        deterministic=False,
+    )
+    return (shapes.ignore_errors() if skip_bad else shapes).batch(batch, drop_remainder=True)
+
+
 def measure(
     found: Sequence[Probe],
     *,
     rounds: int,
     seconds: float,
     clock: Clock = time.perf_counter,
-    after_turn: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Rates]:
-    """Measures probes in turns, so that whatever else the machine does meets all of them.
+    """Measures each probe in each round for at least some seconds.
 
-    Args:
-        found: what is measured.
-        rounds: how many turns each has.
-        seconds: how long a turn is, at least.
-        clock: seconds, monotonic.
-        after_turn: called after each.
+    The probes alternate, so that a change of the machine's load affects all of them.
     """
     rates = {probe.name: Rates(images=probe.images) for probe in found}
     for _ in range(rounds):
         for probe in found:
-            for _ in range(probe.waiting + 1):  # what was made during the turns of others
+            for _ in range(probe.waiting + 1):  # made while other probes were measured
                 probe.take()
             times: list[float] = []
             begin = end = clock()
@@ -160,39 +151,28 @@ def measure(
                 probe.take()
                 times.append(clock() - end)
                 end += times[-1]
-            rates[probe.name].turns.append(probe.images * len(times) / (end - begin))
+            rates[probe.name].rounds.append(probe.images * len(times) / (end - begin))
             rates[probe.name].batch_seconds += times
-            after_turn(probe.name)
     return rates
 
 
-def ratios(rates: Rates, to: Rates) -> list[float]:
-    """Returns the ratio of two probes' rates in each round."""
-    return [one / other for one, other in zip(rates.turns, to.turns, strict=True)]
+def measure_after_run(
+    source: host_pipeline.Source,
+    spec: InputSpec,
+    options: InputOptions,
+    *,
+    num_devices: int,
+    session_config: tf.compat.v1.ConfigProto,
+) -> dict[str, float]:
+    """Returns images per second of each stage on the host, measured for some seconds without GPUs.
 
-
-def measure_after_run(config: Config, source: host_pipeline.Source) -> dict[str, float]:
-    """Returns images per second of the input alone, by stage, measured for some seconds on the host.
-
-    Nothing that goes wrong here may spoil the run that was: then nothing is known of the stages.
+    A failure is only a warning, since the run before it was valid; the result is then empty.
     """
+    session_config.device_count["GPU"] = 0
     try:
-        return _measure_briefly(config, source)
+        with probes(source, spec, options, num_devices=num_devices, session_config=session_config) as found:
+            stages = [probe for probe in found if probe.name != BARE_DECODE]
+            return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}
     except (BenchError, tf.errors.OpError) as error:
         warn(f"The stages of the input could not be measured: {headline(error)}")
         return {}
-
-
-def _measure_briefly(config: Config, source: host_pipeline.Source) -> dict[str, float]:
-    with probes(config, source) as found:
-        stages = [probe for probe in found if probe.name != BARE_DECODE]
-        return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}
-
-
-@contextlib.contextmanager
-def _explaining(config: Config, built: run_input.RunInput) -> Iterator[None]:
-    """Turns TensorFlow's error about a record into one that names it."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise built.translate(error, config.num_classes) from error

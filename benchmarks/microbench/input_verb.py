@@ -1,4 +1,4 @@
-"""The verb `input`: how fast is each stage of the input, and what limits it? Imports TensorFlow late."""
+"""The verb `input`: the speed of each stage of the input, and the limiting stage. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
-from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.system.provenance import of_this_run
 from benchmarks.topology.start import start
 from models import specs
 from results.input_verdict import advice, costs
@@ -29,50 +29,57 @@ _DEFAULT_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is measured, and for how many seconds per stage."""
+class InputPlan:
+    """The run whose input is measured, and the seconds per stage."""
 
     chosen: Config
     seconds: float
 
 
-def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> InputPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: nothing is to be read, or a value makes no sense.
+        UsageError: no data set is given, or a value is invalid.
     """
     chosen = config.resolve(values, count_gpus, environ={})
     if chosen.data_name not in DATA_SETS:
-        raise UsageError("input measures how images are read: say which with --data_dir=DIR.")
+        raise UsageError("input measures how images are read: pass --data_dir=DIR.")
     if seconds is not None and seconds <= 0:
         raise UsageError(f"--seconds={seconds} must be above 0.")
-    return Plan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
+    return InputPlan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
-    """Measures each stage, prints a table and the verdict, and keeps a record.
+def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
+    """Measures each stage, prints a table and the limiting stage, and saves a record.
 
     Raises:
-        UsageError: the devices are not there, or results cannot be kept.
+        UsageError: devices are missing, or results cannot be written.
         DataError: the data set cannot be read.
     """
     chosen = plan.chosen
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-    assert chosen.data_dir is not None, "what is not synthetic is read"
-    existing_directory(chosen.data_name, chosen.data_dir)  # told before TensorFlow takes its seconds
-    place, _ = start(chosen.runtime)
+    assert chosen.data_dir is not None and chosen.input is not None, "a data set has a directory and options"
+    existing_directory(chosen.data_name, chosen.data_dir)  # reported before the seconds of TensorFlow's import
+    place, session_config = start(chosen.runtime)
     from benchmarks.microbench import input_stages
     from benchmarks.training import run_input
 
     source = run_input.find(chosen)
-    assert source is not None, "there is a directory"
+    assert source is not None, "the directory exists"
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
         say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
-    with input_stages.probes(chosen, source, place.towers) as probes:
+    with input_stages.probes(
+        source,
+        run_input.spec_of(chosen),
+        chosen.input,
+        num_devices=chosen.num_devices,
+        session_config=session_config,
+        build_copy=lambda: run_input.build(chosen, place.towers, source),
+    ) as probes:
         rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
     measurement = Measurement(
@@ -81,20 +88,8 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    record = _record(chosen, {"data_set": source.identify()}, measurement, provenance)
-    if as_text:
-        _show(measurement, input_stages.ratios(rates["batch"], bare) if bare else [])
-    else:
-        say(record.to_json())
-    kept = keep(store, record)
-    if kept and as_text:
-        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
-    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
-
-
-def _record(chosen: Config, read: Mapping[str, Any], measurement: Measurement, provenance: Provenance) -> Record:
-    spec = specs.find(chosen.model)
-    return Record(
+    read, spec = {"data_set": source.identify()}, specs.find(chosen.model)
+    record = Record(
         identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
         config={**chosen.to_dict(), **read},
         config_aside=chosen.aside_fields(),
@@ -106,22 +101,31 @@ def _record(chosen: Config, read: Mapping[str, Any], measurement: Measurement, p
         status=Status.OK,
         kind=Kind.INPUT,
     )
+    if as_text:
+        _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
+    else:
+        say(record.to_json())
+    kept = keep(store, record)
+    if kept and as_text:
+        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
-def _show(measurement: Measurement, to_bare_decode: Sequence[float]) -> None:
-    """Prints the table, batches over bare decode by rounds, and what limits."""
+def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_sec: Sequence[float]) -> None:
+    """Prints the table, the rate of batches over that of bare decode in each round, and the limiting stage."""
     for line in table(measurement, hardware.usable_cores()):
         say(line)
-    if to_bare_decode:
+    if bare_per_sec:
+        ratios = [one / other for one, other in zip(batches_per_sec, bare_per_sec, strict=True)]
         say(
-            f"\nBatches are made at {statistics.median(to_bare_decode):.2f} of the rate of bare decode "
-            f"({min(to_bare_decode):.2f} to {max(to_bare_decode):.2f} over {len(to_bare_decode)} rounds)."
+            f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
+            f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
         )
     say(advice(measurement.input_stages))
 
 
 def table(measurement: Measurement, cores: int) -> list[str]:
-    """Returns a line per stage: images per second up to it, per core, and what it adds."""
+    """Returns a line per stage: images per second up to it, per core, and its own cost."""
     lines = [f"{'pipeline up to':15} {'images/s':>9} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}"]
     for cost in costs(measurement.input_stages):
         lines.append(

@@ -1,4 +1,4 @@
-"""How fast a step could be, from its arithmetic, the bytes that it moves and what the hardware reaches. No TensorFlow.
+"""The upper bound of a step's speed, from its arithmetic, its memory traffic and measured peaks. No TensorFlow.
 
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
 Communications of the ACM 52(4), 2009. A step takes at least the time of its arithmetic at the peak, and at least the
@@ -16,22 +16,18 @@ from results.record import Record
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What hardware was measured to reach.
+    """The measured peaks of hardware.
 
     Attributes:
         flops_per_sec: operations per second of a large matrix product, 2 per multiply-add.
-        bytes_per_sec: read and written in a large sum.
+        bytes_per_sec: bytes read and written per second in a large sum.
     """
 
     flops_per_sec: float
     bytes_per_sec: float
 
-    def times(self, count: int) -> Peak:
-        """Returns what that many of this together reach."""
-        return Peak(flops_per_sec=count * self.flops_per_sec, bytes_per_sec=count * self.bytes_per_sec)
-
     def or_better(self, other: Peak) -> Peak:
-        """Returns the larger of each figure."""
+        """Returns the larger of both figures."""
         return Peak(
             flops_per_sec=max(self.flops_per_sec, other.flops_per_sec),
             bytes_per_sec=max(self.bytes_per_sec, other.bytes_per_sec),
@@ -40,13 +36,13 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """A step beside what its hardware allows.
+    """A step compared with the peaks of its hardware.
 
     Attributes:
         flops_per_image: operations of a step, 2 per multiply-add, over its images.
-        bytes_per_image: what a step moves at least, if no tensor stays in a cache, over its images.
+        bytes_per_image: bytes that a step moves at least, if no tensor stays in a cache, over its images.
         peak: of all devices together.
-        images_per_sec: what was reached; None if it was not measured.
+        images_per_sec: the measured rate, or None.
     """
 
     flops_per_image: float
@@ -61,32 +57,29 @@ class Roofline:
 
     @property
     def limit(self) -> Literal["arithmetic", "memory"]:
-        """Returns which of the two takes longer."""
+        """Returns what takes longer."""
         needed = self.peak.flops_per_sec / self.peak.bytes_per_sec
         return "arithmetic" if self.flops_per_byte >= needed else "memory"
 
     @property
     def most_images_per_sec(self) -> float:
         """Returns the bound of the roofline."""
-        return min(
-            self.peak.flops_per_sec / self.flops_per_image,
-            self.peak.bytes_per_sec / self.bytes_per_image,
-        )
+        return min(self.peak.flops_per_sec / self.flops_per_image, self.peak.bytes_per_sec / self.bytes_per_image)
 
     @property
     def mfu(self) -> float | None:
-        """Returns the arithmetic done over what the peak allows in the same time."""
+        """Returns the model FLOP utilisation: the step's operations per second over the peak."""
         if self.images_per_sec is None:
             return None
         return self.images_per_sec * self.flops_per_image / self.peak.flops_per_sec
 
     @property
     def share_of_bound(self) -> float | None:
-        """Returns what was reached over the bound; above 1 where tensors stay in caches between operations."""
+        """Returns the measured rate over the bound; above 1 if tensors stay in caches between operations."""
         return None if self.images_per_sec is None else self.images_per_sec / self.most_images_per_sec
 
     def sentences(self) -> list[str]:
-        """Returns what a step needs, what that allows, and what was reached."""
+        """Returns the work of a step, the bound, and the measured rate, in words."""
         rates = f"{amount(self.peak.flops_per_sec, 'FLOP/s')} and {amount(self.peak.bytes_per_sec, 'B/s')}"
         found = [
             f"A step does {amount(self.flops_per_image, 'FLOP')} per image and moves at least "
@@ -101,31 +94,22 @@ class Roofline:
             reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
         found.append(reached)
         if self.share_of_bound > 1:
-            found.append(_why_above(self.limit))
+            found.append(
+                "Above 100% is possible: tensors stayed in caches between operations, so the memory did not limit."
+                if self.limit == "memory"
+                else "Above 100%, either the peak was measured while the machine was busy or slower ('run_bench.py "
+                "doctor' measures it again, best on a quiet machine), or the convolutions needed fewer multiplications "
+                "than are counted (Winograd)."
+            )
         return found
-
-
-def _why_above(limit: str) -> str:
-    if limit == "memory":
-        return "More than all is possible: tensors stayed in caches between operations, so the memory did not limit."
-    return (
-        "More than all means that the peak was measured while the machine was busy or slower: 'run_bench.py doctor' "
-        "measures it again, best on a quiet one; or that convolutions needed fewer multiplications than are counted "
-        "(Winograd)."
-    )
 
 
 def devices_with_a_peak(
     device: str, *, num_devices: int, virtual_gpus: int = 1, num_workers: int = 1, num_hosts: int = 1
 ) -> int:
-    """Returns how many times the measured peak a run could use: physical GPUs, or hosts, whose CPU devices share it.
+    """Returns how many times the measured peak a run could use.
 
-    Args:
-        device: `cpu` or `gpu`.
-        num_devices: of a worker.
-        virtual_gpus: logical GPUs per physical one.
-        num_workers: processes that train.
-        num_hosts: that these are on.
+    That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
     """
     return num_hosts if device == "cpu" else num_workers * math.ceil(num_devices / virtual_gpus)
 
@@ -142,7 +126,7 @@ def mfu_lines(record: Record) -> list[str]:
 
 
 def amount(value: float, unit: str) -> str:
-    """Returns a number with three digits and its unit in thousands, millions and so on: 23.1 GFLOP."""
+    """Returns a number with three digits and an SI prefix: 23.1 GFLOP."""
     rounded = float(f"{value:.3g}")
     if rounded < 1:
         return f"{rounded:g} {unit}"

@@ -1,7 +1,8 @@
-"""Moves this process into a network of its own, which nobody else can reach. Imports without TensorFlow.
+"""Starts run_bench in a private network, which no other host can reach. Imports nothing but the standard library.
 
-TensorFlow's servers listen on all interfaces, and do whatever anybody who reaches them says, as the user who started
-them. For tasks that are all on this host, a network with nothing but a loopback shuts everybody else out.
+`python benchmarks/process/private_network.py run_bench.py ARGUMENTS` is run_bench in a network namespace of its own.
+TensorFlow's servers listen on all interfaces, and execute what any client asks, as the user who started them. For tasks
+that are all on this host, a network with nothing but a loopback keeps other clients out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import os
 import socket
 import struct
+import sys
 from pathlib import Path
 
 _CLONE_NEWUSER = 0x10000000
@@ -24,25 +26,37 @@ _PROC = Path("/proc/self")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter() -> str | None:
-    """Moves this process into a private network namespace, in which only the loopback is there and up.
+def main() -> None:
+    """Moves this process, and replaces it by run_bench."""
+    program, *arguments = sys.argv[1:]
+    problem = enter()
+    if problem:
+        print(
+            f"run_bench: There is no private network for the cluster ({problem}), so other hosts can reach its servers "
+            "while it runs, without a password: beware where you do not trust the network.",
+            file=sys.stderr,
+        )
+    os.execv(sys.executable, [sys.executable, program, *arguments, "--noprivate_network"])
 
-    What it starts from here on is in there too, and can talk over 127.0.0.1. Nobody else on the machine can reach what
-    listens there, and neither can this process and its children reach anything else: no host name is resolved, nothing
-    is downloaded. Files are as before, also those that come over a network.
+
+def enter() -> str | None:
+    """Moves this process into a private network namespace, in which only the loopback exists and is up.
+
+    Processes that it starts are in there too, and can talk over 127.0.0.1. No other process can reach what listens
+    there, and they reach nothing else: no host name is resolved, nothing is downloaded. Files are as before, also those
+    that come over a network.
 
     A namespace belongs to a thread, and to those that it starts later; so this must be called before there is a second
     one: before NumPy, TensorFlow and gRPC are imported.
 
-    Without the right to make one (CAP_SYS_ADMIN), the process first gets a user namespace, in which it is who it was:
-    files belong to whom they belonged, and new ones to it. But it can gain no rights outside any more: root in a
-    container, say, cannot read files of others that forbid it.
+    Without the right to make one (CAP_SYS_ADMIN), the process first gets a user namespace, in which it keeps its user
+    and its files, but can gain no rights outside: root in a container cannot read private files of other users.
 
-    A forked child tries all of it first, since a part may succeed and the next fail (AppArmor grants user namespaces
-    that may do nothing): so a refusal leaves this process as it was.
+    A forked child tries it first, since a part may succeed and the next fail (AppArmor grants user namespaces without
+    rights): so a refusal leaves this process as it was.
 
     Returns:
-        None if it worked, else why not, for a person.
+        None if it worked, else the reason in words.
     """
     threads = len(os.listdir(_PROC / "task"))
     if threads > 1:
@@ -68,7 +82,7 @@ def _rehearse() -> str | None:
         except OSError as error:
             os.write(write_end, (error.strerror or str(error)).encode())
         finally:
-            os._exit(status)  # whatever happens: there must not be two of this process
+            os._exit(status)  # always: there must not be two of this process
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         why_not = pipe.read().decode()
@@ -77,7 +91,7 @@ def _rehearse() -> str | None:
 
 
 def _move() -> None:
-    """Does it, or as much of it as can be done.
+    """Moves this process, perhaps in part.
 
     Raises:
         OSError: the kernel does not permit it.
@@ -106,3 +120,7 @@ def _bring_loopback_up() -> None:
         name, flags = struct.unpack(_INTERFACE_REQUEST, fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))
         up = struct.pack(_INTERFACE_REQUEST, name, flags | _IFF_UP_AND_RUNNING)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, up)
+
+
+if __name__ == "__main__":
+    main()

@@ -53,7 +53,7 @@ class Command:
     Attributes:
         words: program and arguments.
         stdout: file for its output; None is our own output.
-        stderr: likewise.
+        stderr: file for its errors; None is our own.
         stdin: `DEVNULL`; or `PIPE`: left open and empty, so that it closes when this process has ended.
         first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
             is as likely to be killed as this process.

@@ -1,6 +1,6 @@
-"""The only place that sets environment variables, and that brings TensorFlow in: before that, it is too late.
+"""Sets the environment of TensorFlow and imports it. No other module sets environment variables.
 
-What the user has set wins, except where this suite cannot work with it.
+Variables that the user has set win, except where this suite cannot work with them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
-# TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run that asked for no GPU need not read
-# that there is no CUDA. What stops a run comes as an exception all the same.
+# TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
+# no CUDA. Errors that stop a run are exceptions anyway.
 _QUIET = {"gpu": "2", "cpu": "3"}
 
-# Keras would import matplotlib.pyplot for galleries of images, and TensorFlow scipy.sparse for its older Keras: two of
-# twelve seconds of an import.
+# Keras imports matplotlib.pyplot, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds.
 _NOT_NEEDED = ("matplotlib", "scipy")
 
-# Of mallopt(3). M_MMAP_MAX: no block is mapped, and so unmapped, on its own; M_ARENA_MAX: all are in the one heap that
-# may hold large ones; M_TRIM_THRESHOLD and M_TOP_PAD: that is not cut, and grows by much.
+# Options of mallopt(3). M_MMAP_MAX: no block is mapped on its own; M_ARENA_MAX: one heap for all; M_TRIM_THRESHOLD and
+# M_TOP_PAD: the heap never shrinks, and grows in large steps.
 _MALLOC_OPTIONS = {-4: 0, -8: 1, -1: 2**31 - 1, -2: 2**28}
 
 
@@ -49,7 +48,7 @@ class Runtime:
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
     """
 
-    device: Literal["cpu", "gpu"] = "cpu"
+    device: str = "cpu"
     num_devices: int = 1
     virtual_gpus: int = 1
     visible_gpus: Sequence[int] | None = None
@@ -107,11 +106,11 @@ def prepare(runtime: Runtime) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Keeps large blocks of host memory for the next step, which the C library would give back to the kernel.
+    """Keeps freed host memory for the next step; the C library would return large blocks to the kernel.
 
-    What comes over the network is received into new memory in every step. AlexNet with a parameter server and two
-    workers on one host had 60,000 page faults per step, has 1,500 so, and its step takes a tenth less time. A single
-    process, ResNet-50 for one, gains nothing.
+    Data from the network is received into new memory in every step. This took AlexNet with a parameter server and two
+    workers on one host from 60,000 to 1,500 page faults per step, and a tenth off the step time. ResNet-50 in a single
+    process gains nothing.
     """
     set_by_user = any(name == "GLIBC_TUNABLES" or name.startswith("MALLOC_") for name in os.environ)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of the GNU C library
@@ -122,10 +121,10 @@ def _keep_freed_memory() -> None:
 
 @contextlib.contextmanager
 def _hidden_imports() -> Iterator[None]:
-    """Lets nobody find packages that TensorFlow and Keras import only if they are there."""
+    """Hides packages that TensorFlow and Keras import only if they are installed."""
     hidden = [name for name in _NOT_NEEDED if name not in sys.modules]
     for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment] # Python takes it for missing
+        sys.modules[name] = None  # type: ignore[assignment] # so that it counts as missing
     try:
         yield
     finally:
@@ -134,15 +133,15 @@ def _hidden_imports() -> Iterator[None]:
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow and Keras without what no run needs, and without notices, whatever the log level.
+    """Imports TensorFlow and Keras without packages that no run needs, and without their notices.
 
-    The notices are written to file descriptor 2 before the log level is read, so the descriptor is turned away while
-    importing. If the import fails, what was written is shown; if the user asked for a log level, nothing is held back.
+    TensorFlow writes notices to file descriptor 2 before it reads the log level, so the descriptor is redirected during
+    the import. They are shown if the import fails, or if the user has set a log level.
     """
     try:
         with _hidden_imports():
             _import_quietly()
-    except ImportError as error:  # a package on the way may need what is hidden
+    except ImportError as error:  # another package may need what is hidden
         if (error.name or "").partition(".")[0] not in _NOT_NEEDED:
             raise
         _import_quietly()

@@ -1,4 +1,4 @@
-"""The verbs `baseline`, `check` and `history`: what was measured before, and is today like it? No TensorFlow."""
+"""The verbs `baseline`, `check` and `history`: stored sessions, and whether today is slower. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.regression import outputs
-from benchmarks.regression.compare_verb import threshold_of
 from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import baseline_check, rounds
-from results.gate.baselines import Baselines
+from results.gate.baselines import BASELINES_DIR, Baselines
 from results.gate.comparability import UnlikeError, hardware_in_words
-from results.gate.rounds import sessions
+from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS
 from results.gate.views import history_view
 from results.record import Record
+from results.text import counted, table
 
 _PICTURES = (".png", ".svg")
 _MOST_REFUSALS = 10
 
 
 def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Keeps, lists or takes away baselines, as the first word says.
+    """Promotes, lists, shows or prunes baselines, as the first word says.
 
     Raises:
         UsageError: the command line is wrong, there is nothing to promote, or the directory cannot be written.
         DataError: a file cannot be read.
     """
-    if not words:
-        raise UsageError(f"baseline: say what to do: baseline {', '.join(_ACTIONS)}.")
-    action = words[0]
+    action = words[0] if words else ""
     if action not in _ACTIONS:
-        raise UsageError(
-            f"baseline: there is no '{action}'.{did_you_mean(action, _ACTIONS)} Say baseline {', '.join(_ACTIONS)}."
-        )
+        unknown = f" there is no '{action}'.{did_you_mean(action, _ACTIONS)}" if words else ""
+        raise UsageError(f"baseline:{unknown} The actions are baseline {', '.join(_ACTIONS)}.")
+    if action in ("list", "prune") and len(words) > 1:
+        raise UsageError(f"baseline {action} takes no '{words[1]}', only flags.")
     try:
-        return _ACTIONS[action](_baselines(values), words[1:], values)
+        _ACTIONS[action](Baselines(Path(_directory(values))), words[1:], values)
     except OSError as error:
         raise UsageError(
             f"--baselines_dir={_directory(values)}: {error.strerror or error}. Name a directory that can be written."
         ) from error
+    return ExitStatus.OK
 
 
 def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -55,7 +55,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, there are no baselines of this hardware, or an output cannot be written.
         DataError: a file cannot be read.
     """
-    threshold = threshold_of(values["threshold"])
+    threshold = outputs.threshold_of(values["threshold"])
     files = record_files.paths(words)
     try:
         findings = baseline_check.check(
@@ -67,8 +67,7 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         )
     except UnlikeError as error:
         raise UsageError(str(error)) from error
-    outputs.write(findings, values)
-    return outputs.exit_status(findings)
+    return outputs.report(findings, values)
 
 
 def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -86,13 +85,9 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     found = history_view.histories(record for record in records if record_files.matches(record, wanted))
     if not found:
         where = ", ".join(words) or _directory(values)
-        such = f" with {values['where']}" if wanted else ""
-        raise UsageError(f"There are no ok runs{such} in {where}. `baseline promote FILE` keeps some.")
-    if values["output_format"] == "json":
-        say(history_view.as_json(found))
-    else:
-        for line in history_view.as_text(found):
-            say(line)
+        raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
+    as_json = values["output_format"] == "json"
+    say(history_view.as_json(found) if as_json else "\n".join(history_view.as_text(found)))
     if plot is not None:
         try:
             drawn = history_view.draw(found, plot)
@@ -103,88 +98,71 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
     wanted = record_files.conditions(values["where"])
     files = record_files.paths(words)
-    records = [record for record in record_files.load(files) if record_files.matches(record, wanted)]
-    promoted = baselines.promote(records)
+    promoted = baselines.promote(record for record in record_files.load(files) if record_files.matches(record, wanted))
     for sentence in promoted.refused[:_MOST_REFUSALS]:
         warn(sentence)
     if len(promoted.refused) > _MOST_REFUSALS:
-        warn(f"Nor can {len(promoted.refused) - _MOST_REFUSALS} more.")
-    if not promoted.added and not promoted.there:
-        such = f" with {values['where']}" if wanted else ""
-        raise UsageError(f"There is no run{such} in {', '.join(map(str, files))} that can become a baseline.")
+        warn(f"{len(promoted.refused) - _MOST_REFUSALS} more runs cannot become a baseline.")
+    if not promoted.added and not promoted.present:
+        raise UsageError(f"There is no run{_such(values)} in {', '.join(map(str, files))} that can become a baseline.")
     for group in rounds.group(promoted.added).values():
         found = sessions(group.records)
-        words = f"{_counted(len(group.records), 'run')} in {_counted(len(found), 'session')}"
-        say(f"promoted: {group.title}: {words}, the last of {found[-1].images_per_sec:.2f} images/s")
-    there = f", {len(promoted.there)} there already" if promoted.there else ""
-    say(f"{_counted(len(promoted.added), 'run')} new in {baselines.directory}{there}.")
-    return ExitStatus.OK
+        size = f"{counted(len(group.records), 'run')} in {counted(len(found), 'session')}"
+        say(f"promoted: {group.title}: {size}, the last of {found[-1].images_per_sec:.2f} images/s")
+    present = f", {len(promoted.present)} already present" if promoted.present else ""
+    say(f"{counted(len(promoted.added), 'run')} new in {baselines.directory}{present}.")
 
 
-def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    _refuse_words("list", words)
-    machines: dict[str, list[rounds.Rounds]] = {}
+def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
+    machines: dict[str, list[RunGroup]] = {}
     for (_, hardware_key), group in rounds.group(_stored(values)).items():
         machines.setdefault(hardware_key, []).append(group)
     if not machines:
-        say(f"There are no baselines in {baselines.directory}. `baseline promote FILE` keeps some.")
+        say(f"There are no baselines in {baselines.directory}. `baseline promote FILE` adds some.")
     for hardware_key, groups in machines.items():
-        say(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}")
-        rows = [("config_key", "configuration", "sessions", "newest (UTC)", "its images/s")]
+        rows = [["config_key", "configuration", "sessions", "newest (UTC)", "its images/s"]]
         for group in groups:
             found = sessions(group.records)
             rate = f"{found[-1].images_per_sec:.2f}"
-            rows.append((group.config_key, group.title, str(len(found)), found[-1].date, rate))
-        for line in history_view.table(rows):
-            say(f"  {line}")
-    return ExitStatus.OK
+            rows.append([group.config_key, group.title, str(len(found)), found[-1].date, rate])
+        _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", rows)
 
 
-def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
     if len(words) != 1:
-        raise UsageError(
-            "baseline show: name one hardware_key or config_key, or how it begins; `baseline list` has them."
-        )
+        raise UsageError("baseline show: name one hardware_key or config_key, or its beginning, from `baseline list`.")
+    key = words[0]
     found = [
         record
         for record in _stored(values)
-        if words[0]
-        and any(key.startswith(words[0]) for key in (record.identity.hardware_key, record.identity.config_key))
+        if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
     ]
     if not found:
         raise UsageError(
-            f"baseline show: no hardware_key or config_key in {baselines.directory} begins with '{words[0]}'. "
-            "`baseline list` has them."
+            f"baseline show: no hardware_key or config_key in {baselines.directory} begins with '{key}'. "
+            "`baseline list` prints them."
         )
     for group in rounds.group(found).values():
-        say(f"{group.title} on {hardware_in_words(group.records[0])}")
-        rows = [("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")]
-        for session in sessions(group.records):
-            rate, count = f"{session.images_per_sec:.2f}", str(len(session.records))
-            rows.append((session.date, session.commit, session.tensorflow_version, count, rate))
-        for line in history_view.table(rows):
-            say(f"  {line}")
-    return ExitStatus.OK
+        rows = [history_view.SESSION_HEAD, *map(history_view.session_cells, sessions(group.records))]
+        _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
 
 
-def _prune(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    _refuse_words("prune", words)
+def _prune(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
     keep = MOST_SESSIONS if values["keep"] is None else values["keep"]
     if keep < 1:
-        raise UsageError(f"--keep={keep}: say how many sessions of each configuration to keep, 1 or more.")
-    _stored(values)  # warns of lines that are no records, which pruning takes away
-    taken = baselines.prune(keep)
-    for path, count in taken.items():
-        say(f"{path}: {_counted(count, 'session')} taken away, {keep} kept")
-    if not taken:
+        raise UsageError(f"--keep={keep}: set how many sessions of each configuration to keep, 1 or more.")
+    _stored(values)  # warns of damaged lines, which pruning removes
+    removed = baselines.prune(keep)
+    for path, count in removed.items():
+        say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
+    if not removed:
         say(f"No configuration in {baselines.directory} has more than {keep} sessions.")
-    return ExitStatus.OK
 
 
-_ACTIONS: Mapping[str, Callable[[Baselines, Sequence[str], Mapping[str, Any]], ExitStatus]] = {
+_ACTIONS: Mapping[str, Callable[[Baselines, Sequence[str], Mapping[str, Any]], None]] = {
     "promote": _promote,
     "list": _list,
     "show": _show,
@@ -196,37 +174,32 @@ def _directory(values: Mapping[str, Any]) -> str:
     return str(values["baselines_dir"] or BASELINES_DIR)
 
 
-def _baselines(values: Mapping[str, Any]) -> Baselines:
-    return Baselines(Path(_directory(values)))
-
-
 def _stored(values: Mapping[str, Any]) -> list[Record]:
     try:
-        loaded = _baselines(values).load()
+        loaded = Baselines(Path(_directory(values))).load()
     except OSError as error:
         raise DataError(
-            f"{error.filename}: {error.strerror}. Make it readable, or name other --baselines_dir."
+            f"{error.filename}: {error.strerror}. Make it readable, or name another --baselines_dir."
         ) from error
     for problem in loaded.problems:
         warn(problem)
     return loaded.records
 
 
-def _refuse_words(action: str, words: Sequence[str]) -> None:
-    if words:
-        raise UsageError(f"baseline {action} takes no '{words[0]}', only flags.")
+def _such(values: Mapping[str, Any]) -> str:
+    return f" with {values['where']}" if values["where"] else ""
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
+    for line in [title, *(f"  {line}" for line in table(rows, rule=True))]:
+        say(line)
 
 
-BASELINES_DIR = "results/baselines"
-_DIRECTORY = Flag("baselines_dir", str, f"where baselines are kept, to be committed (default {BASELINES_DIR})")
+_DIRECTORY = Flag("baselines_dir", str, f"directory of the baselines, to be committed (default {BASELINES_DIR})")
 _WHERE = Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)")
 
 BASELINE_FLAGS: Groups = {
-    "baseline promote FILE ...: keep the ok runs of files; baseline list; baseline show KEY; baseline prune": (
+    "baseline promote FILE ...: store the ok runs of files; baseline list; baseline show KEY; baseline prune": (
         _DIRECTORY,
         Flag("where", str, f"promote: {_WHERE.help}"),
         Flag("keep", int, "prune: how many sessions of each configuration to keep (default 20)"),
@@ -234,7 +207,7 @@ BASELINE_FLAGS: Groups = {
 }
 CHECK_FLAGS: Groups = {
     "check FILE ...: today's runs against the last 20 stored sessions; status 1 if something is slower": (
-        Flag("threshold", float, "a drop matters from so many percent on (default 5, or twice the noise of sessions)"),
+        Flag("threshold", float, "smallest drop in percent that matters (default 5, or twice the noise of sessions)"),
         _DIRECTORY,
     ),
     "Output": OUTPUT_FLAGS,

@@ -12,49 +12,38 @@ from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.regression import outputs
 from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import comparison
+from results.gate.comparability import UnlikeError
+from results.gate.noise import QUIET_THRESHOLD
 from results.record import Record
 
 
 def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Compares the records of two files, and returns whether something became slower.
+    """Compares the records of two files, and returns whether a configuration became slower.
 
     Raises:
-        UsageError: the command line is wrong, the records are of unlike machines, or an output cannot be written.
-        DataError: a file cannot be read, or holds no records.
+        UsageError: the command line is wrong, the hardware differs, or an output cannot be written.
+        DataError: a file cannot be read, or contains no records.
     """
     if len(words) != 2:
         raise UsageError(
             "compare: name two files of records, first the base, such as compare main/results.jsonl "
-            f"branch/results.jsonl; {len(words)} came."
+            f"branch/results.jsonl; {len(words)} were given."
         )
-    threshold = threshold_of(values["threshold"])
+    threshold = outputs.threshold_of(values["threshold"])
     wanted = record_files.conditions(values["where"])
-    sides = [_records(word) for word in words]
-    chosen = [[record for record in side if record_files.matches(record, wanted)] for side in sides]
+    chosen = [
+        [record for record in records if record_files.matches(record, wanted)] for records in map(_records, words)
+    ]
     for word, records in zip(words, chosen, strict=True):
         if not records:
-            raise UsageError(f"--where={values['where']}: no record in {word} is so.")
+            raise UsageError(f"--where={values['where']}: no record in {word} matches.")
     try:
         findings = comparison.compare(
-            *chosen, base_name=words[0], candidate_name=words[1], threshold=threshold, thresholds={}
+            *chosen, base_name=words[0], candidate_name=words[1], threshold=threshold or QUIET_THRESHOLD
         )
-    except comparison.UnlikeError as error:
+    except UnlikeError as error:
         raise UsageError(str(error)) from error
-    outputs.write(findings, values)
-    return outputs.exit_status(findings)
-
-
-def threshold_of(percent: float | None) -> float | None:
-    """Returns the share that --threshold means; None if it is not given.
-
-    Raises:
-        UsageError: it is not between 0 and 100 percent.
-    """
-    if percent is None:
-        return None
-    if not 0 < percent < 100:
-        raise UsageError(f"--threshold={percent:g}: say a drop in percent, more than 0 and less than 100, such as 5.")
-    return percent / 100
+    return outputs.report(findings, values)
 
 
 def _records(word: str) -> list[Record]:
@@ -67,7 +56,7 @@ def _records(word: str) -> list[Record]:
 
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
-        Flag("threshold", float, "a drop matters from so many percent on (default 5)"),
+        Flag("threshold", float, "smallest drop in percent that matters (default 5)"),
         Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)"),
     ),
     "Output": OUTPUT_FLAGS,

@@ -1,4 +1,4 @@
-"""Where findings go: files in the formats that CI systems read, the job's summary, and stdout."""
+"""Where findings go: stdout, files in the formats that CI systems read, and the job's summary."""
 
 from __future__ import annotations
 
@@ -12,28 +12,42 @@ from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from results import store
 from results.gate.findings import Findings
-from results.gate.views import github_benchmark_view, json_view, junit_view, markdown_view, text_view
+from results.gate.views import json_view, junit_view, text_view
 
 OUTPUT_FLAGS: list[Flag] = [
     Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
-    Flag("json", str, "a file for all that was found, for programs"),
-    Flag("junit", str, "a file for a test report: GitLab, Jenkins and GitHub's publishers show it"),
-    Flag("markdown", str, "a file for a comment; also appended to $GITHUB_STEP_SUMMARY where that is set"),
+    Flag("json", str, "a file for all findings, for programs"),
+    Flag("junit", str, "a file for a test report, for GitLab, Jenkins and GitHub's publishers"),
+    Flag("markdown", str, "a file for a comment; also appended to $GITHUB_STEP_SUMMARY if that is set"),
     Flag("benchmark_json", str, "a file for github-action-benchmark, which draws rates over commits"),
 ]
 _FILES: Mapping[str, Callable[[Findings], str]] = {
     "json": json_view.render,
     "junit": junit_view.render,
-    "markdown": markdown_view.render,
-    "benchmark_json": github_benchmark_view.render,
+    "markdown": text_view.render_markdown,
+    "benchmark_json": json_view.render_github_benchmark,
 }
 _STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+_STATUS = {"regressed": ExitStatus.REGRESSED, "undecided": ExitStatus.UNDECIDED, "passed": ExitStatus.OK}
 
 
-def write(findings: Findings, values: Mapping[str, Any]) -> None:
-    """Prints findings, appends them to the job's summary, and writes the files that the flags ask for.
+def threshold_of(percent: float | None) -> float | None:
+    """Returns the value of --threshold as a share; None if it is not given.
 
-    What is printed is so also if a file cannot be written. Nobody has asked for the summary, so that is only warned of.
+    Raises:
+        UsageError: it is not between 0 and 100 percent.
+    """
+    if percent is None:
+        return None
+    if not 0 < percent < 100:
+        raise UsageError(f"--threshold={percent:g}: set a drop in percent, more than 0 and less than 100, such as 5.")
+    return percent / 100
+
+
+def report(findings: Findings, values: Mapping[str, Any]) -> ExitStatus:
+    """Prints findings, appends them to the job's summary, writes the files that flags name; returns the exit status.
+
+    Findings are printed even if a file cannot be written. A summary that cannot be written is only a warning.
 
     Raises:
         UsageError: a file cannot be written.
@@ -44,7 +58,7 @@ def write(findings: Findings, values: Mapping[str, Any]) -> None:
     if summary:
         try:
             with open(summary, "a", encoding="utf-8") as file:
-                file.write("\n" + markdown_view.render(findings))
+                file.write("\n" + text_view.render_markdown(findings))
         except OSError as error:
             warn(f"${_STEP_SUMMARY}={summary} cannot be written: {error.strerror or error}.")
     for name, render in _FILES.items():
@@ -55,10 +69,4 @@ def write(findings: Findings, values: Mapping[str, Any]) -> None:
                 raise UsageError(
                     f"--{name}={values[name]}: {error.strerror or error}. Name a file that can be written."
                 ) from error
-
-
-def exit_status(findings: Findings) -> ExitStatus:
-    """Returns what the gate says. To have compared nothing decides nothing."""
-    if findings.has_regressed:
-        return ExitStatus.REGRESSED
-    return ExitStatus.UNDECIDED if findings.is_undecided or not findings.findings else ExitStatus.OK
+    return _STATUS[findings.outcome]

@@ -1,192 +1,297 @@
-"""Interleaved rounds of two sides: A B, B A, A B ... so that a machine that drifts does so for both. No TensorFlow.
+"""Interleaved rounds of two builds: A B, B A, A B ..., so that a drift of the machine affects both. No TensorFlow.
 
-Where that disturbs neither, both runs of a round are there at once and measure in turn, a few steps each.
+Where possible, both runs of a round start at once and interleave their steps in time slices, see `run.time_slices`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import statistics
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.console import warn
 from benchmarks.errors import UsageError
 from benchmarks.record_files import open_store
-from benchmarks.regression.sides import Side
+from benchmarks.regression.builds import Build
 from benchmarks.run import time_slices
-from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import CellRunner, run_in_turn
-from benchmarks.sweep.progress import what_is_run
-from benchmarks.system.provenance import Provenance
-from results.gate.comparability import hardware
+from benchmarks.sweep.grid import Cell, require_positive
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
+from benchmarks.sweep.progress import in_few_words, what_is_run
+from benchmarks.system.provenance import Provenance, of_this_run
+from results.gate.baselines import BASELINES_DIR
+from results.gate.comparability import differences, hardware, listed
+from results.gate.findings import Finding, Verdict
 from results.gate.rounds import rate, why_failed
+from results.gate.trial import Trial
 from results.record import Record, Status
+from results.report.anomalies import title
+from results.summary import summarize
 
 BASE, CANDIDATE = "base", "candidate"
+# The sides in sentences.
+SIDES = ("the base", "the candidate")
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A round of each side, as they ended."""
+    """The records of one round, one of each side."""
 
     base: Record
     candidate: Record
 
     @property
     def rates(self) -> tuple[float, float] | None:
-        """Returns both rates in images per second; None if one has none."""
-        base, candidate = (rate(record) for record in (self.base, self.candidate))
+        """Returns both rates in images per second; None if a run has no valid one."""
+        base, candidate = rate(self.base), rate(self.candidate)
         return None if base is None or candidate is None else (base, candidate)
 
 
-class Rounds:
-    """Runs cells on both sides, each run a process of its own, whose record is kept in the side's directory.
-
-    Args:
-        base: one side.
-        candidate: the other.
-        output_dir: has a directory per side.
-        provenance: of all runs.
-        timeout_seconds: of one run.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RoundsPlan:
+    """What is run in rounds, and how.
 
     Attributes:
-        notes: sentences on what a reader of the results must know.
+        cells: the configurations.
+        max_rounds: pairs per configuration.
+        output_dir: gets a directory of records per side.
+        baselines_dir: contains the noise files of calibrate.
+        warmup_round: whether an uncounted round goes before.
+        interleave_steps: whether both runs of a pair may start at once and interleave their steps.
+        round_timeout_seconds: of one run.
+    """
+
+    cells: Sequence[Cell]
+    max_rounds: int
+    output_dir: Path
+    baselines_dir: Path
+    warmup_round: bool = True
+    interleave_steps: bool = True
+    round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+
+
+def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
+    """Turns flag values (None: not given) into a plan; `output_dir` is the default.
 
     Raises:
-        UsageError: results cannot be kept.
+        UsageError: a value is out of range.
+    """
+    require_positive(values, "round_timeout_seconds")
+    return RoundsPlan(
+        cells=cells,
+        max_rounds=max_rounds,
+        output_dir=Path(values["output_dir"] or output_dir),
+        baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
+        warmup_round=values.get("warmup_round") is not False,
+        interleave_steps=values["steps_in_turn"] is not False,
+        round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
+    )
+
+
+class Configuration:
+    """One configuration: takes pairs of rounds until one fails, or until its trial decides.
+
+    Args:
+        cell: what is run.
+        make_trial: makes a trial for a record's configuration and machine; None if nothing is to be decided.
+
+    Attributes:
+        pairs: in the order in which they ran.
+        failure: verdict and reason if a side did not run.
+    """
+
+    def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
+        self.cell = cell
+        self.pairs: list[Pair] = []
+        self.failure: tuple[Verdict, str] | None = None
+        self._make_trial = make_trial
+        self._trial: Trial | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether no further round is needed."""
+        return self.failure is not None or (self._trial is not None and self._trial.is_over)
+
+    @property
+    def refusal(self) -> str:
+        """Returns why this suite and both sides refuse to run this; empty if one of them does not."""
+        if self.cell.config is not None or not self.pairs:
+            return ""
+        first = self.pairs[0]
+        return first.base.reason if first.base.status is first.candidate.status is Status.SKIPPED else ""
+
+    @property
+    def what(self) -> str:
+        """Returns what the sides ran, in few words: their commands may contain flags of their own."""
+        last = (self.pairs[-1].base, self.pairs[-1].candidate) if self.pairs and self.pairs[-1].rates else ()
+        return " against ".join(dict.fromkeys(in_few_words(record.config) for record in last)) or what_is_run(self.cell)
+
+    def take(self, pair: Pair) -> str:
+        """Takes a pair of rounds, and returns its rates, or why it failed, in words."""
+        self.pairs.append(pair)
+        if pair.rates is None:
+            base_ran = rate(pair.base) is not None
+            side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
+            reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
+            self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            return reason
+        words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
+        if self._make_trial is None:
+            return words
+        self._trial = self._trial or self._make_trial(pair.base)
+        self._trial.add(*pair.rates)
+        return f"{words}; {self._trial.progress}"
+
+    def finding(self, words: str) -> Finding:
+        """Returns the result of the trial under that title, after at least one pair."""
+        first = self.pairs[0].base
+        assert self._make_trial is not None, "there is something to decide"
+        trial = self._trial or self._make_trial(first)
+        decision = trial.decision
+        verdict, reason = self.failure or (decision.verdict, decision.reason)
+        rates = [pair.rates for pair in self.pairs if pair.rates]
+        means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
+        return Finding(
+            title=words,
+            config_key=first.identity.config_key,
+            verdict=verdict,
+            reason=reason,
+            threshold=trial.threshold,
+            change=decision.change,
+            change_low=decision.change_low,
+            change_high=decision.change_high,
+            smallest_drop=decision.smallest_drop,
+            base_images_per_sec=means[0],
+            candidate_images_per_sec=means[1],
+            base_rounds=len(rates),
+            candidate_rounds=len(rates),
+        )
+
+
+def titles(configurations: Sequence[Configuration]) -> list[str]:
+    """Returns what each configuration is, in few words that differ from the others'; each has at least one pair."""
+    firsts = [configuration.pairs[0].base for configuration in configurations]
+    by_run = {record.identity.run_id: title(row) for row in summarize(firsts) for record in row.records}
+    return [
+        by_run[first.identity.run_id] if first.config_aside else what_is_run(configuration.cell)
+        for first, configuration in zip(firsts, configurations, strict=True)
+    ]
+
+
+def run(
+    plan: RoundsPlan, builds: Mapping[str, Build], configurations: Sequence[Configuration], command: Sequence[str]
+) -> list[str]:
+    """Runs all configurations in rounds until each is over.
+
+    Args:
+        plan: how to run them.
+        builds: of BASE and CANDIDATE.
+        configurations: of the plan's cells.
+        command: the words of the command line, for records of runs that left none.
+
+    Returns:
+        Notes for the reader of the results.
+
+    Raises:
+        UsageError: records cannot be stored, or the sides ran on different hardware.
+    """
+    on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
+    provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    open_runner = functools.partial(
+        _PairRunner, builds, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
+    )
+    runner = open_runner(directory=plan.output_dir)
+    notes: list[str] = []
+    interleaved: set[Cell] = set()
+    if plan.warmup_round:
+        warmup = open_runner(directory=plan.output_dir / "warmup")
+        for configuration in configurations:
+            cell = configuration.cell
+            may_interleave = plan.interleave_steps and cell.config is not None and time_slices.is_still(cell.config)
+            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=may_interleave)
+            if not may_interleave or Status.SKIPPED in (pair.base.status, pair.candidate.status):
+                continue
+            if why := _why_not_interleaved(pair):
+                notes.append(f"{what_is_run(cell)}: whole runs were compared instead of interleaved steps: {why}")
+                warn(notes[-1])
+            else:
+                interleaved.add(cell)
+    for number in range(plan.max_rounds):
+        order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
+        for configuration in [each for each in configurations if not each.is_over]:
+            cell = configuration.cell
+            pair = runner.run(cell, order, interleaved=cell in interleaved, repeat_failures=True)
+            _refuse_unlike_hardware(pair)
+            words = configuration.take(pair)
+            warn(f"round {number + 1} of at most {plan.max_rounds}, {configuration.what}: {words}")
+    return [*notes, *runner.notes]
+
+
+def _why_not_interleaved(pair: Pair) -> str:
+    """Returns why the runs of a warm-up pair, started at once, did not interleave their steps; empty if they did."""
+    sides = ((BASE, pair.base), (CANDIDATE, pair.candidate))
+    if failed := [f"the {side} failed. {why_failed(record)}" for side, record in sides if not rate(record)]:
+        return f"started at once, {' '.join(failed)}"
+    return "" if pair.base.in_turn and pair.candidate.in_turn else "a side does not know how to interleave steps."
+
+
+def _refuse_unlike_hardware(pair: Pair) -> None:
+    ours, theirs = hardware(pair.base), hardware(pair.candidate)
+    recorded = [name for name in ours if name in theirs]
+    found = differences({name: ours[name] for name in recorded}, {name: theirs[name] for name in recorded}, SIDES)
+    if found and pair.rates:
+        raise UsageError(
+            f"The sides ran on different hardware, which cannot be compared: {listed(found)}. Give both sides the same "
+            "devices and cores."
+        )
+
+
+class _PairRunner:
+    """Runs cells on both builds, each run in its own process, and stores the records in a directory per side.
+
+    Attributes:
+        notes: on runs that were repeated.
+
+    Raises:
+        UsageError: records cannot be stored.
     """
 
     def __init__(
-        self, base: Side, candidate: Side, *, output_dir: Path, provenance: Provenance, timeout_seconds: float
+        self, builds: Mapping[str, Build], *, directory: Path, provenance: Provenance, timeout_seconds: float
     ) -> None:
         self.notes: list[str] = []
         self._count = 0
         self._runners = {
-            name: CellRunner(
-                program=side.program,
-                store=open_store(str(output_dir / name)),
-                output_dir=str((output_dir / name).resolve()),  # the program may run elsewhere
+            side: CellRunner(
+                program=build.program,
+                store=open_store(str(directory / side)),
+                output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=provenance,
                 timeout_seconds=timeout_seconds,
                 timeout_flag="--round_timeout_seconds",
             )
-            for name, side in ((BASE, base), (CANDIDATE, candidate))
+            for side, build in builds.items()
         }
 
-    def pair(self, cell: Cell, number: int, *, in_turn: bool) -> Pair:
-        """Runs a cell once on each side, the base first if the number is even. What fails is run again.
+    def run(self, cell: Cell, order: Sequence[str], *, interleaved: bool, repeat_failures: bool = False) -> Pair:
+        """Runs a cell once on each side: in that order, or with interleaved steps, of which the first side begins."""
+        records: dict[str, Record] = {}
+        for sides in [order] if interleaved else [order[:1], order[1:]]:
+            ended = self._start(sides, cell)
+            failed = [side for side in sides if rate(ended[side]) is None and ended[side].status is not Status.SKIPPED]
+            if failed and repeat_failures:
+                for side in failed:
+                    why = why_failed(ended[side])
+                    self.notes.append(f"{what_is_run(cell)}: a run of the {side} failed, and was run again. {why}")
+                    warn(self.notes[-1])
+                ended = self._start(sides, cell)
+            records |= ended
+        return Pair(**records)
 
-        Args:
-            cell: what is run.
-            number: of the round, from 0.
-            in_turn: whether both are started at once, and measure in turn; if one fails, both are run again.
-
-        Raises:
-            UsageError: the sides ran on unlike hardware.
-        """
-        order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
-        pair = _take(self._twice, cell, order, in_turn)
-        _refuse_unlike_hardware(pair)
-        return pair
-
-    def once(self, cell: Cell, *, in_turn: bool) -> Pair:
-        """Runs a cell on each side, whatever comes of it."""
-        return _take(self._run, cell, (BASE, CANDIDATE), in_turn)
-
-    def _twice(self, names: Sequence[str], cell: Cell) -> dict[str, Record]:
-        ended = self._run(names, cell)
-        failed = [name for name in names if rate(ended[name]) is None and ended[name].status is not Status.SKIPPED]
-        for name in failed:
-            why = why_failed(ended[name])
-            self.notes.append(f"{what_is_run(cell)}: a run of the {name} failed, and was run again. {why}")
-            warn(self.notes[-1])
-        return self._run(names, cell) if failed else ended
-
-    def _run(self, names: Sequence[str], cell: Cell) -> dict[str, Record]:
-        """Runs sides, all at once; two measure in turn."""
-        runners = [self._runners[name] for name in names]
-        records = run_in_turn(runners, cell, self._count) if len(runners) > 1 else [runners[0].run(cell, self._count)]
-        self._count += len(runners)
-        return dict(zip(names, records, strict=True))
-
-
-def _take(
-    run: Callable[[Sequence[str], Cell], Mapping[str, Record]], cell: Cell, order: tuple[str, str], in_turn: bool
-) -> Pair:
-    """Runs both sides: started together, or one after the other."""
-    if in_turn:
-        return Pair(**run(order, cell))
-    first, second = order
-    return Pair(**run([first], cell), **run([second], cell))
-
-
-def differences(base: Record, candidate: Record) -> Iterator[str]:
-    """Yields in which fields that can move the number the two configurations differ, in words."""
-    if base.identity.config_key == candidate.identity.config_key:
-        return
-    ours, theirs = (_flat(record.config, set(record.config_aside)) for record in (base, candidate))
-    for name in dict.fromkeys([*ours, *theirs]):
-        if name in ours and name in theirs:
-            if ours[name] != theirs[name]:
-                yield f"{name} is {ours[name]} for the base and {theirs[name]} for the candidate"
-        else:
-            value, who = (ours[name], "base") if name in ours else (theirs[name], "candidate")
-            yield f"{name} ({value}) is known to the {who} alone"
-
-
-def _flat(config: object, leave_out: set[str], prefix: str = "") -> dict[str, object]:
-    if not isinstance(config, dict):
-        return {prefix: config}
-    parts = [_flat(value, set(), name) for name, value in config.items() if name not in leave_out]
-    return {name: value for part in parts for name, value in part.items()}
-
-
-def _refuse_unlike_hardware(pair: Pair) -> None:
-    if pair.rates is None:
-        return
-    ours, theirs = hardware(pair.base), hardware(pair.candidate)
-    for name in ours:
-        recorded = name in pair.base.environment and name in pair.candidate.environment
-        if recorded and ours[name] != theirs[name]:
-            raise UsageError(
-                f"The sides ran on unlike hardware, which cannot be compared: {name} is {ours[name]} for the base and "
-                f"{theirs[name]} for the candidate. Let both sides see the same devices and cores."
-            )
-
-
-class TurnTakers:
-    """Knows of which cells both sides take turns, once they have been tried out.
-
-    Args:
-        wanted: whether there may be any.
-
-    Attributes:
-        notes: sentences on those that might, and do not.
-    """
-
-    def __init__(self, *, wanted: bool) -> None:
-        self.notes: list[str] = []
-        self._wanted = wanted
-        self._found: set[Cell] = set()
-
-    def try_out(self, cell: Cell, rounds: Rounds) -> None:
-        """Runs an uncounted round of a cell; in turn, if that may be, to see whether both sides do so."""
-        may = self._wanted and cell.config is not None and time_slices.is_still(cell.config)
-        pair = rounds.once(cell, in_turn=may)
-        if not may or Status.SKIPPED in (pair.base.status, pair.candidate.status):
-            return
-        sides = (("base", pair.base), ("candidate", pair.candidate))
-        if failed := [f"the {who} failed. {why_failed(record)}" for who, record in sides if not rate(record)]:
-            self._note(cell, f"started at once, {' '.join(failed)}")
-        elif pair.base.in_turn and pair.candidate.in_turn:
-            self._found.add(cell)
-        else:
-            self._note(cell, "a side does not know how to take turns.")
-
-    def take_turns(self, cell: Cell) -> bool:
-        """Returns whether both sides of a cell have been seen to take turns."""
-        return cell in self._found
-
-    def _note(self, cell: Cell, why: str) -> None:
-        self.notes.append(f"{what_is_run(cell)}: whole runs were compared, not steps in turn: {why}")
-        warn(self.notes[-1])
+    def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
+        records = run_together([self._runners[side] for side in sides], cell, self._count)
+        self._count += len(sides)
+        return dict(zip(sides, records, strict=True))

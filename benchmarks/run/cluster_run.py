@@ -53,8 +53,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         UsageError: tasks do not agree on what to run.
     """
     computes = cluster.own.has_towers
-    if config.own_device == "gpu":
-        devices.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
+    devices.require_gpus(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices = run_graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:

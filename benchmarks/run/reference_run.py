@@ -92,9 +92,8 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
 
 
 def _devices(config: Config) -> Devices:
-    if config.device == "gpu":
-        device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus, eager=True)
-    elif config.data_format == "NCHW":
+    device_planning.require_gpus(config.runtime, eager=True)
+    if config.device == "cpu" and config.data_format == "NCHW":
         device_planning.require_nchw_on_cpu(config.runtime)
     device_planning.configure_eager_runtime(config.runtime)
     return device_planning.plan(

@@ -15,6 +15,7 @@ from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
+from benchmarks.microbench.roofline import devices_with_a_peak
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.process.watchdog import Watchdog
@@ -26,10 +27,10 @@ from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
 from results.measurement import Derived, Measurement, derive
-from results.quality import Conditions, doubts
+from results.quality import Conditions, quality_warnings
 from results.record import Record, Status, trustworthy
-from results.siblings import synthetic_ratio
 from results.store import Store
+from results.summary import synthetic_ratio
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
@@ -158,7 +159,20 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
     measurement = log.measurement()
     stated = trustworthy(outcome.status) and _is_of_all(config, log)
     derived = derive(measurement, config.towers_in_total, compiled=_compiles(config)) if stated else Derived()
-    derived = device_peak.beside_peak(derived, config, log.placement, provenance.environment)
+    derived = device_peak.beside_peak(
+        derived,
+        log.placement.get("flops_per_image"),
+        provenance.environment,
+        device=config.device,
+        precision=config.precision,
+        count=devices_with_a_peak(
+            config.device,
+            num_devices=config.num_devices,
+            virtual_gpus=config.virtual_gpus,
+            num_workers=config.num_workers,
+            num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
+        ),
+    )
     read = {"data_set": log.data_set} if log.data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),
@@ -178,7 +192,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         warnings=[
             *config.notices,
             *injected_delay.warnings(),
-            *_doubts(config, measurement, derived, provenance.load_per_core),
+            *_quality_warnings(config, measurement, derived, provenance.load_per_core),
         ],
     )
 
@@ -209,11 +223,11 @@ def _goes_alone(config: Config) -> bool:
     return not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
 
 
-def _doubts(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
+def _quality_warnings(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
     conditions = Conditions(
         load_per_core=load_per_core,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,
     )
-    return doubts(measurement, derived, conditions)
+    return quality_warnings(measurement, derived, conditions)

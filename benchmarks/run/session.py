@@ -18,10 +18,11 @@ from benchmarks.run import steps as run_facts
 from benchmarks.run.display import Display
 from benchmarks.run.steps import FIRST_STEPS, measure, stepping
 from benchmarks.run.team import Team
+from benchmarks.topology.devices import session_config
 from benchmarks.training import run_graph, run_input
 from benchmarks.training.run_graph import RunGraph
 from models import specs
-from results.input_verdict import WORTH_A_WORD
+from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 
@@ -150,7 +151,14 @@ def _all_have(team: Team, done: str, config: Config) -> None:
 def _slow_input(config: Config, tower_input: run_input.RunInput, log: RunLog, display: Display) -> Mapping[str, float]:
     """Returns how fast the input's stages are, if the run had to wait for it; else nothing is measured."""
     waited, seconds = sum(log.measured.observed.get("input_wait_seconds", [])), sum(log.measured.step_seconds)
-    if tower_input.source is None or waited < WORTH_A_WORD * seconds:
+    if tower_input.source is None or waited < LEAST_REPORTED_WAIT * seconds:
         return {}
     display.phase("measuring the input's stages", None)
-    return input_stages.measure_after_run(config, tower_input.source)
+    assert config.input is not None, "input that is read has options"
+    return input_stages.measure_after_run(
+        tower_input.source,
+        run_input.spec_of(config),
+        config.input,
+        num_devices=config.num_devices,
+        session_config=session_config("cpu", config.num_devices, **config.runtime.session_options()),
+    )

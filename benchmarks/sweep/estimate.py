@@ -1,19 +1,24 @@
-"""How long a run will take: from earlier runs of the same configuration, or a rough guess. No TensorFlow."""
+"""How long a run will take: from earlier runs of the same configuration, or from a rough guess. No TensorFlow."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from benchmarks.config.config import Config
 from benchmarks.system.hardware import usable_cores
 from models import specs
 from results.record import Record, Status, key_of
+from results.repeats import Outcome
+
+T = TypeVar("T", bound=Hashable)
 
 _START_SECONDS = 6.0
-# Rough: what a CPU core and a GPU make of a CNN's training in fp32, in 1e9 operations per second.
+# Rough rates of CNN training in fp32, in 1e9 operations per second.
 _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
+_MARGIN = 1.1
 
 
 def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
@@ -21,7 +26,7 @@ def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
 
     Args:
         config: of the run.
-        earlier: records, of whatever runs; those of this configuration give the time of a step.
+        earlier: records of any runs; those of this configuration give the time of a step.
     """
     key = key_of(config.key_fields())
     alike = [record for record in earlier if record.identity.config_key == key and record.status is Status.OK]
@@ -38,8 +43,40 @@ def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
 
 
 def in_words(seconds: float) -> str:
-    """Returns a duration as a person says it."""
+    """Returns a duration in s, min or h."""
     if seconds < 90:
         return f"{math.ceil(seconds)} s"
     minutes = math.ceil(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Durations(Generic[T]):
+    """Predicts the duration of runs from earlier ones.
+
+    Args:
+        guess: rough seconds of a run with that many steps, for candidates that have not been run; it is scaled by its
+            error for other candidates.
+    """
+
+    def __init__(self, guess: Callable[[T, int], float]) -> None:
+        self._guess = guess
+        self._corrections: list[float] = []
+        self._seen: dict[T, tuple[float, float]] = {}
+
+    def observe(self, candidate: T, outcome: Outcome) -> None:
+        """Learns from a run; a failed one is ignored."""
+        if not outcome.step_seconds:
+            return
+        steps, measured = len(outcome.step_seconds), math.fsum(outcome.step_seconds)
+        self._corrections.append(outcome.seconds / self._guess(candidate, steps))
+        around = max(outcome.seconds - measured, self._seen.get(candidate, (0.0, 0.0))[0])
+        self._seen[candidate] = (around, measured / steps)
+
+    def expected(self, candidate: T, steps: int) -> float:
+        """Returns the seconds of a run, with a margin; 0 before the first run, so that one is started."""
+        if candidate in self._seen:
+            around, step_seconds = self._seen[candidate]
+            return _MARGIN * (around + steps * step_seconds)
+        if not self._corrections:
+            return 0.0
+        return _MARGIN * statistics.median(self._corrections) * self._guess(candidate, steps)

@@ -1,4 +1,4 @@
-"""A grid of runs: flags that take several values, and what each combination of them would be. No TensorFlow."""
+"""A grid of runs: flags with several values, and the configuration of each combination. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan
 
-# Their values have commas of their own; of some, several are told apart by semicolons.
+# The values of these flags contain commas; several values of the second group are separated by semicolons.
 _NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec")
 _SEMICOLONS = ("local_cluster",)
-# What is decided for all runs together.
+# These apply to all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
 
 
@@ -27,9 +27,9 @@ class Cell:
 
     Attributes:
         arguments: as flags.
-        config: what they come to; None if they do not go together.
-        why_not: in that case the sentence.
-        same_as_before: whether an earlier cell comes to the same.
+        config: the resulting configuration; None if the values do not go together.
+        why_not: in that case the reason.
+        same_as_before: whether an earlier cell has the same configuration.
     """
 
     arguments: tuple[str, ...]
@@ -39,18 +39,18 @@ class Cell:
 
     @property
     def runs(self) -> bool:
-        """Returns whether there is something to run."""
+        """Returns whether the cell is to be run."""
         return self.config is not None and not self.same_as_before
 
 
 def help_groups(own: flag.Groups) -> flag.Groups:
-    """Returns the flags of a sweep as they are explained: the values of `run`'s, each of which may be a list."""
+    """Returns the flags of a sweep for its help: its own and those of `run`."""
     groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
     return {**own, **groups}
 
 
 def sweep_groups(own: flag.Groups) -> flag.Groups:
-    """Returns the flags of `run` as texts, which may be lists, and the sweep's own."""
+    """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
     lists = {
         title: [dataclasses.replace(flag, kind=str, choices=()) for flag in group if flag.name not in _NOT_HERE]
         for title, group in run_flags.RUN_FLAGS.items()
@@ -69,26 +69,23 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
 
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """Returns the values of each flag that is given, split at commas, in the order of `run`'s help."""
+    """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
     names = [flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.name not in _NOT_HERE]
     given = {name: text for name in names if (text := values.get(name)) is not None}
     for name, text in given.items():
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-    return {name: _values(name, text) for name, text in given.items()}
-
-
-def _values(name: str, text: str) -> list[str]:
-    if name in _NO_LISTS:
-        return [text]
-    return text.split(";" if name in _SEMICOLONS else ",")
+    return {
+        name: [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
+        for name, text in given.items()
+    }
 
 
 def of_suite(path: Path) -> list[dict[str, list[str]]]:
     """Reads a suite: a TOML file with a table `[[grid]]` per grid, whose keys are flags, with a value or a list.
 
     Raises:
-        UsageError: it cannot be read, or holds something else.
+        UsageError: it cannot be read, or contains something else.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -96,27 +93,33 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
         raise UsageError(f"--suite={path}: {error}. A suite is a TOML file with a table [[grid]] per grid.") from error
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
-        raise UsageError(f"--suite={path}: a suite holds tables [[grid]] and nothing else, each with flags as keys.")
+        raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
     for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
-        raise UsageError(
-            f"--suite={path}: {name} is for all runs together: give it on the command line, or not at all."
-        )
-    return [{name: [_text(value) for value in _listed(values)] for name, values in grid.items()} for grid in grids]
+        raise UsageError(f"--suite={path}: {name} is for all runs together: set it on the command line.")
+    return [{name: _texts(values) for name, values in grid.items()} for grid in grids]
 
 
-def _listed(values: Any) -> list[Any]:
-    return values if isinstance(values, list) else [values]
+def _texts(values: Any) -> list[str]:
+    listed = values if isinstance(values, list) else [values]
+    return [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def require_positive(values: Mapping[str, Any], *names: str) -> None:
+    """Checks that the values of these flags, if given, are above zero.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name in names:
+        if values[name] is not None and not values[name] > 0:
+            raise UsageError(f"--{name}={values[name]} must be above 0.")
 
 
 def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
-    """Returns every combination of each grid; those that do not go together, with the reason.
+    """Returns every combination of each grid, including impossible ones with the reason.
 
     Raises:
-        UsageError: a flag that does not exist, or a value that it never takes.
+        UsageError: a flag does not exist, or never takes a value.
     """
     found: list[Cell] = []
     seen: set[str] = set()
@@ -136,10 +139,10 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
 
 
 def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
-    """Returns every combination that flags, and the suite that they name, ask for.
+    """Returns every combination of the flags, and of the suite that they name.
 
     Raises:
-        UsageError: a value that makes no sense, or nothing to run.
+        UsageError: a value is out of range, or nothing can be run.
     """
     common = of_flags(values)
     grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
@@ -147,15 +150,9 @@ def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cel
     for cell in found:
         if cell.config and cell.config.cluster and not launch_plan.is_asked_for_in(cell.arguments):
             raise UsageError(
-                "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: let each "
-                "start its cluster with --local_cluster or --hosts, or unset TF_CONFIG."
+                "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start a "
+                "cluster for each with --local_cluster or --hosts, or unset TF_CONFIG."
             )
     if not any(cell.runs for cell in found):
         raise UsageError(f"Nothing can be run. {next((cell.why_not for cell in found), 'The suite is empty.')}")
     return found
-
-
-def in_order(count: int, repeats: int) -> list[tuple[int, int]]:
-    """Returns (repeat, number of the cell) in the order of running: forth and back, so that drift hits all alike."""
-    forth = list(range(count))
-    return [(repeat, number) for repeat in range(repeats) for number in (forth if repeat % 2 == 0 else forth[::-1])]

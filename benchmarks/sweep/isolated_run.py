@@ -1,4 +1,4 @@
-"""One cell of a grid, run in a process of its own: whatever happens to that becomes a record. No TensorFlow."""
+"""Runs a cell of a grid in a process of its own; every outcome of the process becomes a record. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,27 +25,18 @@ DEFAULT_TIMEOUT_SECONDS = 3600.0
 _USAGE, _TAIL_LINES = 2, 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """What was started for a cell; `size_bytes` is what the store held before."""
-
-    cell: Cell
-    command: subprocesses.Command
-    size_bytes: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellRunner:
     """Runs cells, one process each; their records go to one store.
 
     Attributes:
-        program: runs a cell, given its flags.
-        store: where records are kept; logs lie beside them.
-        output_dir: the store's directory, as the program is told it.
-        provenance: of all runs; its session tells their records from others.
+        program: words that run a cell, given its flags.
+        store: receives the records; logs lie beside it.
+        output_dir: the store's directory, as the program receives it.
+        provenance: of all runs; its session id marks their records.
         timeout_seconds: of one run.
-        timeout_flag: what the user would say to change that, if there is such a flag.
-        first_to_be_killed: whether the kernel shall kill a run before any other process if memory does not suffice.
+        timeout_flag: the flag that changes it, if there is one.
+        first_to_be_killed: whether the kernel should kill a run before any other process if memory runs out.
     """
 
     program: Sequence[str]
@@ -57,47 +48,48 @@ class CellRunner:
     first_to_be_killed: bool = False
 
     def run(self, cell: Cell, number: int) -> Record:
-        """Runs a cell and returns its record, which has been kept; `number`, from 0, names the log."""
-        with self.ready(cell, number) as started:
-            (ended,) = subprocesses.run(started.command, timeout_seconds=self.timeout_seconds)
-            return self.record_of(started, ended, self.timeout_seconds)
+        """Runs a cell and returns its stored record; `number`, from 0, names the log."""
+        return run_together([self], cell, number)[0]
 
     @contextlib.contextmanager
-    def ready(self, cell: Cell, number: int, turns_with: time_slices.End | None = None) -> Iterator[Started]:
-        """Yields what is started to run a cell, as long as what it says is wanted."""
+    def ready(self, cell: Cell, number: int, end: time_slices.End | None) -> Iterator[subprocesses.Command]:
+        """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
         with (
             tempfile.TemporaryFile() as stdout,
             _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
         ):
-            command = subprocesses.Command(
+            yield subprocesses.Command(
                 words=[*self.program, *cell.arguments, *own],
                 stdout=stdout,
                 stderr=log,
                 first_to_be_killed=self.first_to_be_killed,
-                variables=turns_with.variables() if turns_with else {},
-                hands_over=[turns_with.socket] if turns_with else [],
+                variables=end.variables() if end else {},
+                hands_over=[end.socket] if end else [],
             )
-            yield Started(cell, command, self.store.size_bytes())
 
-    def record_of(self, started: Started, ended: subprocesses.Ended, limit_seconds: float) -> Record:
-        """Returns the record of what has ended, or was killed after so long, which has been kept."""
-        cell, session = started.cell, self.provenance.session_id
-        said, logged = (_whole(file) for file in (started.command.stdout, started.command.stderr))
-        loaded = self.store.load(started.size_bytes)
-        left = [record for record in loaded.records if record.identity.session_id == session]
-        if left:
-            return left[-1]
-        # What could not be stored, on a full disk for one, has been printed.
-        output = "\n".join([logged, said, *loaded.problems])
-        limit = f"{limit_seconds:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
-        record = _printed(said, session) or self._without_run(cell, *_what_happened(ended, output, limit))
+    def record_of(
+        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, stored_bytes: int, limit: float
+    ) -> Record:
+        """Returns the record of a process that ended or was killed at its limit; stores it unless the process did.
+
+        `stored_bytes` is the size of the store before the process.
+        """
+        session = self.provenance.session_id
+        printed, logged = _whole(command.stdout), _whole(command.stderr)
+        loaded = self.store.load(stored_bytes)
+        if stored := [record for record in loaded.records if record.identity.session_id == session]:
+            return stored[-1]
+        output = "\n".join([logged, printed, *loaded.problems])
+        in_words = f"{limit:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
+        # A run prints the record that it cannot store, on a full disk for example.
+        record = _printed(printed, session) or self._without_run(cell, *_what_happened(ended, output, in_words))
         keep(self.store, record)
         return record
 
     def refuse(self, cell: Cell) -> Record:
-        """Returns the record of a cell that cannot be run, which has been kept."""
+        """Stores and returns the record of a cell that cannot be run."""
         record = self._without_run(cell, Status.SKIPPED, cell.why_not)
         keep(self.store, record)
         return record
@@ -123,29 +115,33 @@ class CellRunner:
         )
 
 
-def run_in_turn(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:
-    """Runs a cell with two runners at once, so that they measure in turn, and returns their records.
+def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:
+    """Runs a cell with one runner, or with two at once that interleave their steps, and returns the records.
 
     Args:
-        runners: the first has the first turn. Together they may take as long as one after the other.
-        cell: what both run.
-        number: of the first one's log, from 0; the second has the next.
+        runners: the first one begins. Together they may take as long as one after the other.
+        cell: what each of them runs.
+        number: of the first runner's log, from 0; the second has the next.
     """
     limit = sum(runner.timeout_seconds for runner in runners)
-    ends = time_slices.pair()
+    ends = time_slices.pair() if len(runners) > 1 else (None,)
     with contextlib.ExitStack() as stack:
-        for end in ends:
+        for end in filter(None, ends):
             stack.enter_context(end.socket)
-        started = [
+        sizes = [runner.store.size_bytes() for runner in runners]
+        commands = [
             stack.enter_context(runner.ready(cell, number + index, end))
             for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
         ]
-        ended = subprocesses.run(*(each.command for each in started), timeout_seconds=limit)
-        return [r.record_of(s, e, limit) for r, s, e in zip(runners, started, ended, strict=True)]
+        ended = subprocesses.run(*commands, timeout_seconds=limit)
+        return [
+            runner.record_of(cell, command, how, size, limit)
+            for runner, command, how, size in zip(runners, commands, ended, sizes, strict=True)
+        ]
 
 
 def given(cell: Cell) -> dict[str, Any]:
-    """Returns what an impossible cell asked for, under the names that a configuration has for it."""
+    """Returns the values of a cell's flags, under the names of configuration fields."""
     names = {"num_gpus": "num_devices", "batch_size": "batch_per_device"}
     pairs = (argument.removeprefix("--").split("=", 1) for argument in cell.arguments)
     return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
@@ -158,7 +154,7 @@ def _whole(file: IO[bytes] | None) -> str:
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:
-    """Opens a run's log; where that cannot be, one that is not kept."""
+    """Opens a run's log; a temporary one if the directory cannot be written."""
     try:
         (directory / "logs").mkdir(exist_ok=True)
         return (directory / "logs" / f"{name}.log").open("w+b")
@@ -167,7 +163,7 @@ def _log(directory: Path, name: str) -> IO[bytes]:
 
 
 def _printed(stdout: str, session: str) -> Record | None:
-    """Returns the record of this session that a run has printed, if there is one."""
+    """Returns the record of this session that a run printed, if any."""
     for line in reversed(stdout.splitlines()):
         try:
             record = Record.from_json(line)
@@ -178,18 +174,18 @@ def _printed(stdout: str, session: str) -> Record | None:
 
 
 def _what_happened(ended: subprocesses.Ended, output: str, limit: str) -> tuple[Status, str]:
-    """Returns how a process ended that left no record, in words."""
+    """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
-    said = f" It said: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
+    said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.timed_out:
-        return Status.TIMEOUT, f"Not done after {limit}, and killed.{said}"
+        return Status.TIMEOUT, f"Killed after {limit} without finishing.{said}"
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
     if ended.out_of_memory:
-        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host's memory did not suffice.{said}"
+        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host ran out of memory.{said}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
-        hint = "; the host's memory may not have sufficed" if ended.returncode == -signal.SIGKILL else ""
+        hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""
         return Status.CRASH, f"Ended by signal {-ended.returncode} ({name}){hint}.{said}"
     return Status.CRASH, f"Ended with status {ended.returncode} and left no record.{said}"

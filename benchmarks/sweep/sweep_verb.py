@@ -1,4 +1,4 @@
-"""The verb `sweep`: many runs, each in a process of its own, whatever happens to any of them. No TensorFlow."""
+"""The verb `sweep`: many runs, each in a process of its own, so that one failure does not end it. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
@@ -30,23 +30,23 @@ from results.store import Store
 from results.summary import summarize
 from variable_mgr.modifiers import Modifiers
 
-# What says nothing of what is run; which data set lay in the directory is only known afterwards.
+# Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is run and how long that may take.
+class SweepPlan:
+    """What is run, and how long that may take.
 
     Attributes:
         cells: every combination, possible or not.
         repeats: rounds; each is a fresh process.
-        output_dir: where results go.
-        resume: whether what is there already is not run again.
+        output_dir: of the results.
+        resume: whether runs are skipped that already have a record.
         round_timeout_seconds: of one run.
-        stop_after_seconds: no run is begun after so long; None for no limit.
+        stop_after_seconds: no run is started after this time; None for no limit.
         dry_run: only print the grid.
-        program: runs a cell, given its flags.
+        program: words that run a cell, given its flags.
     """
 
     cells: Sequence[Cell]
@@ -59,16 +59,14 @@ class Plan:
     program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> SweepPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: a value that makes no sense, or nothing to run.
+        UsageError: a value is out of range, or nothing can be run.
     """
-    for name in ("repeats", "round_timeout_seconds", "stop_after_seconds"):
-        if values[name] is not None and not values[name] > 0:
-            raise UsageError(f"--{name}={values[name]} must be above 0.")
-    return Plan(
+    grid.require_positive(values, "repeats", "round_timeout_seconds", "stop_after_seconds")
+    return SweepPlan(
         cells=grid.wanted(values, count_gpus),
         repeats=values["repeats"] or 1,
         output_dir=values["output_dir"] or "out",
@@ -79,11 +77,11 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     )
 
 
-def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
-    """Runs every cell as often as is wanted, and prints what came of it.
+def run(plan: SweepPlan, command: Sequence[str]) -> ExitStatus:
+    """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
 
     Raises:
-        UsageError: results cannot be kept.
+        UsageError: results cannot be stored.
     """
     store = open_store(plan.output_dir)
     earlier = store.load().records
@@ -94,82 +92,84 @@ def run(plan: Plan, command: Sequence[str]) -> ExitStatus:
         return ExitStatus.OK
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
-    sweep = _Sweep(plan, store, provenance, earlier if plan.resume else [])
 
-    def run_all() -> ExitStatus:
-        finished = sweep.run(estimates)
+    def sweep() -> ExitStatus:
+        finished = _run_all(plan, estimates, store, provenance, earlier if plan.resume else [])
         for line in headline.lines(summarize(finished)):
             say(line)
         say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 
-    again = f"Interrupted. The same command with --resume runs only what is missing from {store.jsonl_path}."
-    return until_stopped(run_all, again)
+    missing = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
+    return until_stopped(sweep, f"Interrupted. {missing}")
 
 
-class _Sweep:
-    """Runs the cells of a plan; knows what has been run already."""
+def _run_all(
+    plan: SweepPlan, estimates: Sequence[float], store: Store, provenance: Provenance, earlier: Sequence[Record]
+) -> list[Record]:
+    """Runs the cells that `earlier` lacks; returns all records of the plan."""
+    runner = CellRunner(
+        program=plan.program,
+        store=store,
+        output_dir=plan.output_dir,
+        provenance=provenance,
+        timeout_seconds=plan.round_timeout_seconds,
+        timeout_flag="--round_timeout_seconds",
+    )
+    done = _by_config(earlier, provenance)
+    records: list[Record] = []
 
-    def __init__(self, plan: Plan, store: Store, provenance: Provenance, earlier: Sequence[Record]) -> None:
-        self._plan = plan
-        self._runner = CellRunner(
-            program=plan.program,
-            store=store,
-            output_dir=plan.output_dir,
-            provenance=provenance,
-            timeout_seconds=plan.round_timeout_seconds,
-            timeout_flag="--round_timeout_seconds",
-        )
-        self._records: list[Record] = []
-        # A run on the CPU does not look at GPUs, so its machine seems to have none.
-        without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
-        this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
-        self._done: dict[str, list[Record]] = {}
-        for record in earlier:
-            # What a run of its own refused may have been refused for a passing reason, and is tried again.
-            refused = record.status is Status.SKIPPED and record.config_aside
-            again = refused or record.status is Status.INTERRUPTED
-            if record.identity.hardware_key in this_machine and not again:
-                self._done.setdefault(_what_is_run(record.config), []).append(record)
-
-    def run(self, estimates: Sequence[float]) -> list[Record]:
-        """Runs what is missing; returns all records of the plan."""
-        cells = self._plan.cells
-        for cell in cells:
-            if cell.config is None and not self._taken(given(cell)):
-                self._records.append(self._runner.refuse(cell))
-        possible = [(cell, estimate) for cell, estimate in zip(cells, estimates, strict=True) if cell.runs]
-        order = grid.in_order(len(possible), self._plan.repeats)
-        wanted = [cell.config.to_dict() if cell.config else {} for cell, _ in possible]
-        missing = [number for _, number in order if not self._taken(wanted[number])]
-        begun = time.monotonic()
-        with SweepDisplay([possible[number][1] for number in missing]) as display:
-            for count, number in enumerate(missing):
-                limit = self._plan.stop_after_seconds
-                if limit is not None and time.monotonic() - begun > limit:
-                    warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
-                    break
-                cell = possible[number][0]
-                display.begin(count, cell)
-                record = self._runner.run(cell, count)
-                self._records.append(record)
-                display.end(record)
-        return self._records
-
-    def _taken(self, what: Mapping[str, Any]) -> bool:
-        """Returns whether this has been run earlier; each earlier record counts for one run."""
-        done = self._done.get(_what_is_run(what))
-        if not done:
+    def is_done(config: Mapping[str, Any]) -> bool:
+        """Returns whether an earlier record, each of which counts for one run, has this configuration."""
+        found = done.get(_key(config))
+        if not found:
             return False
-        self._records.append(done.pop(0))
+        records.append(found.pop(0))
         return True
 
+    for cell in plan.cells:
+        if cell.config is None and not is_done(given(cell)):
+            records.append(runner.refuse(cell))
+    possible = [
+        (cell, cell.config.to_dict(), estimate)
+        for cell, estimate in zip(plan.cells, estimates, strict=True)
+        if cell.config and cell.runs
+    ]
+    # Back and forth, so that a drift of the machine affects all cells alike.
+    rounds = [possible if repeat % 2 == 0 else possible[::-1] for repeat in range(plan.repeats)]
+    missing = [(cell, estimate) for cells in rounds for cell, config, estimate in cells if not is_done(config)]
+    begun, limit = time.monotonic(), plan.stop_after_seconds
+    with SweepDisplay([estimate for _, estimate in missing]) as display:
+        for count, (cell, _) in enumerate(missing):
+            if limit is not None and time.monotonic() - begun > limit:
+                warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
+                break
+            display.begin(count, cell)
+            records.append(runner.run(cell, count))
+            display.end(records[-1])
+    return records
 
-def _what_is_run(config: Mapping[str, Any]) -> str:
-    """Returns what is equal for records of the same run: all but where the result goes and how it is shown.
 
-    A field at its default is left out: a record of an older version may not have it.
+def _by_config(earlier: Sequence[Record], provenance: Provenance) -> dict[str, list[Record]]:
+    """Returns this machine's earlier records that need not be run again, by the key of their configuration."""
+    # A run on the CPU does not query GPUs, so its machine seems to have none.
+    without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
+    this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
+    found: dict[str, list[Record]] = {}
+    for record in earlier:
+        # A run's own refusal may have had a temporary reason, so it is tried again.
+        refused = record.status is Status.SKIPPED and record.config_aside
+        again = refused or record.status is Status.INTERRUPTED
+        if record.identity.hardware_key in this_machine and not again:
+            found.setdefault(_key(record.config), []).append(record)
+    return found
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    """Returns a key that is equal for records of the same run, without output fields and fields at their defaults.
+
+    A record of an older version may lack a field that is at its default.
     """
     chosen = {name: value for name, value in config.items() if name not in _NOT_CHOSEN}
     modifiers = _not_at_default(Modifiers, chosen.get("modifiers") or {})

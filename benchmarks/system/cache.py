@@ -1,4 +1,4 @@
-"""What took long to find out, kept as JSON in the user's cache directory. Imports no TensorFlow."""
+"""Results that take long to measure, saved as JSON in the user's cache directory. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMAT_VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class CacheFile:
-    """One file of entries by key. A damaged one is ignored with a sentence; the next entry mends it.
+    """One file of entries by key. A damaged file is ignored with a warning, and replaced by the next entry.
 
     Attributes:
         name: of the file, below `$XDG_CACHE_HOME/cnn_bench` (default `~/.cache/cnn_bench`).
@@ -37,27 +37,27 @@ class CacheFile:
         return Path(directory or os.path.expanduser("~/.cache")) / "cnn_bench" / self.name
 
     def find(self, key: str) -> dict[str, Any] | None:
-        """Returns an entry, with its `time_utc`; None if there is none."""
+        """Returns an entry, with its `time_utc`; None if it is missing."""
         return self._read().get(key)
 
     def keep(self, key: str, entry: Mapping[str, Any]) -> None:
-        """Adds an entry, or says that it cannot be kept. A reader, or a crash, sees the old file or the new one."""
+        """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # two that keep at once both read, add and write
+                fcntl.flock(lock, fcntl.LOCK_EX)  # another process may read, add and write at the same time
                 entries = {**self._read(), key: {**entry, "time_utc": now}}
                 held = {"format_version": _FORMAT_VERSION, "entries": entries}
                 store.replace(target, json.dumps(held, indent=1) + "\n")
         except OSError as error:
-            warn(f"{self.holds.capitalize()} cannot be kept in {target} ({error}): next time the work is done again.")
+            warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be measured again.")
 
     def ignore(self, error: Exception) -> None:
-        """Says that what is kept cannot be used."""
+        """Warns that the file cannot be used."""
         problem = f"{type(error).__name__}: {error}"
-        warn(f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; the next one mends it.")
+        warn(f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced.")
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -76,12 +76,12 @@ FILE = CacheFile("recommendations.json", "recommendations")
 
 
 def key(identity: Identity, question: Mapping[str, Any]) -> str:
-    """Returns what an answer is kept under: hardware, software and the question."""
+    """Returns the key of an answer: hardware, software and the question."""
     return f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
 
 
 def find(wanted: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Returns when an answer was found (UTC) and what it is; None if there is none, or the file is damaged."""
+    """Returns the time of an answer (UTC) and the answer; None if it is missing or damaged."""
     entry = FILE.find(wanted)
     try:
         return None if entry is None else (str(entry["time_utc"]), dict(entry["answer"]))
@@ -91,5 +91,5 @@ def find(wanted: str) -> tuple[str, Mapping[str, Any]] | None:
 
 
 def keep(wanted: str, answer: Mapping[str, Any]) -> None:
-    """Keeps an answer under a key."""
+    """Saves an answer under a key."""
     FILE.keep(wanted, {"answer": answer})

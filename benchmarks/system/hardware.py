@@ -1,4 +1,4 @@
-"""What this machine is: processor, memory, GPUs. Imports without TensorFlow."""
+"""Describes this machine: processor, memory, GPUs. Imports without TensorFlow."""
 
 from __future__ import annotations
 
@@ -54,18 +54,26 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def _cpu_fields(cpuinfo: Path) -> dict[str, str]:
+    """Returns what the kernel reports of the first processor, by lower-case name."""
+    first = (linux.text(cpuinfo) or "").partition("\n\n")[0]
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in fields}
+
+
 def cpu_instructions(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
-    """Returns the names that Linux has for the CPU's extensions, such as `avx2`; None if it does not say.
+    """Returns Linux' names of the CPU's extensions, such as `avx2`; None if they are not known.
 
     Args:
-        cpuinfo: what the kernel says of the CPU.
+        cpuinfo: the kernel's description of the CPU.
     """
-    lines = (linux.text(cpuinfo) or "").splitlines()
-    return next((frozenset(line.split()) for line in lines if line.lower().startswith(("flags", "features"))), None)
+    fields = _cpu_fields(cpuinfo)
+    names = fields.get("flags", fields.get("features"))
+    return None if names is None else frozenset(names.split())
 
 
 def describe_hardware(inventory: Inventory) -> dict[str, Any]:
-    """Returns what decides speed, and no name of a host: equal dictionaries are equal hardware."""
+    """Returns what determines speed, without the host's name: equal dictionaries are equal hardware."""
     return {
         "cpu_model": _cpu_model(),
         "cpu_cores_usable": usable_cores(),
@@ -77,15 +85,8 @@ def describe_hardware(inventory: Inventory) -> dict[str, Any]:
 
 def _cpu_model() -> str:
     """Returns the processor's name with family, model and stepping, since clouds shorten the name alone."""
-    fields: dict[str, str] = {}
-    try:
-        with CPUINFO.open(encoding="utf-8") as file:
-            for line in file:
-                if not line.strip():
-                    break
-                key, _, value = line.partition(":")
-                fields[key.strip()] = value.strip()
-    except OSError:
+    fields = _cpu_fields(CPUINFO)
+    if not fields:
         return platform.processor() or platform.machine()
-    numbers = "/".join(fields.get(key, "?") for key in ("cpu family", "model", "stepping"))
+    numbers = "/".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))
     return f"{fields.get('model name', platform.machine())} ({numbers})"

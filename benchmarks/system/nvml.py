@@ -1,4 +1,4 @@
-"""Asking NVIDIA's driver about the GPUs that may be used: nothing else speaks with it. Imports no TensorFlow."""
+"""The only module that talks to NVIDIA's driver (NVML), about the GPUs that may be used. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-# Why a clock is held down, by pynvml's names. A power limit is left out: it is the rule under full load.
+# Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
     "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
     "nvmlClocksThrottleReasonSwThermalSlowdown": "heat (driver)",
@@ -19,21 +19,21 @@ SLOWED_BY = {
 
 @dataclasses.dataclass(frozen=True)
 class DriverGpu:
-    """One GPU while the driver is open: its number as the driver counts, the driver, and the driver's handle."""
+    """One GPU while the driver is open: its number in the driver, the driver, and the driver's handle."""
 
     index: int
     driver: Any
     handle: Any
 
     def ask(self, what: str, *which: int) -> Any:
-        """Returns what the driver answers to one of pynvml's questions about this GPU; None if it does not."""
+        """Returns the driver's answer to one of pynvml's queries about this GPU; None if there is none."""
         try:
             return getattr(self.driver, what)(self.handle, *which)
         except self.driver.NVMLError:
             return None
 
     def slowed_by(self, reasons: int) -> list[str]:
-        """Returns in words why the clock is held down, of the bits that the driver tells."""
+        """Returns the reasons for a lowered clock in words, from the driver's bits."""
         return [why for name, why in SLOWED_BY.items() if reasons & getattr(self.driver, name)]
 
 
@@ -47,11 +47,11 @@ class Driver:
 
 @contextlib.contextmanager
 def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> Iterator[Driver]:
-    """Yields the driver, which can be asked until the end; without one there are no GPUs.
+    """Opens the driver for the time of the context; without a driver there are no GPUs.
 
     Args:
         environment: the environment variables.
-        driver: a module with what pynvml has; None for pynvml.
+        driver: a module like pynvml; None for pynvml.
     """
     import pynvml
 
@@ -85,7 +85,7 @@ def _look(driver: Any, environment: Mapping[str, str]) -> Driver:
 
 
 def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
-    """Returns the number of the GPU whose UUID begins so, or of which this MIG instance is a part."""
+    """Returns the number of the GPU with this start of its UUID, or with this MIG instance."""
     if name.startswith("GPU-"):
         return next((gpu.index for gpu in every if text(gpu.ask("nvmlDeviceGetUUID") or "").startswith(name)), None)
     try:
@@ -98,12 +98,12 @@ def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:
 def visible_indices(
     count: int, environment: Mapping[str, str], index_of: Callable[[str], int | None] = lambda name: None
 ) -> list[int]:
-    """Returns which of `count` GPUs CUDA would show: as CUDA does, it stops at the first index that is no GPU.
+    """Returns which of `count` GPUs CUDA shows: like CUDA, it stops at the first index that is not a GPU.
 
     Args:
-        count: how many the driver has.
+        count: number of GPUs in the driver.
         environment: the environment variables.
-        index_of: finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; where it does not, one is assumed to be there.
+        index_of: finds the GPU that a UUID (`GPU-...`, `MIG-...`) names; if it returns None, one is assumed.
     """
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
@@ -121,5 +121,5 @@ def visible_indices(
 
 
 def text(value: str | bytes) -> str:
-    """Returns what older versions of pynvml give as bytes."""
+    """Returns text that older versions of pynvml return as bytes."""
     return value.decode() if isinstance(value, bytes) else value

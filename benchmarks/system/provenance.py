@@ -1,4 +1,4 @@
-"""What surrounds a run: versions, relevant environment variables, load. For the record. Imports no TensorFlow."""
+"""The environment of a run, for the record: versions, environment variables, load. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,18 +18,10 @@ from benchmarks.system import hardware
 from benchmarks.system.hardware import Inventory
 from results.record import Identity, identify
 
-_RELEVANT_VARIABLES = (
-    "TF_",
-    "XLA_",
-    "OMP_",
-    "KMP_",
-    "MKL_",
-    "NCCL_",
-    "CUDA_",
-    "NVIDIA_",
-    "MALLOC_",
-    "LD_PRELOAD",
-)
+_RELEVANT_VARIABLES = ("TF_", "XLA_", "OMP_", "KMP_", "MKL_", "NCCL_", "CUDA_", "NVIDIA_", "MALLOC_", "LD_PRELOAD")
+
+# A git hook sets these for its own repository; they would override the one that is named.
+_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 
 
 def describe_software() -> dict[str, Any]:
@@ -53,25 +45,20 @@ def _installed(*names: str) -> str | None:
     return None
 
 
-def _describe_build() -> dict[str, Any]:
-    """Returns how TensorFlow was built, if it has been imported."""
+def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
+    """Returns what may explain an odd number: TensorFlow's build, operating system, driver, environment variables."""
     tensorflow = sys.modules.get("tensorflow")
-    if tensorflow is None:
-        return {}
-    build = dict(tensorflow.sysconfig.get_build_info())
-    found = {name: build.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
-    return {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
-
-
-def describe_surroundings(inventory: Inventory) -> dict[str, Any]:
-    """Returns what may explain an odd number: operating system, driver, and variables that tools react to."""
+    build: dict[str, Any] = {}
+    if tensorflow is not None:
+        info = dict(tensorflow.sysconfig.get_build_info())
+        found = {name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
+        build = {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_RELEVANT_VARIABLES)}
     return {
-        **_describe_build(),
+        **build,
         "operating_system": platform.platform(),
         "gpu_driver_version": inventory.driver_version,
-        "variables": {
-            name: value for name, value in sorted(os.environ.items()) if name.startswith(_RELEVANT_VARIABLES)
-        },
+        "variables": variables,
     }
 
 
@@ -81,20 +68,35 @@ def suite_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        commit = _git(root, "rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+        commit = git(root, "rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if git(root, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _git(root: Path, *words: str) -> str:
-    done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True)
+def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
+    """Runs git in a directory, in a session that Ctrl-C does not reach, and returns its stripped stdout.
+
+    Raises:
+        OSError: git cannot be started.
+        subprocess.SubprocessError: it fails, or takes too long.
+    """
+    done = subprocess.run(
+        ["git", "-C", str(root), *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        check=True,
+        env={name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     return done.stdout.strip()
 
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Made before a run; asked after it, when TensorFlow's version is known."""
+    """Where a record comes from. Made before a run; read after it, when TensorFlow's build is known."""
 
     command: Sequence[str]
     inventory: hardware.Inventory
@@ -102,42 +104,29 @@ class Provenance:
     session_id: str = ""
 
     def identity(self, config: Mapping[str, Any]) -> Identity:
-        """Gives a run its identity; `config` holds only what can move its number."""
+        """Returns the identity of a run; `config` holds only what can change the result."""
         return identify(
             command=self.command,
             suite_commit=self._commit,
             config=config,
-            hardware=self._hardware,
-            software=self._software,
+            hardware=hardware.describe_hardware(self.inventory),
+            software=describe_software(),
             session_id=self.session_id,
         )
 
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Returns what a reader should know of machine and software."""
-        return {**self._hardware, **self._software, **self._surroundings, "load_1min_before": self.load_1min}
-
-    # A process may write many records, and nothing of this changes between them.
-
-    @functools.cached_property
+    @functools.cached_property  # a process may write many records
     def _commit(self) -> str | None:
         return suite_commit()
 
     @functools.cached_property
-    def _hardware(self) -> dict[str, Any]:
-        return hardware.describe_hardware(self.inventory)
-
-    @functools.cached_property
-    def _software(self) -> dict[str, Any]:
-        return describe_software()
-
-    @functools.cached_property
-    def _surroundings(self) -> dict[str, Any]:
-        return describe_surroundings(self.inventory)
+    def environment(self) -> dict[str, Any]:
+        """Returns the description of machine and software."""
+        described = {**hardware.describe_hardware(self.inventory), **describe_software()}
+        return {**described, **_describe_surroundings(self.inventory), "load_1min_before": self.load_1min}
 
     @property
     def load_per_core(self) -> float:
-        """Returns the machine's load before the run, per core that may be used."""
+        """The machine's load before the run, per usable core."""
         return self.load_1min / hardware.usable_cores()
 
 

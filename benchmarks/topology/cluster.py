@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from benchmarks.console import table
 
@@ -31,18 +31,18 @@ class Task:
 
     @property
     def has_towers(self) -> bool:
-        """Whether it is given devices to train on; the others hold variables, or only ask."""
+        """Whether it has devices to train on; other tasks hold variables, or are clients."""
         return self.job == "worker"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """All tasks of a run, as each of them knows them.
+    """All tasks of a run.
 
     Attributes:
         ps: addresses (host:port) of the parameter servers; may be empty.
         workers: addresses of the workers; at least one.
-        controller: address of a task that is only a client of the others, if there is one.
+        controller: address of a task that is only a client of the other tasks; None if there is none.
         own: the task that this process is.
         local: one command started all tasks on this host.
     """
@@ -55,7 +55,7 @@ class Cluster:
 
     @property
     def tasks(self) -> dict[Task, str]:
-        """Every task's address: those of the parameter servers first, then the workers', then the controller's."""
+        """Every task's address: first parameter servers, then workers, then the controller."""
         return {
             Task(job, index): address
             for job, addresses in self.signature().items()
@@ -79,39 +79,35 @@ class Cluster:
 
     @property
     def num_ps(self) -> int:
-        """How many parameter servers there are."""
+        """Number of parameter servers."""
         return len(self.ps)
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return len(self.workers)
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts the tasks are on, as far as their addresses tell."""
-        return self._hosts_of(self.tasks.values())
+        """Number of hosts of all tasks, by their addresses."""
+        return 1 if self.local else len(set(map(_host, self.tasks.values())))
 
     @property
     def num_worker_hosts(self) -> int:
-        """How many hosts the workers are on, likewise."""
-        return self._hosts_of(self.workers)
-
-    def _hosts_of(self, addresses: Iterable[str]) -> int:
-        return 1 if self.local else len({address.rpartition(":")[0].lower() for address in addresses})
+        """Number of hosts of the workers, by their addresses."""
+        return 1 if self.local else len(set(map(_host, self.workers)))
 
     @property
     def workers_on_this_host(self) -> int:
-        """How many workers share this task's host, as far as their addresses tell."""
-        own = self.address.rpartition(":")[0].lower()
-        return sum(self.local or address.rpartition(":")[0].lower() == own for address in self.workers)
+        """Number of workers on this task's host, by their addresses."""
+        return sum(self.local or _host(address) == _host(self.address) for address in self.workers)
 
     def spec(self) -> dict[str, list[str]]:
         """Returns the jobs that have tasks, as `tf.train.ClusterSpec` takes them."""
         return {job: addresses for job, addresses in self.signature().items() if addresses}
 
     def signature(self) -> dict[str, list[str]]:
-        """Returns every job's addresses as JSON can hold them: what all tasks must agree on."""
+        """Returns every job's addresses as JSON can hold them: all tasks must agree on them."""
         controllers = [] if self.controller is None else [self.controller]
         return dict(zip(JOBS, (list(self.ps), list(self.workers), controllers), strict=True))
 
@@ -119,10 +115,14 @@ class Cluster:
         """Returns the tasks as aligned lines of text under a header; a star marks this process.
 
         Args:
-            devices: what to say of each task's devices; a dash stands for those left out.
+            devices: each task's devices in words; a dash stands for a missing task.
         """
-        rows = [(" ", "job", "task", "address", "devices")]
-        for task, address in self.tasks.items():
-            mark = "*" if task == self.own else " "
-            rows.append((mark, task.job, str(task.index), address, (devices or {}).get(task, "-")))
-        return table(rows)
+        rows = [
+            ("*" if task == self.own else " ", task.job, str(task.index), address, (devices or {}).get(task, "-"))
+            for task, address in self.tasks.items()
+        ]
+        return table([(" ", "job", "task", "address", "devices"), *rows])
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].lower()

@@ -1,4 +1,4 @@
-"""Which devices a run uses, under TensorFlow's names, and whether they are there. Nothing is placed softly."""
+"""The devices of a run under TensorFlow's names, and checks that they exist. Placement is strict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import HOST
 from variable_mgr.place import Place
 
-# What is left of a GPU that is split: the CUDA context and libraries need some memory of their own.
+# Of the memory of a split GPU: the CUDA context and libraries need the rest.
 _DEFAULT_SPLIT_FRACTION = 0.9
 
 
@@ -24,9 +24,9 @@ class Devices:
     """The devices that one process drives.
 
     Attributes:
-        place: the towers' devices, and what is around them.
-        shared: where shared variables live and copied gradients are averaged, in turn.
-        description: the same in words.
+        place: the towers' devices, and those around them.
+        shared: devices of shared variables and of averaged gradients, used in rotation.
+        description: the devices in words.
     """
 
     place: Place
@@ -35,7 +35,7 @@ class Devices:
 
     @property
     def towers(self) -> tuple[str, ...]:
-        """Returns one name per tower."""
+        """One name per tower."""
         return self.place.towers
 
 
@@ -73,16 +73,18 @@ def plan(
     return Devices(place=place, shared=shared, description=description)
 
 
-def require_gpus(count: int, *, virtual_gpus: int, eager: bool = False) -> None:
-    """Checks that TensorFlow itself can use the GPUs that the driver showed; `eager` leaves them to the eager runtime.
+def require_gpus(runtime: Runtime, *, eager: bool = False) -> None:
+    """Checks that TensorFlow sees the GPUs, if any are needed; with `eager`, the eager runtime may use them.
 
     Raises:
-        UsageError: it sees fewer than are needed.
+        UsageError: it sees too few.
     """
-    needed = -(-count // virtual_gpus)
+    if runtime.device == "cpu":
+        return
+    needed = -(-runtime.num_devices // runtime.virtual_gpus)
     seen = tf.config.list_physical_devices("GPU")
     if not eager:
-        # Building an input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
+        # An input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
         tf.config.set_visible_devices([], "GPU")
     if len(seen) < needed:
         built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"

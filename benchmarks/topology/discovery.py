@@ -1,4 +1,4 @@
-"""From flags and the environment to the cluster that this process is part of. Imports without TensorFlow.
+"""Finds the cluster that this process is part of, from flags and the environment. Imports without TensorFlow.
 
 Explicit flags come first, then TF_CONFIG, then Slurm; without any of them there is one process.
 """
@@ -35,10 +35,10 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
         environ: the environment variables.
 
     Returns:
-        The cluster (None: this is the only process), and sentences on what was left aside.
+        The cluster (None: this is the only process), and sentences on what was ignored.
 
     Raises:
-        UsageError: a cluster that cannot be, or flags that contradict it or each other.
+        UsageError: the cluster is impossible, or flags contradict it or each other.
     """
     _check_numbers(given)
     hosts, where = _hosts_of_flags(given)
@@ -47,27 +47,26 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
         return launch_plan.planned(given, DEFAULT_SERVER_PORT), ()
     if hosts:
         _check_hosts(hosts, where)
-        return _cluster(hosts, _own_of_flags(given, hosts, where), given), _left_aside(given, environ, hosts)
-    source, found, notices = _find_around(given, environ)
+        return _cluster(hosts, _own_of_flags(given, hosts, where), given), _ignored(given, environ, hosts)
+    found = _read_tf_config(environ.get("TF_CONFIG", ""))
+    notices: tuple[str, ...] = ()
+    source = "TF_CONFIG" if found else "Slurm"
+    if found and given["cluster"]:
+        notices = (f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster.",)
+    elif not found and given["cluster"] == "slurm":
+        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
+        found = slurm.read(environ, given["num_ps"] or 0, port)
     if not found:
         _refuse_task(given)
         return None, ()
     hosts, own = found
     _check_hosts(hosts, dict.fromkeys(JOBS, source))
-    _check_agreement(given, own, source)
+    for name, value in (("job_name", own.job), ("task_index", own.index)):
+        if given[name] not in (None, "", value):
+            raise UsageError(
+                f"--{name}={given[name]}, and {source} makes this process {own}: leave --job_name and --task_index out."
+            )
     return (_cluster(hosts, own, given) if sum(map(len, hosts.values())) > 1 else None), notices
-
-
-def _find_around(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, Found | None, tuple[str, ...]]:
-    """Returns what in the environment names the cluster, what it says, and sentences on what was left aside."""
-    found = _read_tf_config(environ.get("TF_CONFIG", ""))
-    if found:
-        aside = f"--cluster={given['cluster']} is left aside, since TF_CONFIG names the cluster."
-        return "TF_CONFIG", found, (aside,) if given["cluster"] else ()
-    if given["cluster"] != "slurm":
-        return "", None, ()
-    port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
-    return "Slurm", slurm.read(environ, given["num_ps"] or 0, port), ()
 
 
 def _cluster(hosts: Hosts, own: Task, given: Mapping[str, Any]) -> Cluster:
@@ -93,7 +92,7 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
 
 
 def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:
-    """Returns each job's addresses and which flag names them; an empty text counts as not given."""
+    """Returns each job's addresses and the flag that names them; an empty text counts as not given."""
     listed = {
         job: _split(given[flag], ",", f"--{flag}={given[flag]}") for job, flag in _FLAG_OF_JOB.items() if given[flag]
     }
@@ -135,7 +134,7 @@ def _split(text: str, separator: str, asked: str) -> tuple[str, ...]:
 
 
 def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
-    """Refuses a cluster that cannot be; `where` says what names each job's addresses."""
+    """Refuses an impossible cluster; `where` is the source of each job's addresses."""
     taken: dict[tuple[str, int], Task] = {}
     for job, addresses in hosts.items():
         for index, address in enumerate(addresses):
@@ -150,7 +149,7 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
         raise UsageError(f"There is no worker: name at least one (host:port) with {where['worker']}.")
     if len(hosts.get("controller", ())) > 1:
         raise UsageError(
-            f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: there is one at most."
+            f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: give one."
         )
 
 
@@ -186,43 +185,35 @@ def _index(index: int | None, job: str, count: int, asked: tuple[str, str]) -> i
     """Returns the index of one of the `count` tasks of a job; if there is only one, it may be left out."""
     there = f"there is only {job} 0" if count == 1 else f"there are {job} 0 to {count - 1}"
     if index is None and count > 1:
-        raise UsageError(f"{asked[0]} without {asked[1]}: {there}. Say which of them this process is.")
+        raise UsageError(f"{asked[0]} without {asked[1]}: {there}. Give the index of this process.")
     if index is not None and not 0 <= index < count:
         raise UsageError(f"{asked[0]} {asked[1]}={index}: {there}.")
     return index or 0
 
 
 def _refuse_task(given: Mapping[str, Any]) -> None:
-    """Refuses to be some task where there is no cluster; to be the first is what one process is anyway."""
+    """Refuses flags that choose a task where there is no cluster; the first task is a single process anyway."""
     for name in ("job_name", "task_index"):
         if given[name]:
             raise UsageError(
-                f"--{name}={given[name]} says which task of a cluster this is, and there is none: name it with "
-                "--worker_hosts (and --ps_hosts), --cluster_spec, TF_CONFIG or --cluster=slurm."
+                f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with --worker_hosts "
+                "(and --ps_hosts), --cluster_spec, TF_CONFIG or --cluster=slurm."
             )
 
 
-def _check_agreement(given: Mapping[str, Any], own: Task, source: str) -> None:
-    for name, value in (("job_name", own.job), ("task_index", own.index)):
-        if given[name] not in (None, "", value):
-            raise UsageError(
-                f"--{name}={given[name]}, and {source} makes this process {own}: leave --job_name and --task_index out."
-            )
-
-
-def _left_aside(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:
-    """Returns what is said of other sources than the flags."""
+def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:
+    """Returns sentences on other sources than the flags, which are ignored."""
     notices = []
     if given["cluster"]:
-        notices.append(f"--cluster={given['cluster']} is left aside, since flags name the hosts.")
+        notices.append(f"--cluster={given['cluster']} is ignored, since flags name the hosts.")
     try:
         found = _read_tf_config(environ.get("TF_CONFIG", ""))
     except UsageError as error:
-        notices.append(f"TF_CONFIG is left aside, since flags name the hosts. It would be refused: {error}")
+        notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It is also invalid: {error}")
     else:
         if found and dict(found[0]) != dict(hosts):
             others = "; ".join(f"{job} {', '.join(addresses)}" for job, addresses in found[0].items())
-            notices.append(f"TF_CONFIG is left aside, since flags name the hosts. It names others: {others}.")
+            notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It names others: {others}.")
     return tuple(notices)
 
 
@@ -244,19 +235,15 @@ def _read_tf_config(text: str) -> Found | None:
 
 
 def _is_cluster(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(addresses, list) and all(isinstance(address, str) for address in addresses)
-        for addresses in value.values()
-    )
+    lists = value.values() if isinstance(value, dict) else [None]
+    return all(isinstance(addresses, list) and all(isinstance(a, str) for a in addresses) for addresses in lists)
 
 
 def _is_task(value: Any) -> bool:
-    """Whether this can be a task; its index may be a number or its digits, as TensorFlow takes both."""
-    return (
-        isinstance(value, dict)
-        and isinstance(value.get("type", ""), str)
-        and re.fullmatch("-?[0-9]+", str(value.get("index", 0))) is not None
-    )
+    """Whether this is a task; its index may be a number or its digits, as TensorFlow takes both."""
+    if not isinstance(value, dict) or not isinstance(value.get("type", ""), str):
+        return False
+    return re.fullmatch("-?[0-9]+", str(value.get("index", 0))) is not None
 
 
 def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
@@ -266,7 +253,7 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
             raise UsageError(f"TF_CONFIG: there is no job '{name}'.{did_you_mean(name, known)} Jobs: {_names(known)}.")
     chiefs = [address for name in _CHIEFS for address in jobs.get(name, [])]
     if len(chiefs) > 1:
-        raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({_names(chiefs)}): there is one at most.")
+        raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({_names(chiefs)}): at most one is allowed.")
     merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
     hosts = {name: tuple(merged[name]) for name in JOBS if merged.get(name)}
     own = _own_of_tf_config(task, {name: jobs[name] for name in known if jobs.get(name)})
@@ -276,7 +263,7 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
 
 
 def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Task:
-    """Returns the task as the variable counts it; where there is only one, it need not be said."""
+    """Returns the task as the variable counts it; it may be left out if there is only one."""
     only = next(iter(jobs), "") if sum(map(len, jobs.values())) == 1 else ""
     job = task.get("type") or only
     if job not in jobs:
@@ -290,5 +277,5 @@ def _names(words: Iterable[str]) -> str:
 
 
 def manager_for(cluster: Cluster) -> str:
-    """Returns a variable manager that such a cluster may have, for verbs that train nothing."""
+    """Returns a variable manager that such a cluster can have, for verbs that train nothing."""
     return "parameter_server" if cluster.ps else "collective_all_reduce"

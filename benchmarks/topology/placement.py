@@ -1,4 +1,4 @@
-"""Where towers are, under TensorFlow's names, in one process or in a cluster. Imports without TensorFlow."""
+"""The devices of towers, under TensorFlow's names, in one process or in a cluster. Imports without TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HOST = "/cpu:0"
 def place(
     kind: str, count: int, *, virtual: bool = False, cluster: Cluster | None = None, manager: str = "", group: int = 1
 ) -> Place:
-    """Names the devices of one process' towers, and of what is around them.
+    """Names the towers that one process drives, and the devices around them.
 
     Args:
         kind: `cpu` or `gpu`.
         count: towers of one worker.
         virtual: whether they share physical devices.
         cluster: the tasks; None for a single process.
-        manager: the variable manager, which decides who drives which towers.
+        manager: the variable manager, which decides which task drives which towers.
         group: see `Place`.
     """
     own = [f"/{kind}:{index}" for index in range(count)]
@@ -49,5 +49,5 @@ def place(
 
 
 def trains(cluster: Cluster, task: Task, manager: str) -> bool:
-    """Returns whether a task takes steps of its own: not if it only serves."""
+    """Returns whether a task takes steps of its own; the others only serve."""
     return task == cluster.leader if manager in IN_GRAPH else task.has_towers

@@ -1,6 +1,6 @@
-"""What Slurm says of the cluster that it has started. Imports without TensorFlow.
+"""Reads the cluster that Slurm has started from its variables. Imports without TensorFlow.
 
-TensorFlow's own resolver counts GPUs and fails on nodes without them, so the variables are read here.
+TensorFlow's own resolver counts GPUs and fails on nodes without them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task]:
     """Names the tasks of a job step, from the environment that srun gives each of them.
 
-    Ranks fill the nodes in order (block distribution). Parameter server i is the last rank that is left on node i,
-    counted round and round over the nodes; all other ranks are workers, in order.
+    Ranks fill the nodes in order (block distribution). Parameter servers take the last free rank of each node, node
+    after node, as many rounds as needed; all other ranks are workers, in order.
 
     Args:
         environ: the environment variables.
@@ -103,26 +103,20 @@ def expand_tasks(text: str) -> list[int]:
 
 
 def _choose_servers(per_node: Sequence[int], num_ps: int) -> list[int]:
-    """Returns the ranks of the parameter servers; a node that has no rank left is passed over."""
+    """Returns the ranks of the parameter servers; a node without a free rank is skipped."""
     if num_ps >= sum(per_node):
         raise UsageError(
             f"--num_ps={num_ps} leaves no worker: srun has started {sum(per_node)} task(s). Start more with "
             "srun --ntasks, or ask for fewer parameter servers."
         )
-    ends = list(itertools.accumulate(per_node))
-    left = list(per_node)
-    servers: list[int] = []
-    for node in itertools.cycle(range(len(per_node))):
-        if len(servers) == num_ps:
-            break
-        if left[node]:
-            left[node] -= 1
-            servers.append(ends[node] - per_node[node] + left[node])
-    return servers
+    ends = itertools.accumulate(per_node)
+    last_first = [range(end - 1, end - count - 1, -1) for end, count in zip(ends, per_node, strict=True)]
+    rounds = itertools.zip_longest(*last_first)
+    return [rank for rank in itertools.chain.from_iterable(rounds) if rank is not None][:num_ps]
 
 
 def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
-    """Refuses another distribution than by blocks, as far as this process can see it."""
+    """Refuses a distribution that this process can see is not by blocks."""
     for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
         if name in environ and _number(environ, name) != expected:
             raise UsageError(
@@ -136,8 +130,8 @@ def _check_ports(base_port: int, nodes: Sequence[str], per_node: Sequence[int]) 
     last = base_port + count - 1
     if last > _LAST_PORT:
         raise UsageError(
-            f"--server_port={base_port}: {node} has {count} tasks, whose ports would go up to {last}, and "
-            f"{_LAST_PORT} is the last there is. Give at most {_LAST_PORT - count + 1}."
+            f"--server_port={base_port}: {node} has {count} tasks, whose ports would go up to {last}: give at most "
+            f"{_LAST_PORT - count + 1}."
         )
 
 

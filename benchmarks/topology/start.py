@@ -26,8 +26,7 @@ def start(runtime: Runtime) -> tuple[Devices, tf.compat.v1.ConfigProto]:
     tensorflow_setup.import_tensorflow()
     from benchmarks.topology import devices
 
-    kind, count, virtual_gpus = runtime.device, runtime.num_devices, runtime.virtual_gpus
-    if kind == "gpu":
-        devices.require_gpus(count, virtual_gpus=virtual_gpus)
-    planned = devices.plan(kind, count, virtual_gpus=virtual_gpus, shared_on="cpu")
+    devices.require_gpus(runtime)
+    kind, count = runtime.device, runtime.num_devices
+    planned = devices.plan(kind, count, virtual_gpus=runtime.virtual_gpus, shared_on="cpu")
     return planned, devices.session_config(kind, count, **runtime.session_options())

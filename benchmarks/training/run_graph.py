@@ -104,9 +104,8 @@ def plan_devices(config: Config) -> Devices:
         UsageError: they are not.
     """
     device_planning.set_threads(config.runtime)
-    if config.own_device == "gpu":
-        device_planning.require_gpus(config.num_devices, virtual_gpus=config.virtual_gpus)
-    elif config.data_format == "NCHW":
+    device_planning.require_gpus(config.runtime)
+    if config.own_device == "cpu" and config.data_format == "NCHW":
         device_planning.require_nchw_on_cpu(config.runtime)
     return device_planning.plan(
         config.device,

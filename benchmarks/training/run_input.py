@@ -12,6 +12,7 @@ from benchmarks.errors import OutOfMemoryError, headline
 from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
+from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from models import specs
 from variable_mgr.catalog import IN_GRAPH
@@ -76,10 +77,9 @@ def find(config: Config) -> host_pipeline.Source | None:
     return host_pipeline.find(config.data_name, config.data_dir, config.input.split)
 
 
-def skipping(config: Config, source: host_pipeline.Source) -> Skipping | None:
-    """Returns what leaves out bad records and counts them; None where none may be left out."""
-    wanted = config.input is not None and config.input.on_bad_record == "skip"
-    return Skipping(source.files) if wanted and not isinstance(source, Pixels) else None
+def skipping(source: host_pipeline.Source, options: InputOptions) -> Skipping | None:
+    """Returns what skips bad records and counts them; None if a bad record ends the run."""
+    return Skipping(source.files) if options.on_bad_record == "skip" and not isinstance(source, Pixels) else None
 
 
 def of_source(source: host_pipeline.Source) -> RunInput:
@@ -106,7 +106,7 @@ def build(config: Config, tower_devices: Sequence[str], source: host_pipeline.So
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
         built = RunInput(towers=[], initializers=[], description=description)
     else:
-        left_out = skipping(config, source)
+        left_out = skipping(source, config.input)
         batches = host_pipeline.batches(source, spec, config.input, left_out)
         description = f"{DATA_SETS[config.data_name].title}: {source.describe()}, {size}"
         built = dataclasses.replace(of_source(source), description=description, skipping=left_out)

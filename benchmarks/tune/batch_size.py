@@ -1,4 +1,4 @@
-"""The largest batch that fits into memory: doubling until one does not, then halving what is between. Runs nothing."""
+"""`--batch_size=auto`: the largest batch that fits into memory, by trial runs in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,16 +24,29 @@ from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache, linux
-from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.system.provenance import of_this_run
 from results.record import Record, Status
 
+AUTO = "auto"
 MOST_IMAGES = 4096
 _MULTIPLE = 8
+# A run may need more memory later than in its first steps, and other processes may need memory, too.
+_SHARE_OF_MEMORY = 0.8
+# Free GPU memory cannot be predicted: whether the largest batch fits depends on fragmentation.
+_HEADROOM_ON_GPUS = 0.1
+# Training again in fp32 takes up to twice the memory, which the peak of a trial does not include.
+_CHECK_FACTOR = 2
+# Below the results directory: records and logs of the trials.
+_DIRECTORY = "batch_trials"
+_STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
+# Flags that a trial does not get: the length of the run, and its output.
+_NOT_PASSED_ON = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every")
+PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 
 @dataclasses.dataclass(frozen=True)
 class Probed:
-    """What came of trying a batch: whether it fits, the host memory that it took at most, and why it does not fit."""
+    """The result of a trial: whether the batch fits, its peak host memory, and the reason if it does not fit."""
 
     fits: bool
     peak_bytes: int | None = None
@@ -42,13 +55,7 @@ class Probed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The end of a search.
-
-    Attributes:
-        largest: images that fit; 0 if not even one does.
-        limit: why it is not more, as a sentence.
-        peak_bytes: host memory that the largest took at most; None if that is not known.
-    """
+    """The result of a search: images that fit (0: not even one), the limit in a sentence, and their peak memory."""
 
     largest: int
     limit: str
@@ -59,108 +66,72 @@ def largest_that_fits(
     first: int,
     probe: Callable[[int], Probed],
     *,
-    room_bytes: float | None = None,
+    room_bytes: float = math.inf,
     most: int = MOST_IMAGES,
     headroom: float = 0.0,
 ) -> Found:
-    """Looks for the largest batch, a multiple of 8 if that many fit.
+    """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling, then by bisection.
 
     Args:
-        first: images to begin with.
+        first: images of the first trial.
         probe: tries a batch of so many images.
-        room_bytes: host memory that a batch may take; where earlier peaks, drawn on in a straight line, lead above it,
-            nothing is tried, since the host might not survive it. None if the host's memory is not at stake.
-        most: images that are tried at most, unless `first` is more.
-        headroom: share of the images that is left out in the end, if one more would not fit.
+        room_bytes: host memory that a batch may take, since the host might not survive more: a batch is not tried if
+            the peaks of earlier trials, extrapolated linearly, exceed it.
+        most: largest batch that is tried, unless `first` is larger.
+        headroom: share of the images that is left free in the end, if a larger batch did not fit.
     """
-    search = _Search(probe, math.inf if room_bytes is None else room_bytes)
-    fits, too_many = 0, first
-    if search.fits(first):
-        fits, too_many = first, min(2 * first, most)
-        while fits < most and search.fits(too_many):
-            fits, too_many = too_many, min(2 * too_many, most)
-        if fits >= most:
-            return Found(fits, f"More than {fits} images are not tried.", search.peaks.get(fits))
-    while not fits and too_many > 1:
-        middle = too_many // 2
-        fits, too_many = (middle, too_many) if search.fits(middle) else (0, middle)
-    while middle := _between(fits, too_many):
-        fits, too_many = (middle, too_many) if search.fits(middle) else (fits, middle)
-    return _spared(Found(fits, search.limits[too_many], search.peaks.get(fits)), headroom)
+    peaks: dict[int, int] = {}
+    limits: dict[int, str] = {}
 
-
-def _spared(found: Found, headroom: float) -> Found:
-    """Returns less than was found, to leave a run some room: a multiple of 8 if that many are left, and at least 1."""
-    images = int(found.largest * (1 - headroom))
-    images -= images % _MULTIPLE if images >= _MULTIPLE else 0
-    if found.largest < 2 or images == found.largest:
-        return found
-    why = f"{found.limit} {found.largest} fit, and {headroom:.0%} is left free at least."
-    return dataclasses.replace(found, largest=max(1, images), limit=why)
-
-
-def _between(fits: int, too_many: int) -> int:
-    """Returns the middle one of the numbers between that come into question; 0 if there are none."""
-    choices = [images for images in range(fits + 1, too_many) if images < _MULTIPLE or images % _MULTIPLE == 0]
-    return choices[len(choices) // 2] if fits and choices else 0
-
-
-class _Search:
-    """Tries batches, and remembers what they took and why they did not fit."""
-
-    def __init__(self, probe: Callable[[int], Probed], room_bytes: float) -> None:
-        self._probe = probe
-        self._room_bytes = room_bytes
-        self.peaks: dict[int, int] = {}
-        self.limits: dict[int, str] = {}
-
-    def fits(self, images: int) -> bool:
-        """Tries a batch, unless it is foreseen not to fit."""
-        if self._is_too_much(images) and len(self.peaks) == 1 and (smaller := min(self.peaks) // 2):
-            self._try(smaller)  # what does not grow with the batch shows only in two peaks
-        if self._is_too_much(images):
-            self.limits[images] = (
-                f"{images} would take about {self._expected_bytes(images) / 2**30:.1f} GiB of host memory, and "
-                f"{self._room_bytes / 2**30:.1f} GiB may be used."
-            )
-            return False
-        return self._try(images)
-
-    def _try(self, images: int) -> bool:
-        probed = self._probe(images)
+    def try_batch(images: int) -> bool:
+        probed = probe(images)
         if not probed.fits:
-            self.limits[images] = f"{images} do not fit: {probed.reason}"
+            limits[images] = f"{images} do not fit: {probed.reason}"
         elif probed.peak_bytes is not None:
-            self.peaks[images] = probed.peak_bytes
+            peaks[images] = probed.peak_bytes
         return probed.fits
 
-    def _is_too_much(self, images: int) -> bool:
-        return self._expected_bytes(images) > self._room_bytes
+    fits, too_many, images = 0, None, first
+    while images:
+        if _expected_bytes(peaks, images) > room_bytes and len(peaks) == 1 and (smaller := min(peaks) // 2):
+            try_batch(smaller)  # one peak alone does not show what part of it grows with the batch
+        expected = _expected_bytes(peaks, images)
+        if expected > room_bytes:
+            needs, has = (f"{size / 2**30:.1f} GiB" for size in (expected, room_bytes))
+            limits[images] = f"{images} would take about {needs} of host memory, and {has} may be used."
+        if expected <= room_bytes and try_batch(images):
+            fits = images
+        else:
+            too_many = images
+        images = _next_trial(fits, too_many, most)
+    if too_many is None:
+        return Found(fits, f"More than {fits} images are not tried.", peaks.get(fits))
+    spared, limit = int(fits * (1 - headroom)), limits[too_many]
+    spared = max(1, spared - spared % _MULTIPLE if spared >= _MULTIPLE else spared)
+    if spared < fits:
+        limit += f" {fits} fit, and {headroom:.0%} is left free at least."
+    return Found(min(spared, fits), limit, peaks.get(fits))
 
-    def _expected_bytes(self, images: int) -> float:
-        """Returns the peak by the two largest batches that were tried; from one alone, as if all of it grew."""
-        if not self.peaks:
-            return 0.0
-        *before, last = sorted(self.peaks)
-        if not before:
-            return self.peaks[last] * images / last
-        slope = (self.peaks[last] - self.peaks[before[-1]]) / (last - before[-1])
-        return self.peaks[last] + max(0.0, slope) * (images - last)
+
+def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
+    """Returns the peak by the two largest trials; by a single one, as if all of its memory grew with the batch."""
+    if not peaks:
+        return 0.0
+    *smaller, last = sorted(peaks)
+    if not smaller:
+        return peaks[last] * images / last
+    slope = (peaks[last] - peaks[smaller[-1]]) / (last - smaller[-1])
+    return peaks[last] + max(0.0, slope) * (images - last)
 
 
-AUTO = "auto"
-# A run may take more later than in its first steps, and others may want memory, too.
-_SHARE_OF_MEMORY = 0.8
-# On a GPU, what is free cannot be foreseen: the largest batch fits by chance, as memory comes in pieces.
-_HEADROOM_ON_GPUS = 0.1
-# Training again in fp32 takes up to twice as much, and is not in the peak that a trial tells of.
-_CHECK_FACTOR = 2
-# Where in the results directory the trials' records and logs are.
-_DIRECTORY = "batch_trials"
-_STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
-# What a trial is not told: how long the run is to be, and where it leaves what.
-_NOT_TOLD = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every")
-PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
+def _next_trial(fits: int, too_many: int | None, most: int) -> int:
+    """Returns the images of the next trial; 0 if there is none."""
+    if too_many is None:
+        return min(2 * fits, most) if fits < most else 0
+    if not fits:
+        return too_many // 2
+    choices = [images for images in range(fits + 1, too_many) if images < _MULTIPLE or images % _MULTIPLE == 0]
+    return choices[len(choices) // 2] if choices else 0
 
 
 def resolve(
@@ -169,118 +140,109 @@ def resolve(
     count_gpus: Callable[[], int],
     program: Sequence[str] = PROGRAM,
 ) -> Config:
-    """Returns the configuration with the largest batch that fits, as it is remembered or found now.
+    """Returns the configuration with the largest batch that fits, from the cache or from a search.
 
     Args:
         values: of the flags of `run`, with `batch_size` auto.
         command: the words of the command line.
-        count_gpus: asks how many GPUs there are.
+        count_gpus: returns the number of GPUs.
         program: starts a trial, given its flags.
 
     Raises:
-        UsageError: the flags do not go together, or name a cluster, or ask to run nothing while nothing is remembered,
-            or results cannot be kept.
+        UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
+            the results directory cannot be written.
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
     if usual.cluster:
-        raise UsageError("--batch_size=auto tries batches in one process: with several, give a number.")
+        raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
     provenance = of_this_run(command, on_gpus=usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
-    wanted = cache.key(provenance.identity({}), _question(usual))
-    known = _remembered(wanted, usual)
-    if known is None and values["print_config"]:
-        raise UsageError("--batch_size=auto is found by running, and --print_config runs nothing: give a number.")
-    if known is None:
+    question = {"what": "batch_size", "check_precision": usual.check_precision, **usual.key_fields()}
+    key = cache.key(provenance.identity({}), question)
+    found = _cached(key, usual)
+    if found is None:
+        if values["print_config"]:
+            raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
-        found = _search(values, usual, _runner(usual, program, provenance), count_gpus)
+        open_store(usual.output_dir)  # refuses a directory that cannot be written before the search, not after it
+        directory = str(Path(usual.output_dir) / _DIRECTORY)
+        runner = CellRunner(
+            program=program,
+            store=open_store(directory),
+            output_dir=directory,
+            provenance=provenance,
+            first_to_be_killed=True,
+        )
+        found = _search(values, usual, runner, count_gpus)
         run_log.leave_out(time.monotonic() - begun)
-        cache.keep(wanted, dataclasses.asdict(found))
-    images, limit = (found.largest, found.limit) if known is None else known
-    resolved = config.resolve({**values, "batch_size": images}, count_gpus)
-    notice = f"--batch_size=auto: {images} images per device. {limit} Another batch trains differently."
+        cache.keep(key, dataclasses.asdict(found))
+    resolved = config.resolve({**values, "batch_size": found.largest}, count_gpus)
+    notice = f"--batch_size=auto: {found.largest} images per device. {found.limit} Another batch trains differently."
     return dataclasses.replace(resolved, notices=(*resolved.notices, notice))
 
 
-def _runner(usual: Config, program: Sequence[str], provenance: Provenance) -> CellRunner:
-    """Returns what runs trials; the results directory is opened, which is rather refused now than after the search."""
-    open_store(usual.output_dir)
-    directory = str(Path(usual.output_dir) / _DIRECTORY)
-    return CellRunner(
-        program=program,
-        store=open_store(directory),
-        output_dir=directory,
-        provenance=provenance,
-        first_to_be_killed=True,
-    )
-
-
-def _question(usual: Config) -> dict[str, Any]:
-    """Returns what an answer depends on, beside the hardware and the software."""
-    return {"what": "batch_size", "check_precision": usual.check_precision, **usual.key_fields()}
-
-
-def _remembered(wanted: str, usual: Config) -> tuple[int, str] | None:
-    """Returns the images and a sentence; None if nothing is remembered, or if it would take more than is free now."""
-    found = cache.find(wanted)
-    if found is None:
+def _cached(key: str, usual: Config) -> Found | None:
+    """Returns the cached answer; None if there is none, or if it takes more memory than is free now."""
+    entry = cache.find(key)
+    if entry is None:
         return None
-    time_utc, answer = found
-    images = answer.get("largest")
+    time_utc, answer = entry
+    images, peak, free = answer.get("largest"), answer.get("peak_bytes"), linux.available_bytes()
     if not isinstance(images, int) or images < 1:
         cache.FILE.ignore(ValueError(f"a batch of {images!r}"))
         return None
-    peak, free = answer.get("peak_bytes"), linux.available_bytes()
     if usual.device == "cpu" and isinstance(peak, int) and peak > free:
         warn(
-            f"--batch_size=auto: {images} fitted on {time_utc[:10]} and took {peak / 2**30:.1f} GiB of host memory, "
-            f"and {free / 2**30:.1f} GiB are free now: looking anew."
+            f"--batch_size=auto: {images} images fitted on {time_utc[:10]} with {peak / 2**30:.1f} GiB of host memory, "
+            f"but only {free / 2**30:.1f} GiB are free now: searching again."
         )
         return None
-    return images, f"Found on {time_utc[:10]} ({cache.FILE.path()}; remove the file to search anew)."
+    return Found(images, f"Found on {time_utc[:10]} ({cache.FILE.path()}; remove the file to search again).", peak)
 
 
 def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_gpus: Callable[[], int]) -> Found:
-    told = {name: value for name, value in values.items() if name not in _NOT_TOLD} | _STEPS
+    passed_on = {name: value for name, value in values.items() if name not in _NOT_PASSED_ON} | _STEPS
     numbers, fitted = itertools.count(), [math.inf]
 
     def probe(images: int) -> Probed:
-        given = {**told, "batch_size": images}
-        chosen = config.resolve(run_flags.unset(given), count_gpus)
-        record = runner.run(Cell(tuple(run_flags.words(given)), chosen), next(numbers))
-        if record.status is Status.CRASH and images > min(fitted):  # with less it went well
-            probed = Probed(False, reason=f"{record.status}. {record.reason}")
-        else:
-            probed = _probed(record, images, is_checked=usual.check_precision)
+        flags = {**passed_on, "batch_size": images}
+        cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
+        record = runner.run(cell, next(numbers))
+        probed = _probed(record, images, is_checked=usual.check_precision, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
         peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
 
     raise_on_sigterm()
-    on_host = usual.device == "cpu"
-    room = _SHARE_OF_MEMORY * linux.available_bytes() if on_host else None
-    headroom = 0.0 if on_host else _HEADROOM_ON_GPUS
+    room, headroom = math.inf, _HEADROOM_ON_GPUS
+    if usual.device == "cpu":
+        room, headroom = _SHARE_OF_MEMORY * linux.available_bytes(), 0.0
     found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room, headroom=headroom)
     if not found.largest:
         raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
     return found
 
 
-def _probed(record: Record, images: int, *, is_checked: bool) -> Probed:
-    """Returns what a trial showed, which trained again in fp32 if `is_checked`.
+def _probed(record: Record, images: int, *, is_checked: bool, smallest_that_fits: float) -> Probed:
+    """Returns the result of a trial; if `is_checked`, it trained again in fp32.
 
     Raises:
-        UsageError: the run refused to begin.
-        BenchError: it failed, and not for want of memory or time.
+        UsageError: the trial refused to start.
+        BenchError: it failed, and neither memory nor time was the reason.
     """
-    peak = record.measurement.peak_host_memory_bytes
-    if record.status is Status.OK and is_checked and not record.measurement.fp32_losses:
-        return Probed(False, reason="training again in fp32 (--check_precision) failed.")
-    if record.status in (Status.OK, Status.INVALID):  # a loss that grew is no question of memory
-        return Probed(True, peak and peak * (_CHECK_FACTOR if is_checked else 1))
-    if record.status is Status.SKIPPED:
-        raise UsageError(record.reason)
-    killed = f"signal {signal.SIGKILL:d} " in record.reason or "bad_alloc" in record.reason
-    if record.status in (Status.OUT_OF_MEMORY, Status.TIMEOUT) or record.status is Status.CRASH and killed:
-        return Probed(False, reason=f"{record.status}. {record.reason}")
+    reason = f"{record.status}. {record.reason}"
+    was_killed = f"signal {signal.SIGKILL:d} " in record.reason or "bad_alloc" in record.reason
+    match record.status:
+        case Status.OK if is_checked and not record.measurement.fp32_losses:
+            return Probed(False, reason="training again in fp32 (--check_precision) failed.")
+        case Status.OK | Status.INVALID:  # whether the loss is finite does not depend on memory
+            peak = record.measurement.peak_host_memory_bytes
+            return Probed(True, peak and peak * (_CHECK_FACTOR if is_checked else 1))
+        case Status.OUT_OF_MEMORY | Status.TIMEOUT:
+            return Probed(False, reason=reason)
+        case Status.CRASH if was_killed or images > smallest_that_fits:
+            return Probed(False, reason=reason)
+        case Status.SKIPPED:
+            raise UsageError(record.reason)
     raise BenchError(f"--batch_size=auto: the trial with {images} images failed ({record.status}): {record.reason}")

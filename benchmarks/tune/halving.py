@@ -1,7 +1,7 @@
-"""Which of many candidates is the fastest, within a time budget: successive halving. Knows no processes, no TensorFlow.
+"""Which of many candidates is the fastest, within a time limit: successive halving. Knows no processes, no TensorFlow.
 
-All candidates are run for a few steps; the better half, and whoever is too close to it to tell, for twice as many, and
-so on; the last two or three are run in repeats, forth and back, until one is clearly the fastest or time is up.
+Each round runs the remaining candidates, with twice as many steps as the round before, and keeps the faster half. The
+last two are repeated in alternating order until one is clearly faster or the time is up.
 Source: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013, algorithm 1.
 """
 
@@ -9,76 +9,57 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Durations, Outcome, clearly_slower, interval, rate, spread
+from benchmarks.sweep.estimate import Durations
+from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Outcome, clearly_slower, interval, rate, spread
 
 T = TypeVar("T", bound=Hashable)
 
-# How the reason begins why a candidate that could be run was not.
+# A candidate that could run but was not run has a reason that begins so.
 NOT_RUN = "not run"
 _FINALISTS = 2
 _MOST_REPEATS = 10
-# A run may take so many times as long as expected, and so many seconds at least, before it is ended.
+# A run is ended after this many times its expected duration, but not before this many seconds.
 _PATIENCE = 5.0
 _LEAST_LIMIT_SECONDS = 60.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Standing(Generic[T]):
-    """Where a candidate stands.
+class Row:
+    """The result of one candidate.
 
     Attributes:
-        candidate: itself.
-        rate: images per second; None if it has none.
-        low: 95 % interval of that, see `outcomes.interval`.
-        high: likewise; None where there are too few steps.
-        steps: that the rate rests on, over `runs` runs.
-        runs: likewise.
-        reason: why it has no rate, or has failed later.
-        is_close: whether it cannot be told from the best; of the best itself it is not said.
-        is_repeated: whether its rate is that of repeats, and not of the runs by which it was chosen among many.
+        arguments: the flags in which it differs from the other candidates.
+        images_per_sec: over all devices; None if it has no rate.
+        low: of the 95 % interval, up to `high`, see `results.repeats.interval`; both None if there are too few steps.
+        steps: measured steps behind the rate, in `runs` runs.
+        reason: why it has no rate, or why a later run failed.
+        is_close: whether it cannot be distinguished from the best; False for the best itself.
+        is_repeated: whether the rate comes from repeats after the selection, which are free of its bias.
     """
 
-    candidate: T
-    rate: float | None
-    low: float | None
-    high: float | None
-    steps: int
-    runs: int
-    reason: str
+    arguments: list[str] = dataclasses.field(default_factory=list)
+    images_per_sec: float | None = None
+    low: float | None = None
+    high: float | None = None
+    steps: int = 0
+    runs: int = 0
+    reason: str = ""
     is_close: bool = False
     is_repeated: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Budget:
-    """Time that a search may take; nothing is begun that would not end within it.
-
-    Attributes:
-        seconds: of everything.
-        first_round_seconds: until then candidates may be run that have never been run; at least `seconds`.
-        spare_seconds: says how much of the longer one is not to be used; it is asked before every run.
-        clock: seconds, monotonic.
-    """
-
-    seconds: float
-    first_round_seconds: float = 0.0
-    spare_seconds: Callable[[], float] = lambda: 0.0
-    clock: Callable[[], float] = time.monotonic
-
-
 class Search(Generic[T]):
-    """Looks for the fastest of some candidates. What was found until an interruption can be asked for, too.
+    """Searches for the fastest candidate. After an interruption, `rows` returns the results so far.
 
     Args:
         candidates: in the order in which the first round runs them.
-        run: runs a candidate for so many steps; the third argument is how many seconds it may take.
-        durations: how long runs take; may know of earlier ones.
-        budget: begins now.
-        first_steps: of the first round.
+        run: runs a candidate; its arguments are the candidate, the number of steps and a limit in seconds.
+        durations: predicts how long a run takes.
+        seconds_left: returns how long a run may take now; True asks for a candidate that was never run.
+        first_steps: number of steps in the first round.
     """
 
     def __init__(
@@ -86,133 +67,102 @@ class Search(Generic[T]):
         candidates: Sequence[T],
         run: Callable[[T, int, float], Outcome],
         durations: Durations[T],
-        budget: Budget,
+        seconds_left: Callable[[bool], float],
         first_steps: int,
     ) -> None:
         self._candidates = list(candidates)
-        self._run, self._durations, self._budget = run, durations, budget
-        self._begun = budget.clock()
+        self._run, self._durations, self._seconds_left = run, durations, seconds_left
         self._first_steps = first_steps
         self._outcomes: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
-        self._repeats: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
+        self._rounds = 0
         self._reasons: dict[T, str] = {}
         self._slower: set[T] = set()
-        self._survived = dict.fromkeys(self._candidates, 0)
 
     def search(self) -> None:
-        """Runs rounds and then repeats, until one is left or time is up."""
-        alive, steps = self._candidates, self._first_steps
-        while len(alive) > _FINALISTS:
-            for candidate in alive:
-                self._take(candidate, steps)
-            alive = self._kept(alive, steps)
-            if self._cost(alive, 2 * steps) + self._cost(alive[:_FINALISTS], 2 * steps) > self._left():
+        """Runs rounds and then repeats, until one candidate is left or the time is up."""
+        remaining, steps = self._candidates, self._first_steps
+        while len(remaining) > _FINALISTS:
+            self._rounds += 1
+            for candidate in remaining:
+                self._try(candidate, steps)
+            valid = sorted(filter(self._is_valid, remaining), key=self._rank)
+            remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
+            next_round = remaining if len(remaining) > _FINALISTS else []
+            if not self._is_time_for([*next_round, *ENOUGH_REPEATS * remaining[:_FINALISTS]], 2 * steps):
                 break
             steps *= 2
-        self._repeat(alive, steps)
+        self._repeat(remaining[:_FINALISTS], steps)
 
-    def standings(self) -> list[Standing[T]]:
-        """Returns all candidates, best first; those that failed come last."""
-        found = [self._standing(candidate) for candidate in sorted(self._candidates, key=self._rank)]
-        return [dataclasses.replace(standing, is_close=self._is_close(standing, found[0])) for standing in found]
+    def rows(self) -> dict[T, Row]:
+        """Returns the result of each candidate, best first; those that failed come last."""
+        found = {candidate: self._row(candidate) for candidate in sorted(self._candidates, key=self._rank)}
+        for candidate in list(found)[1:]:
+            found[candidate] = dataclasses.replace(found[candidate], is_close=self._is_close(candidate, found))
+        return found
 
-    def _left(self) -> float:
-        """Returns the seconds that are left, for everything or, as long as someone was never tried, for trying."""
-        tried = all(self._outcomes[one] or one in self._reasons for one in self._candidates)
-        most = max(self._budget.seconds, self._budget.first_round_seconds)
-        allowed = min(self._budget.seconds if tried else most, most - self._budget.spare_seconds())
-        return self._begun + allowed - self._budget.clock()
+    def _is_time_for(self, candidates: Sequence[T], steps: int) -> bool:
+        seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
+        return seconds <= self._seconds_left(False)
 
-    def _cost(self, candidates: Sequence[T], steps: int) -> float:
-        return math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
-
-    def _take(self, candidate: T, steps: int) -> Outcome | None:
-        """Runs a candidate, if there is time; returns what came of it, if that is valid."""
-        expected, left = self._durations.expected(candidate, steps), self._left()
+    def _try(self, candidate: T, steps: int) -> None:
+        """Runs a candidate if there is time."""
+        is_first = not self._outcomes[candidate]
+        expected, left = self._durations.expected(candidate, steps), self._seconds_left(is_first)
         if expected > left:
-            if not self._outcomes[candidate]:
+            if is_first:
                 late = f"it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left"
                 self._reasons.setdefault(candidate, f"{NOT_RUN}: {late}")
-            return None
-        limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # of the first nothing is known
+            return
+        limit = max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected) if expected else left  # no duration is known at first
         outcome = self._run(candidate, steps, min(left, limit))
         self._durations.observe(candidate, outcome)
         if outcome.step_seconds:
             self._outcomes[candidate].append(outcome)
-            return outcome
-        if not (outcome.cut_off and self._outcomes[candidate]):
+        elif is_first or not outcome.cut_off:
             self._reasons[candidate] = outcome.reason
-        return None
 
-    def _kept(self, alive: Sequence[T], steps: int) -> list[T]:
-        """Returns who goes on, best first: the better half, and as many of the next as are close and can be afforded.
-
-        At least a quarter goes, or equal candidates would be run for ever.
-        """
-        ranked = [candidate for candidate in sorted(alive, key=self._rank) if self._is_valid(candidate)]
-        half = max(_FINALISTS, math.ceil(len(ranked) / 2))
-        kept = ranked[:half]
-        for candidate in ranked[half : 3 * len(ranked) // 4]:
-            reaches = self._standing(candidate).high or math.inf
-            cost = self._cost([*kept, candidate], 2 * steps) + ENOUGH_REPEATS * self._cost(kept[:_FINALISTS], 2 * steps)
-            if reaches >= (self._standing(kept[half - 1]).low or 0.0) and cost <= self._left():
-                kept.append(candidate)
-        for candidate in kept:
-            self._survived[candidate] += 1
-        return kept
-
-    def _repeat(self, alive: Sequence[T], steps: int) -> None:
-        """Runs the last ones again and again, forth and back; who is clearly slower is left out from then on."""
-        finalists = list(alive)
-        while steps > self._first_steps and ENOUGH_REPEATS * self._cost(finalists, steps) > self._left():
-            steps //= 2
-        while len(finalists) > _FINALISTS and ENOUGH_REPEATS * self._cost(finalists, steps) > self._left():
-            finalists.pop()
+    def _repeat(self, finalists: Sequence[T], steps: int) -> None:
+        """Repeats the finalists in alternating order, until one is clearly slower or the time is up."""
         for number in range(_MOST_REPEATS):
-            # Whoever is left alone has won; who was alone from the beginning is repeated for the sake of the interval.
-            is_decided = len(finalists) == 1 and (len(self._candidates) > 1 or number >= ENOUGH_REPEATS)
-            if is_decided or not self._repeat_once(finalists, steps, number):
+            # A single finalist has won; only if it was the single candidate is it repeated, for its interval.
+            if len(finalists) == 1 and (len(self._candidates) > 1 or number >= ENOUGH_REPEATS):
                 return
+            if all(self._outcomes[one] for one in finalists) and not self._is_time_for(finalists, steps):
+                return
+            for one in finalists if number % 2 == 0 else finalists[::-1]:
+                self._try(one, steps)
             finalists = [one for one in finalists if self._is_valid(one)]
-            slower = clearly_slower([self._repeats[one] for one in finalists])
+            if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
+                return
+            slower = clearly_slower([self._repeats(one) for one in finalists])
             self._slower.update(finalists[index] for index in slower)
             finalists = [one for one in finalists if one not in self._slower]
-            for one in finalists:
-                self._survived[one] += 1
-
-    def _repeat_once(self, finalists: Sequence[T], steps: int, number: int) -> bool:
-        """Returns whether there was time for all of them; if there is not, and each has been run, none is."""
-        if all(self._outcomes[one] for one in finalists) and self._cost(finalists, steps) > self._left():
-            return False
-        taken = {one: self._take(one, steps) for one in (finalists if number % 2 == 0 else finalists[::-1])}
-        if any(taken[one] is None and self._is_valid(one) for one in finalists):
-            return False
-        for one, outcome in taken.items():
-            self._repeats[one] += [outcome] if outcome else []
-        return any(taken.values())
 
     def _is_valid(self, candidate: T) -> bool:
         return bool(self._outcomes[candidate]) and candidate not in self._reasons
 
-    def _counted(self, candidate: T) -> list[Outcome]:
-        """Returns the runs that a rate rests on: the repeats if they suffice, by which only the last are told apart."""
-        return self._repeats[candidate] if self._is_repeated(candidate) else self._outcomes[candidate]
+    def _repeats(self, candidate: T) -> list[Outcome]:
+        """Returns the runs after the selection, which only finalists have."""
+        return self._outcomes[candidate][self._rounds :]
 
     def _is_repeated(self, candidate: T) -> bool:
-        return len(self._repeats[candidate]) >= ENOUGH_REPEATS
+        return len(self._repeats(candidate)) >= ENOUGH_REPEATS
+
+    def _counted(self, candidate: T) -> list[Outcome]:
+        """Returns the runs behind a rate: the repeats if there are enough, else all runs."""
+        return self._repeats(candidate) if self._is_repeated(candidate) else self._outcomes[candidate]
 
     def _rank(self, candidate: T) -> tuple[bool, int, float]:
-        """Sorts: first the valid ones, of these first who came farthest, of these first the fastest."""
+        """Sorts valid candidates first, then by the number of runs, then by rate."""
         runs = self._counted(candidate)
-        return not self._is_valid(candidate), -self._survived[candidate], -rate(runs) if runs else 0.0
+        return not self._is_valid(candidate), -len(self._outcomes[candidate]), -rate(runs) if runs else 0.0
 
-    def _standing(self, candidate: T) -> Standing[T]:
+    def _row(self, candidate: T) -> Row:
         runs = self._counted(candidate)
         between_runs = max(LEAST_SPREAD, spread(self._outcomes.values()) or 0.0)
         low, high = interval(runs, between_runs) if runs else (None, None)
-        return Standing(
-            candidate=candidate,
-            rate=rate(runs) if runs else None,
+        return Row(
+            images_per_sec=rate(runs) if runs else None,
             low=low,
             high=high,
             steps=sum(len(run.step_seconds) for run in runs),
@@ -221,11 +171,13 @@ class Search(Generic[T]):
             is_repeated=self._is_repeated(candidate) or len(self._candidates) == 1,
         )
 
-    def _is_close(self, standing: Standing[T], best: Standing[T]) -> bool:
-        if standing.candidate == best.candidate or standing.reason or standing.candidate in self._slower:
+    def _is_close(self, candidate: T, found: Mapping[T, Row]) -> bool:
+        """Returns whether a candidate cannot be distinguished from the best, the first of `found`."""
+        best, row = next(iter(found)), found[candidate]
+        if row.reason or candidate in self._slower:
             return False
-        if self._is_repeated(best.candidate) and self._is_repeated(standing.candidate):
-            return True  # or the repeats would have shown it
+        if self._is_repeated(best) and self._is_repeated(candidate):
+            return True  # the repeats did not separate them
         if spread(self._outcomes.values()) is None:
-            return True  # nothing was run twice, so nobody knows how much runs differ
-        return (standing.high or math.inf) >= (best.low or 0.0)
+            return True  # no candidate was run twice, so the spread between runs is unknown
+        return (row.high or math.inf) >= (found[best].low or 0.0)

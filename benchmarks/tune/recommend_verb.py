@@ -1,4 +1,4 @@
-"""The verb `recommend`: which settings train fastest on this machine? Imports no TensorFlow."""
+"""The verb `recommend`: finds the settings that train fastest on this machine. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from benchmarks.system.hardware import count_gpus
 from benchmarks.system.provenance import of_this_run
 from benchmarks.tune import report, stages
 from benchmarks.tune.report import Answer
-from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, Plan
+from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, RecommendPlan
 
-# What `auto` asks to be varied; of other flags it is a value.
+# For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
 _OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RecommendPlan:
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: a value that makes no sense.
+        UsageError: a value is invalid.
     """
     limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
     if not limit > 0:
         raise UsageError(f"--time_limit_seconds={limit} must be above 0.")
     if values["any_precision"] and (values["precision"] or values["use_fp16"]):
-        raise UsageError("--any_precision tries all precisions, and one is given: drop one of them.")
+        raise UsageError("--any_precision tries all precisions, but one is given: drop one of the two flags.")
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
     usual = config.resolve(run_flags.unset(given), count_gpus)
     if usual.cluster:
-        raise UsageError("recommend is about one process, and TF_CONFIG names a cluster: unset it.")
+        raise UsageError("recommend searches settings for one process, but TF_CONFIG names a cluster: unset it.")
     fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
-    return Plan(
+    return RecommendPlan(
         fixed=fixed,
         usual=usual,
         stages=stages.stages(fixed, usual, any_precision=bool(values["any_precision"])),
@@ -59,11 +59,11 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Plan:
     )
 
 
-def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
-    """Looks for the best settings, or remembers them, and prints what is known of them.
+def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], int]) -> ExitStatus:
+    """Finds the best settings, by runs or in the cache, and prints them.
 
     Raises:
-        UsageError: results cannot be kept.
+        UsageError: the results directory cannot be written.
     """
     provenance = of_this_run(command, on_gpus=plan.usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
     question = {
@@ -71,10 +71,11 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
         "fixed": plan.fixed,
         "limit": plan.time_limit_seconds,
         "usual": plan.usual.to_dict(),
+        "stages": [dataclasses.asdict(stage) for stage in plan.stages],
     }
-    question["stages"] = [dataclasses.asdict(stage) for stage in plan.stages]
-    wanted = cache.key(provenance.identity({}), question)
-    if not plan.fresh and _print_remembered(plan, wanted):
+    key = cache.key(provenance.identity({}), question)
+    if cached := None if plan.fresh else _cached(key):
+        _print(plan, *cached)
         return ExitStatus.OK
     runner = CellRunner(
         program=plan.program, store=open_store(plan.output_dir), output_dir=plan.output_dir, provenance=provenance
@@ -82,33 +83,30 @@ def run(plan: Plan, command: Sequence[str], count_gpus: Callable[[], int]) -> Ex
     finder = Finder(plan, runner, count_gpus)
     status = until_stopped(finder.find)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
-    _print(plan, answer, "")
+    _print(plan, answer)
     if status is not ExitStatus.OK:
         return status
     if answer.best is None:
         return ExitStatus.RUN_FAILED
     if not answer.untested_on:
-        cache.keep(wanted, answer.to_dict())
+        cache.keep(key, answer.to_dict())
     return ExitStatus.OK
 
 
-def _print_remembered(plan: Plan, wanted: str) -> bool:
-    known = cache.find(wanted)
-    if known is None:
-        return False
+def _cached(key: str) -> tuple[Answer, str] | None:
+    """Returns the cached answer and the time at which it was found."""
+    entry = cache.find(key)
     try:
-        answer = Answer.from_dict(known[1])
+        return (Answer.from_dict(entry[1]), entry[0]) if entry else None
     except (KeyError, TypeError, AttributeError) as error:
         cache.FILE.ignore(error)
-        return False
-    _print(plan, answer, known[0])
-    return True
+        return None
 
 
-def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
-    """Prints an answer; `remembered_utc` is when it was found, empty for now."""
+def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
+    """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
     if plan.output_format == "json":
-        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc or None}))
+        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc}))
         return
     for line in report.lines(answer):
         say(line)
@@ -116,20 +114,20 @@ def _print(plan: Plan, answer: Answer, remembered_utc: str) -> None:
         say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
 
 
-# It is about one process, and decides itself how long each run is.
+# recommend runs single processes, and chooses the length of each run.
 _OTHER_GROUPS = ("Several processes", "How long", "Output")
 _NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy")
 
 RECOMMEND_FLAGS: Groups = {
-    "recommend: which settings train fastest here? What is given below is not varied": (
+    "recommend: finds the settings that train fastest here; a flag that is given is not varied": (
         Flag(
             "time_limit_seconds",
             float,
-            f"for all runs together; none is begun that would not end by then (default {DEFAULT_TIME_LIMIT_SECONDS:g})",
+            f"for all runs together; no run starts that would end later (default {DEFAULT_TIME_LIMIT_SECONDS:g})",
         ),
-        Flag("any_precision", bool, "try other precisions than fp32, too: they change the arithmetic"),
-        Flag("fresh", bool, "search again, even if the answer to the same question is remembered"),
-        Flag("output_dir", str, f"records and logs of all runs are kept there (default {DEFAULT_OUTPUT_DIR})"),
+        Flag("any_precision", bool, "also try precisions other than fp32, which change the arithmetic"),
+        Flag("fresh", bool, "search again, even if the answer is in the cache"),
+        Flag("output_dir", str, f"directory for records and logs of all runs (default {DEFAULT_OUTPUT_DIR})"),
         *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
     ),
     **{

@@ -1,4 +1,4 @@
-"""What `recommend` has found, as data that can be kept, and as text. No TensorFlow."""
+"""The answer of `recommend`: as data for JSON and the cache, and as text. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,41 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.sweep.estimate import in_words
-from benchmarks.tune.halving import NOT_RUN
+from benchmarks.tune.halving import NOT_RUN, Row
+from results import text
+from results.text import counted
 
-_NAMED = 3
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """One candidate of a stage.
-
-    Attributes:
-        arguments: the flags in which it differs from the others of its stage.
-        images_per_sec: over all devices; None if it has no rate.
-        low: 95 % interval of that; None where there are too few steps.
-        high: likewise.
-        steps: that the rate rests on, over `runs` runs.
-        runs: likewise.
-        reason: why it has no rate, or failed later.
-        is_close: whether it cannot be told from the best of its stage.
-        is_repeated: whether its rate is that of repeats, and not of the runs by which it was chosen among many.
-    """
-
-    arguments: list[str]
-    images_per_sec: float | None = None
-    low: float | None = None
-    high: float | None = None
-    steps: int = 0
-    runs: int = 0
-    reason: str = ""
-    is_close: bool = False
-    is_repeated: bool = True
+_MOST_CLOSE = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """A stage: what it was about, on how many devices, and its candidates, best first."""
+    """A stage: its title, the number of devices, and its candidates, best first."""
 
     title: str
     devices: int
@@ -51,17 +26,17 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """All that was found.
+    """The result of a search.
 
     Attributes:
-        arguments: of `run`, the best; empty if nothing could be run.
-        best: its row in the last table on all devices, or of one device (`untested_on`); None if there is none.
+        arguments: the flags of the best run; empty if no run succeeded.
+        best: the row of the best candidate, measured on one device if `untested_on`; None if there is none.
         tables: one per stage.
-        notes: sentences that a reader must know.
-        seconds: that the search took.
+        notes: sentences about the choice.
+        seconds: duration of the search.
         is_complete: whether it was not interrupted.
-        results: where the records of all runs are.
-        untested_on: all devices, if there was no time to run the best on them; 0 if there was.
+        results: path of the records of all runs.
+        untested_on: the number of devices if there was no time to run the best settings on all of them; else 0.
     """
 
     arguments: list[str]
@@ -74,15 +49,15 @@ class Answer:
     untested_on: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as JSON can hold it."""
+        """Returns the answer as a JSON object, with the command of the best run."""
         return {"command": command(self.arguments), **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Answer:
-        """Reads what `to_dict` wrote.
+        """Reads the output of `to_dict`.
 
         Raises:
-            TypeError, KeyError: it is something else.
+            TypeError, KeyError, AttributeError: the fields are not those of an answer.
         """
         tables = [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in fields["tables"]]
         known = {field.name: fields[field.name] for field in dataclasses.fields(cls) if field.name in fields}
@@ -90,12 +65,12 @@ class Answer:
 
 
 def command(arguments: Sequence[str]) -> str:
-    """Returns a run as a line that can be pasted; empty if there is none."""
+    """Returns the command line of a run; empty if there are no arguments."""
     return f"python run_bench.py {shlex.join(arguments)}" if arguments else ""
 
 
 def lines(answer: Answer) -> list[str]:
-    """Returns the tables, best first, then the best command and how sure it is."""
+    """Returns the tables, the best command, and how certain it is."""
     return [
         *(line for table in answer.tables for line in [*_table_lines(table), ""]),
         *_conclusion(answer),
@@ -105,58 +80,51 @@ def lines(answer: Answer) -> list[str]:
 
 
 def _table_lines(table: Table) -> Iterator[str]:
-    title = f"{table.title[0].upper()}{table.title[1:]}, on {table.devices} device{'s' * (table.devices > 1)}"
+    title = f"{table.title[0].upper()}{table.title[1:]}, on {counted(table.devices, 'device')}"
     if table.rows and all(row.reason.startswith(NOT_RUN) for row in table.rows):
-        yield f"{title}: there was no time for any of {len(table.rows)}."
+        yield f"{title}: there was no time for any of {len(table.rows)} candidates."
         return
     yield f"{title}:"
-    cells = [["", "images/s", "95 % interval", "steps", "settings"]]
+    cells = [["", "images/s", "95 % interval", "steps", "settings", ""]]
     for number, row in enumerate(table.rows, start=1):
+        rank = "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
-        interval = "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
-        place = "-" if row.reason else "~" if row.is_close else str(number)
-        steps = f"{row.steps} in {row.runs} run{'s' * (row.runs > 1)}" if row.runs else ""
-        cells.append([place, rate, interval, steps, " ".join(row.arguments) or "as given"])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    reasons = ["", *(row.reason for row in table.rows)]
-    for line, reason in zip(cells, reasons, strict=True):
-        yield "  ".join(map(str.ljust, [*line, reason], [*widths, 0])).rstrip()
+        steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
+        cells.append([rank, rate, _interval(row), steps, " ".join(row.arguments) or "as given", row.reason])
+    yield from text.table(cells)
     if any(row.is_close for row in table.rows):
-        yield "~ cannot be told from the first"
+        yield "~ within the noise of the first"
+
+
+def _interval(row: Row) -> str:
+    return "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
 
 
 def _conclusion(answer: Answer) -> Iterator[str]:
     best = answer.best
     if not answer.is_complete:
-        yield "Interrupted; the best until then:" if best else "Interrupted before anything was measured."
+        yield "Interrupted; the best so far:" if best else "Interrupted before anything was measured."
     if best is None:
-        yield "" if not answer.is_complete else "Nothing could be measured: the tables say why."
+        yield "" if not answer.is_complete else "Nothing could be measured: the tables give the reasons."
         return
-    interval = "" if best.low is None or best.high is None else f" ({best.low:.2f} to {best.high:.2f})"
+    interval = f" ({_interval(best)})" if _interval(best) else ""
     where = " on one device" if answer.untested_on else ""
     yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
-    yield ""
-    yield command(answer.arguments)
-    yield ""
+    yield from ("", command(answer.arguments), "")
     if answer.untested_on:
-        yield f"On all {answer.untested_on} devices it is untested: there was no time to run it there."
+        yield f"It was not tested on all {answer.untested_on} devices: there was no time."
     if not best.is_repeated and not best.is_close:
-        yield "It was not repeated after it was chosen: its rate is too high by selection, and so is the interval."
+        yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
     if best.reason:
-        yield f"It failed when it was run again: {best.reason}"
+        yield f"A later run of it failed: {best.reason}"
     late = sum(row.reason.startswith(NOT_RUN) for table in answer.tables for row in table.rows)
     if late and answer.is_complete:
-        yield f"For {late} more there was no time: a longer --time_limit_seconds tries them."
-    yield from _close_ones(answer.tables)
-
-
-def _close_ones(tables: Sequence[Table]) -> Iterator[str]:
-    """Yields what cannot be told from the best, by what was chosen."""
-    found = {table.title: [" ".join(row.arguments) for row in table.rows if row.is_close] for table in tables}
-    for title, close in found.items():
+        yield f"There was no time for {late} more candidates: a longer --time_limit_seconds tries them."
+    for table in answer.tables:
+        close = [" ".join(row.arguments) for row in table.rows if row.is_close]
         if close:
-            more = f"; and {len(close) - _NAMED} more" if len(close) > _NAMED else ""
-            others = f"these {len(close)}" if len(close) > 1 else "this one"
-            yield f"In {title}, the best is within the noise of {others}: {'; '.join(close[:_NAMED])}{more}."
-    if any(found.values()):
-        yield "A longer --time_limit_seconds may tell them apart."
+            count = f"these {len(close)}" if len(close) > 1 else "this one"
+            more = f"; and {len(close) - _MOST_CLOSE} more" if len(close) > _MOST_CLOSE else ""
+            yield f"In {table.title}, the best is within the noise of {count}: {'; '.join(close[:_MOST_CLOSE])}{more}."
+    if any(row.is_close for table in answer.tables for row in table.rows):
+        yield "A longer --time_limit_seconds may separate them."

@@ -1,5 +1,5 @@
-"""Is this build slower than that one? Reads records, decides with known error rates. Knows no TensorFlow.
+"""Is this build slower than that one? Reads records, and decides with known error rates. Imports no TensorFlow.
 
 `decision` judges the rounds of one configuration, `trial` says when they are enough, `comparison` judges two sets of
-records, `baseline_check` today's against `baselines`; `finding` is what they say, and each `_view` shows it.
+records, `baseline_check` judges today's by `baselines`. All of them return `findings`, which `views` show.
 """

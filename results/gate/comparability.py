@@ -1,13 +1,12 @@
-"""May two sets of rounds be compared? Not if their hardware differs, or they have no configuration in common."""
+"""Which runs may be compared? Those of equal configuration on equal hardware; differences are reported in words."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from results.gate.rounds import Key, Rounds
+from results.gate.rounds import Key, RunGroup
 from results.record import Record
 
 _HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
@@ -16,112 +15,131 @@ _NOT_RECORDED = "not recorded"
 
 
 class UnlikeError(ValueError):
-    """What is to be compared is not alike. The message says in what, and what to do."""
+    """The runs cannot be compared. The message names the fields that differ, and what to do."""
 
 
-def refuse_unlike(base: Mapping[Key, Rounds], candidate: Mapping[Key, Rounds], names: tuple[str, str]) -> None:
-    """Sees to it that at least one configuration was run on equal hardware by both sides, which `names` names.
+def refuse_unlike(base: Mapping[Key, RunGroup], candidate: Mapping[Key, RunGroup], names: tuple[str, str]) -> None:
+    """Checks that both sides ran at least one configuration on equal hardware; `names` are the sides in messages.
 
     Raises:
-        UnlikeError: none was, or a side has no runs.
+        UnlikeError: they ran none, or a side has no runs.
     """
     for side, name in zip((base, candidate), names, strict=True):
         if not side:
-            raise UnlikeError(
-                f"There is no record of a run in {name}. Name a file that `run`, `sweep` or `ab` has left."
-            )
+            raise UnlikeError(f"There is no record of a run in {name}. Name a file that `run`, `sweep` or `ab` wrote.")
     if base.keys() & candidate.keys():
         return
-    alike = {machine for _, machine in base} & {machine for _, machine in candidate}
-    if not alike:
-        first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
-        found = _differences(_hardware(first), _hardware(second), names)
-        raise UnlikeError(
-            f"The hardware differs: {found}. Only rates of equal machines compare: run both on one of them."
-        )
     couples = [
         (mine, other)
         for (_, machine), mine in base.items()
         for (_, where), other in candidate.items()
         if machine == where
     ]
-    nearest = min(couples, key=lambda couple: len(_unlike(*_configs(*couple))))
-    found = _differences(*_configs(*nearest), names)
+    if not couples:
+        first, second = (next(iter(side.values())).records[0] for side in (base, candidate))
+        keys = [{"hardware_key": record.identity.hardware_key} for record in (first, second)]
+        found = differences(hardware(first), hardware(second), names) or differences(keys[0], keys[1], names)
+        raise UnlikeError(
+            f"The hardware differs: {listed(found)}. Only rates of equal machines compare: run both on one of them."
+        )
+    by_couple = [config_differences(mine.records[0], other.records[0], names) for mine, other in couples]
+    found, (mine, other) = min(zip(by_couple, couples, strict=True), key=lambda pair: len(pair[0]))
     raise UnlikeError(
-        f"No configuration is both in {names[0]} and in {names[1]}. The nearest are {nearest[0].title} and "
-        f"{nearest[1].title}: {found}. Run both with the same flags."
+        f"No configuration is both in {names[0]} and in {names[1]}. The nearest are {mine.title} and {other.title}: "
+        f"{listed(found)}. Run both with the same flags."
     )
+
+
+def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: str) -> None:
+    """Checks that baselines exist for the hardware of a record; `stored_name` is their directory in messages.
+
+    Raises:
+        UnlikeError: there are none.
+    """
+    if not stored:
+        raise UnlikeError(
+            f"There are no baselines in {stored_name}. Add some with `baseline promote FILE`, or name the directory "
+            "with --baselines_dir."
+        )
+    if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
+        return
+    other, differing = nearest_hardware(record, stored)
+    raise UnlikeError(
+        f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
+        f"{hardware_in_words(other)}: {differing}. Only rates of equal machines compare: check on a machine that has "
+        "baselines, or promote runs of this one."
+    )
+
+
+def nearest_hardware(record: Record, stored: Iterable[Record]) -> tuple[Record, str]:
+    """Returns the record of `stored`, at least one, whose hardware differs least, and the differences in words."""
+    found = [(other, differences(hardware(record), hardware(other), ("this run", "the baselines"))) for other in stored]
+    nearest, differing = min(found, key=lambda pair: len(pair[1]))
+    return nearest, listed(differing)
 
 
 def hardware_in_words(record: Record) -> str:
     """Returns the machine of a record."""
     facts = hardware(record)
-    words = [str(facts["cpu_model"])] if facts["cpu_model"] else []
-    words += [f"{facts['cpu_cores_usable']} cores"] if facts["cpu_cores_usable"] else []
-    words += [f"{facts['memory_gib']} GiB"] if facts["memory_gib"] else []
-    words += [f"{count} x {gpu}" for gpu, count in Counter(facts["gpus"] or []).items()]
+    words = [str(facts["cpu_model"])] if facts.get("cpu_model") else []
+    words += [f"{facts['cpu_cores_usable']} cores"] if facts.get("cpu_cores_usable") else []
+    words += [f"{facts['memory_gib']} GiB"] if facts.get("memory_gib") else []
+    words += [f"{count} x {gpu}" for gpu, count in Counter(facts.get("gpus") or []).items()]
     return ", ".join(words) or f"hardware {record.identity.hardware_key}"
 
 
 def hardware(record: Record) -> dict[str, Any]:
-    """Returns what is recorded of the machine and must be equal where rates are compared."""
-    return {name: record.environment.get(name) for name in _HARDWARE}
+    """Returns the recorded fields of the machine that must be equal where rates are compared."""
+    return {name: record.environment[name] for name in _HARDWARE if name in record.environment}
 
 
-def software_in_words(records: Sequence[Record]) -> str:
-    """Returns TensorFlow's version and the suite's; of a mixture, each once."""
-    return "; ".join(dict.fromkeys(map(_software, records)))
+def software_in_words(records: Iterable[Record]) -> str:
+    """Returns the versions of TensorFlow and the suite; of a mixture, each once."""
+    found = []
+    for record in records:
+        identity, version = record.identity, record.environment.get("tensorflow_version")
+        commit = f" ({identity.suite_commit})" if identity.suite_commit else ""
+        found.append((f"TensorFlow {version}, " if version else "") + f"suite {identity.suite_version}{commit}")
+    return "; ".join(dict.fromkeys(found))
 
 
-def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> str:
-    """Returns which recorded versions differ, and how; empty if none does."""
+def software_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
+    """Returns how recorded versions differ, a phrase each."""
     first, second = (
         {name: value for name, value in record.environment.items() if name.endswith("_version")}
         for record in (base, candidate)
     )
-    return _differences(first, second, names) if _unlike(first, second) else ""
+    return differences(first, second, names)
 
 
-def _software(record: Record) -> str:
-    commit = record.identity.suite_commit
-    suite = f"suite {record.identity.suite_version}" + (f" ({commit})" if commit else "")
-    version = record.environment.get("tensorflow_version")
-    return f"TensorFlow {version}, {suite}" if version else suite
+def config_differences(base: Record, candidate: Record, names: tuple[str, str]) -> list[str]:
+    """Returns in which fields that can change the rate the configurations differ, a phrase each."""
+    aside = {*base.config_aside, *candidate.config_aside}
+    first, second = (
+        flat({name: value for name, value in record.config.items() if name not in aside})
+        for record in (base, candidate)
+    )
+    return differences(first, second, names)
 
 
-def _hardware(record: Record) -> dict[str, Any]:
-    return hardware(record) | {"hardware_key": record.identity.hardware_key}
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns a mapping without nested ones, whose entries are named `outer.inner`."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
-def _configs(base: Rounds, candidate: Rounds) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns both configurations without what cannot move the number, and with what is nested in them flat."""
-    first, second = base.records[0], candidate.records[0]
-    aside = {*first.config_aside, *second.config_aside}
-    return _flat(first.config, aside), _flat(second.config, aside)
-
-
-def _flat(config: Mapping[str, Any], aside: set[str]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if name not in aside:
-            flat |= (
-                {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, Mapping) else {name: value}
-            )
-    return flat
-
-
-def _unlike(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    return [name for name in {**first, **second} if first.get(name) != second.get(name)]
-
-
-def _differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> str:
-    """Returns the fields that differ with both values; the key of the hardware only if nothing else does."""
-    unlike = _unlike(first, second)
-    unlike = [name for name in unlike if name != "hardware_key"] or unlike
-    if not unlike:
-        return "all recorded fields are alike, but other versions of the suite have computed their keys"
-    words = [
+def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
+    """Returns a phrase with both values for each field that differs."""
+    return [
         f"{name} is {first.get(name, _NOT_RECORDED)} in {names[0]} and {second.get(name, _NOT_RECORDED)} in {names[1]}"
-        for name in itertools.islice(unlike, _MOST_FIELDS)
+        for name in {**first, **second}
+        if first.get(name) != second.get(name)
     ]
-    return "; ".join([*words, *([f"{len(unlike) - _MOST_FIELDS} more"] if len(unlike) > _MOST_FIELDS else [])])
+
+
+def listed(found: Sequence[str]) -> str:
+    """Returns phrases of `differences` as part of a sentence; of many, the first few."""
+    more = [f"{len(found) - _MOST_FIELDS} more"] if len(found) > _MOST_FIELDS else []
+    return "; ".join([*found[:_MOST_FIELDS], *more]) or "all recorded fields are equal, but not the keys made from them"

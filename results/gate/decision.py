@@ -1,17 +1,17 @@
-"""Is the candidate slower than the base? Decides it from the rates of rounds, in both directions alike.
+"""Is the candidate slower than the base? Decides from the rates of rounds; improvements follow the same rule upwards.
 
-A round is a fresh process. All is done on logarithms: a drop of 5 % and the gain that makes up for it are alike. With
-L = -ln(1 - threshold), a rate has
+A round is one fresh process. All computations use logarithms, in which a drop of 5 % and the gain that reverses it have
+the same size. With L = -ln(1 - threshold), a rate has
 
-* regressed, if all rounds together show a drop of at least L, its one-sided 99 % bound excludes that there is none, and
-  the fresh rounds alone, those that ran after the drop had been seen, show at least L again;
-* improved, likewise upwards;
+* regressed, if all rounds together show a drop of at least L, its one-sided 99 % bound excludes zero, and the fresh
+  rounds alone, which ran after the drop had been seen, also show at least L;
+* improved, by the same conditions upwards;
 * not changed, if both one-sided 99 % bounds lie within -L and L.
 
-Else it is not known. The last condition of a regression is on the fresh rounds alone, since a drop that was looked for
-is larger than the truth. That it asks for the whole of L, and not for 0.6 of it, makes regressions of 0.4 % and not of
-0.8 % of the drops of half the threshold, and of 96 % and not of 98.5 % of those of one and a half (whole trials at 5 %,
-noise of a round 3 %). tests/results/gate/test_error_rates.py keeps such rates.
+Otherwise it is inconclusive. The last condition uses fresh rounds because a drop that was searched for is larger than
+the truth. It asks for L and not for 0.6 L: of drops of half the threshold, 0.4 % instead of 0.8 % are called regressed,
+and of drops of one and a half thresholds 96 % instead of 98.5 % (whole trials at 5 %, noise of a round 3 %).
+tests/results/gate/test_error_rates.py checks these rates.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from statistics import fmean  # exact sums, so the order of rounds does not matter
 
 from results.gate.findings import Verdict
 
@@ -32,18 +33,14 @@ _ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What the rounds of one configuration say.
+    """The result for the rounds of one configuration.
 
     Attributes:
         verdict: `regressed`, `improved`, `unchanged` or `inconclusive`.
         reason: why, with the numbers that decided.
         rounds: of each side; of unequal sides the fewer.
-        is_suspect: there is a change, up or down, and all that is missing is that fresh rounds repeat it.
-        change: the candidate's rate over the base's, less 1; None without rounds.
-        change_low: lower end of its 95 % interval; None from fewer than two rounds.
-        change_high: upper end of it.
-        smallest_drop: the smallest true drop, as a positive share, that rounds as noisy and as many as these would show
-            to have regressed in 95 % of the cases; None from fewer than two rounds.
+        is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
+        change: this and the others as in `Finding`; None without rounds.
     """
 
     verdict: Verdict
@@ -58,25 +55,15 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class _Sample:
-    """What was seen of a log ratio, whose truth is not known. Negative is slower.
-
-    Attributes:
-        mean: over all rounds.
-        error: its standard error.
-        degrees: of freedom.
-        again: the means over the rounds that must repeat it; none if there are no such.
-        again_error: what the standard error of such a mean is if half of all rounds must repeat it.
-        who: what to call them.
-        rounds: of each side; of unequal sides the fewer.
-    """
+    """An estimate of the log ratio of candidate to base, negative if slower, and the rounds that must repeat it."""
 
     mean: float
-    error: float
-    degrees: float
-    again: Sequence[float]
-    again_error: float
-    who: str
-    rounds: int
+    error: float  # standard error of the mean
+    degrees: float  # of freedom
+    repeats: Sequence[float]  # means over the rounds that must repeat a change; empty without such rounds
+    repeat_error: float  # standard error of such a mean if half of all rounds must repeat the change
+    repeats_name: str  # in sentences
+    rounds: int  # of each side; of unequal sides the fewer
 
 
 def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decision:
@@ -85,14 +72,13 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
     Args:
         log_ratios: ln(candidate / base) of each pair of rounds, in the order in which they ran.
         threshold: the share by which a rate must drop to matter, such as 0.05.
-        fresh: how many of the last were run after the drop had been seen; of stored rounds, the later half stands for
-            them.
+        fresh: how many of the last rounds ran after the drop had been seen; for stored rounds, the later half.
 
     Raises:
-        ValueError: a log ratio is no number, or the threshold is not between 0 and 1.
+        ValueError: a log ratio is not finite, or the threshold is not between 0 and 1.
     """
     log_threshold(threshold)
-    _refuse_what_is_no_number(log_ratios)
+    _require_finite(log_ratios)
     rounds = len(log_ratios)
     if not 0 <= fresh <= rounds:
         raise ValueError(f"Of {rounds} rounds, {fresh} cannot be fresh.")
@@ -100,12 +86,12 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
         return _too_few(log_ratios)
     spread = math.sqrt(_variance(log_ratios))
     sample = _Sample(
-        mean=_mean(log_ratios),
+        mean=fmean(log_ratios),
         error=spread / math.sqrt(rounds),
         degrees=rounds - 1,
-        again=[_mean(log_ratios[-fresh:])] if fresh else [],
-        again_error=spread / math.sqrt(rounds // 2),
-        who=f"the last {fresh} rounds alone" if fresh > 1 else "the last round alone",
+        repeats=[fmean(log_ratios[-fresh:])] if fresh else [],
+        repeat_error=spread / math.sqrt(rounds // 2),
+        repeats_name=f"the last {fresh} rounds alone" if fresh > 1 else "the last round alone",
         rounds=rounds,
     )
     return _decide(sample, threshold)
@@ -114,33 +100,34 @@ def judge(log_ratios: Sequence[float], *, threshold: float, fresh: int) -> Decis
 def judge_apart(base_logs: Sequence[float], candidate_logs: Sequence[float], *, threshold: float) -> Decision:
     """Judges rounds that were not interleaved, by Welch's interval: a drift of the machine looks like a change.
 
-    A drop repeats if each half in time shows it, and not only the later one: none of them was looked for.
+    A drop is confirmed if each half in time shows it, not only the later one: neither half was searched for a drop.
 
     Args:
         base_logs: logarithms of the base's rates, in the order in which they ran.
         candidate_logs: of the candidate's.
-        threshold: as of `judge`.
+        threshold: as in `judge`.
 
     Raises:
-        ValueError: as of `judge`.
+        ValueError: as in `judge`.
     """
     log_threshold(threshold)
-    _refuse_what_is_no_number([*base_logs, *candidate_logs])
+    _require_finite([*base_logs, *candidate_logs])
     rounds = min(len(base_logs), len(candidate_logs))
     if rounds < 2:
-        return _too_few([_mean(candidate_logs) - _mean(base_logs)] if rounds else [])
+        return _too_few([fmean(candidate_logs) - fmean(base_logs)] if rounds else [])
     halves = zip(_halves(base_logs), _halves(candidate_logs), strict=True)
     variances = [(_variance(logs), len(logs)) for logs in (base_logs, candidate_logs)]
-    shares = [variance / count for variance, count in variances]
+    shares = [(variance / count, count) for variance, count in variances]
+    squared_error = sum(share for share, _ in shares)
     # Welch and Satterthwaite; without any spread, any number of degrees gives bounds of no width.
-    scale = sum((variance / count) ** 2 / (count - 1) for variance, count in variances)
+    scale = sum(share**2 / (count - 1) for share, count in shares)
     sample = _Sample(
-        mean=_mean(candidate_logs) - _mean(base_logs),
-        error=math.sqrt(sum(shares)),
-        degrees=sum(shares) ** 2 / scale if scale > 0 else rounds - 1,
-        again=[_mean(candidate) - _mean(base) for base, candidate in halves],
-        again_error=math.sqrt(sum(variance / (count // 2) for variance, count in variances)),
-        who="the earlier and the later half of them",
+        mean=fmean(candidate_logs) - fmean(base_logs),
+        error=math.sqrt(squared_error),
+        degrees=squared_error**2 / scale if scale > 0 else rounds - 1,
+        repeats=[fmean(candidate) - fmean(base) for base, candidate in halves],
+        repeat_error=math.sqrt(sum(variance / (count // 2) for variance, count in variances)),
+        repeats_name="the earlier and the later half of them",
         rounds=rounds,
     )
     return _decide(sample, threshold)
@@ -162,30 +149,30 @@ def _decide(sample: _Sample, threshold: float) -> Decision:
     bound = student(sample.degrees, _BOUND_CONFIDENCE) * sample.error
     size, downwards = abs(sample.mean), sample.mean < 0
     is_change = size >= limit - _ROUNDING and size > bound
-    is_again = bool(sample.again) and all((-m if downwards else m) >= limit - _ROUNDING for m in sample.again)
-    if is_change and is_again:
+    is_repeated = bool(sample.repeats) and all((-m if downwards else m) >= limit - _ROUNDING for m in sample.repeats)
+    if is_change and is_repeated:
         verdict = Verdict.REGRESSED if downwards else Verdict.IMPROVED
     else:
         verdict = Verdict.UNCHANGED if not is_change and size + bound < limit else Verdict.INCONCLUSIVE
     half = student(sample.degrees, (1 + _INTERVAL_CONFIDENCE) / 2) * sample.error
     smallest = _smallest_drop(sample, limit)
-    interval = (sample.mean - half, sample.mean + half)
+    interval = (_expm1(sample.mean - half), _expm1(sample.mean + half))
     return Decision(
         verdict=verdict,
         reason=_reason(sample, verdict, is_change, interval, smallest, threshold),
         rounds=sample.rounds,
-        is_suspect=is_change and not is_again,
+        is_suspect=is_change and not is_repeated,
         change=_expm1(sample.mean),
-        change_low=_expm1(interval[0]),
-        change_high=_expm1(interval[1]),
+        change_low=interval[0],
+        change_high=interval[1],
         smallest_drop=smallest,
     )
 
 
 def _smallest_drop(sample: _Sample, limit: float) -> float:
-    """Returns the drop that meets each condition often enough, if noise is as large as it was seen to be."""
-    missed = (1 - _POWER) / max(1, len(sample.again))
-    seen_again = limit + student(sample.degrees, 1 - missed) * sample.again_error
+    """Returns the drop that meets each condition often enough, if the noise is as large as the sample's."""
+    missed = (1 - _POWER) / max(1, len(sample.repeats))
+    seen_again = limit + student(sample.degrees, 1 - missed) * sample.repeat_error
     beyond_bound = _detectable(sample.degrees) * sample.error
     return -math.expm1(-max(seen_again, beyond_bound))
 
@@ -198,28 +185,29 @@ def _reason(
     smallest_drop: float,
     threshold: float,
 ) -> str:
-    low, high = (in_words(_expm1(end)) for end in interval)
-    seen = f"{in_words(_expm1(sample.mean))} over {sample.rounds} rounds (95 % interval: {low} to {high})"
-    again = " and ".join(in_words(_expm1(mean)) for mean in sample.again)
+    low, high = map(in_words, interval)
+    seen = f"It is {in_words(_expm1(sample.mean))} over {sample.rounds} rounds (95 % interval: {low} to {high})"
+    repeats = " and ".join(in_words(_expm1(mean)) for mean in sample.repeats)
+    limit = f"{100 * threshold:.3g} %"
     if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
-        return f"It is {seen}, and {sample.who} showed it again: {again}. The threshold is {100 * threshold:.3g} %."
+        return f"{seen}, and {sample.repeats_name} showed it again: {repeats}. The threshold is {limit}."
     if verdict is Verdict.UNCHANGED:
-        return f"It is {seen}; with 99 % confidence it has not changed by the threshold of {100 * threshold:.3g} %."
+        return f"{seen}; with 99 % confidence it has not changed by the threshold of {limit}."
     if not is_change:
         return (
-            f"It is {seen}, which neither shows nor excludes a change by the threshold of {100 * threshold:.3g} %. "
-            f"With this noise, so many rounds show a drop if it is {100 * smallest_drop:.1f} % or more."
+            f"{seen}, which neither shows nor excludes a change by the threshold of {limit}. With this noise, so many "
+            f"rounds show a drop of {100 * smallest_drop:.1f} % or more."
         )
-    if again:
-        return f"It is {seen}, but {sample.who} did not show the threshold of {100 * threshold:.3g} % again: {again}."
-    return f"It is {seen}, but no rounds were left to repeat it. Run it again, or with more rounds."
+    if repeats:
+        return f"{seen}, but {sample.repeats_name} did not show the threshold of {limit} again: {repeats}."
+    return f"{seen}, but no rounds were left to repeat it. Run it again, or with more rounds."
 
 
 def _too_few(log_ratios: Sequence[float]) -> Decision:
     if not log_ratios:
         return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no rounds of both sides to compare.", rounds=0)
     change = _expm1(log_ratios[0])
-    reason = f"It is {in_words(change)} in one round, which does not tell change from noise. Run at least 5 rounds."
+    reason = f"It is {in_words(change)} in one round, which may be noise. Run at least 5 rounds."
     return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=1, change=change)
 
 
@@ -228,7 +216,7 @@ def in_words(change: float) -> str:
     return f"{100 * abs(change):.1f} % {'slower' if change < 0 else 'faster'}"
 
 
-def _refuse_what_is_no_number(logs: Sequence[float]) -> None:
+def _require_finite(logs: Sequence[float]) -> None:
     for log in logs:
         if not math.isfinite(log):
             raise ValueError(f"Rounds must have rates above zero, whose logarithms are finite, not {log}.")
@@ -239,22 +227,15 @@ def _halves(logs: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     return logs[:middle], logs[middle:]
 
 
-# Sums that do not depend on the order.
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def _variance(values: Sequence[float]) -> float:
-    mean = _mean(values)
+    mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 @functools.lru_cache(maxsize=1024)
 def student(degrees: float, confidence: float) -> float:
     """Returns a quantile of Student's distribution; `scipy.stats` has it too, but takes a second to import."""
-    from scipy import special  # late: it takes longer than all else that reads records
+    from scipy import special  # imported late: it is slower to import than all other modules that read records
 
     return float(special.stdtrit(degrees, confidence))
 
@@ -268,5 +249,5 @@ def _detectable(degrees: float) -> float:
 
 
 def _expm1(log: float) -> float:
-    """Returns a log ratio as a relative change; the ends of an interval from two rounds may lie beyond all floats."""
+    """Returns a log ratio as a relative change; the ends of an interval from two rounds may exceed all floats."""
     return math.expm1(min(log, 700.0))

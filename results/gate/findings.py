@@ -1,4 +1,4 @@
-"""What the gate says of one configuration, and of all of them together."""
+"""The gate's result for one configuration, and for all of them together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Verdict(enum.StrEnum):
-    """What became of a configuration's rate."""
+    """How a configuration's rate changed."""
 
     REGRESSED = "regressed"
     IMPROVED = "improved"
@@ -23,20 +23,20 @@ class Finding:
     """One configuration, base against candidate.
 
     Attributes:
-        title: what was run, in few words: model, devices, batch, variable manager, and what else tells it from others.
-        config_key: of the records; with the hardware it says which runs may be compared.
-        verdict: what became of it.
+        title: model, devices, batch, variable manager, and what else differs from other configurations.
+        config_key: of the records; together with the hardware it decides which runs may be compared.
+        verdict: how the rate changed.
         reason: why, in a sentence or two, with the numbers that decided.
         threshold: a drop of at least this share matters, such as 0.05.
-        change: the candidate's rate over the base's, less 1; -0.07 is 7 % slower. None if one of them has no rate.
+        change: the candidate's rate over the base's, less 1; -0.07 is 7 % slower. None if a side has no rate.
         change_low: lower end of the 95 % interval of `change`; None from fewer than two rounds.
         change_high: upper end of it.
-        smallest_drop: the smallest true drop, as a positive share, that would have been called regressed in 95 % of
-            trials with this noise and so many rounds; None if the noise is not known.
-        base_images_per_sec: geometric mean over the base's rounds; against stored sessions, the median of these.
-        candidate_images_per_sec: likewise; the median of today's rounds.
+        smallest_drop: the smallest true drop, as a positive share, that would be called regressed in 95 % of trials
+            with this noise and as many rounds; None if the noise is not known.
+        base_images_per_sec: geometric mean over the base's rounds; of stored sessions, their median.
+        candidate_images_per_sec: geometric mean over the candidate's rounds; against stored sessions, their median.
         base_rounds: valid rounds of the base.
-        candidate_rounds: likewise.
+        candidate_rounds: valid rounds of the candidate.
     """
 
     title: str
@@ -56,7 +56,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Side:
-    """What was compared: a name that the user gave it (a file, a revision), and its software in words."""
+    """One side of a comparison: the user's name for it (a file, a revision), and its software in words."""
 
     name: str
     software: str
@@ -71,7 +71,7 @@ class Findings:
         candidate: what is judged.
         hardware: of both, in words.
         findings: one per configuration, in the order of the base's records.
-        notes: sentences that a reader must know, such as that rounds were not interleaved.
+        notes: warnings for the reader, such as that rounds were not interleaved.
     """
 
     base: Side
@@ -82,10 +82,17 @@ class Findings:
 
     @property
     def has_regressed(self) -> bool:
-        """Returns whether the gate must be closed: a rate dropped, or what the base could run has failed."""
+        """Returns whether a rate dropped, or a configuration failed that the base could run."""
         return any(finding.verdict in (Verdict.REGRESSED, Verdict.FAILED) for finding in self.findings)
 
     @property
     def is_undecided(self) -> bool:
-        """Returns whether something could not be judged."""
+        """Returns whether a configuration could not be judged."""
         return any(finding.verdict in (Verdict.INCONCLUSIVE, Verdict.MISSING) for finding in self.findings)
+
+    @property
+    def outcome(self) -> str:
+        """Returns "regressed", "undecided" (also if nothing was compared) or "passed"."""
+        if self.has_regressed:
+            return "regressed"
+        return "undecided" if self.is_undecided or not self.findings else "passed"

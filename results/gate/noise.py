@@ -1,4 +1,4 @@
-"""How much do equal runs differ on this machine? Estimated from A/A rounds, and kept for later thresholds."""
+"""How much do equal runs differ on this machine? Estimated from A/A rounds, and stored for later thresholds."""
 
 from __future__ import annotations
 
@@ -13,39 +13,35 @@ import numpy as np
 
 from results import store
 from results.gate.findings import Verdict
-from results.gate.trial import CONFIRMING_ROUNDS, Trial
+from results.gate.trial import SHORTEST_TRIAL, Trial
 
-FILE_NAME = "noise.json"
 QUIET_THRESHOLD = 0.05
 NOISE_IN_THRESHOLD = 2
-# No rate can drop by all of itself; a machine as noisy as that shows nothing anyway.
+# A rate cannot drop by 100 %, and a machine with such noise shows nothing.
 _LARGEST_THRESHOLD = 0.9
 FEWEST_ROUNDS = 3
 _POWER = 0.95
 _CONFIDENCE = 0.95
 _TRIALS = 400
-_MIN_ROUNDS = 5
-# Two to see a change, and those that repeat it.
-SHORTEST_TRIAL = 2 + CONFIRMING_ROUNDS
 
 
 class NoiseFileError(ValueError):
-    """A file of noise cannot be read, or holds something else."""
+    """A noise file cannot be read, or contains something else."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What one configuration varies by on one machine.
+    """The variation of one configuration between equal runs on one machine.
 
     Attributes:
-        noise: standard deviation of one round's log rate, so 0.02 is 2 %, less what its pair has in common.
+        noise: standard deviation of one round's log rate (0.02 is 2 %), without variation that its pair shares.
         low: lower end of its 95 % interval.
         high: upper end of it.
-        rounds: pairs that it was estimated from.
-        time_utc: when.
-        suite_commit: of what.
+        rounds: number of pairs that it was estimated from.
+        time_utc: time of the estimate.
+        suite_commit: commit of the suite.
         title: what was run, in words.
-        in_turn: whether the runs of a pair measured in turn, and not one after the other.
+        in_turn: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
 
     noise: float
@@ -57,25 +53,29 @@ class Noise:
     title: str = ""
     in_turn: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, float | int) or not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise is {self.noise!r}")
+
     @property
     def threshold(self) -> float:
-        """Returns the smallest drop, as a share, that is worth looking for: 5 %, or twice the noise."""
+        """Returns the threshold that the machine supports, as a share: 5 %, or twice the noise if that is more."""
         return min(max(QUIET_THRESHOLD, NOISE_IN_THRESHOLD * self.noise), _LARGEST_THRESHOLD)
 
 
 def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> Noise:
-    """Estimates the noise from pairs of rounds of the same.
+    """Estimates the noise from pairs of equal rounds.
 
-    A pair's log ratio has twice the variance of a round, less what its two rounds have in common, such as a slow drift,
-    which a comparison of pairs does not suffer from either. The interval is that of a normal variance (chi square).
+    A pair's log ratio has twice the variance of a round, without variation that both rounds share, such as a slow
+    drift, which does not affect a comparison of pairs either. The interval is that of a normal variance (chi square).
 
     Raises:
-        ValueError: there are fewer than three pairs, or they are no pairs.
+        ValueError: there are fewer than three pairs, or the numbers of rounds differ.
     """
     rounds = len(base_rates)
     if rounds != len(candidate_rates) or rounds < FEWEST_ROUNDS:
         raise ValueError(f"Noise needs {FEWEST_ROUNDS} pairs at least, not {rounds} and {len(candidate_rates)} rounds.")
-    from scipy import stats  # takes longer to import than all else that `--help` needs
+    from scipy import stats  # slow to import
 
     ratios = [math.log(candidate / base) for base, candidate in zip(base_rates, candidate_rates, strict=True)]
     noise = statistics.stdev(ratios) / math.sqrt(2)
@@ -85,23 +85,28 @@ def estimate(base_rates: Sequence[float], candidate_rates: Sequence[float]) -> N
 
 
 def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60) -> int | None:
-    """Returns how many pairs a trial must be allowed so that it finds a drop in 95 % of the cases.
-
-    Simulated, with the rule that decides in earnest; the draw is seeded.
+    """Returns the max_rounds with which a trial finds a drop in 95 % of the cases, by a seeded simulation of trials.
 
     Args:
         noise: of one round, as a share.
-        drop: the true one, as a share; above the threshold.
-        threshold: from which drop on it matters.
+        drop: the true drop, as a share; above the threshold.
+        threshold: the share by which a rate must drop to matter.
         most: pairs; None is returned if these do not suffice.
     """
     generator = np.random.default_rng(0)
     mean, spread = math.log1p(-drop), math.sqrt(2) * noise
     samples = np.exp(generator.normal(mean, spread, size=(_TRIALS, most))).tolist()
 
+    def finds(ratios: Sequence[float], max_rounds: int) -> bool:
+        trial = Trial(threshold, max_rounds=max_rounds)
+        for ratio in ratios:
+            trial.add(1.0, ratio)
+            if trial.is_over:
+                break
+        return trial.decision.verdict is Verdict.REGRESSED
+
     def suffices(rounds: int) -> bool:
-        found = sum(_finds(sample, threshold=threshold, max_rounds=rounds) for sample in samples)
-        return found >= _POWER * _TRIALS
+        return sum(finds(sample, rounds) for sample in samples) >= _POWER * _TRIALS
 
     too_few, enough = SHORTEST_TRIAL - 1, most
     if not suffices(most):
@@ -112,50 +117,31 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60
     return enough
 
 
-def trial_of(threshold: float, max_rounds: int) -> Trial:
-    """Returns a trial of so many pairs at most, SHORTEST_TRIAL or more."""
-    return Trial(threshold, min_rounds=min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS), max_rounds=max_rounds)
-
-
-def _finds(ratios: Sequence[float], *, threshold: float, max_rounds: int) -> bool:
-    """Returns whether a trial with these ratios of candidate to base calls them regressed."""
-    trial = trial_of(threshold, max_rounds)
-    for ratio in ratios:
-        trial.add(1.0, ratio)
-        if trial.is_over:
-            break
-    return trial.decision().verdict is Verdict.REGRESSED
-
-
 def path_of(baselines_dir: Path, hardware_key: str) -> Path:
-    """Returns where a machine's noise is kept."""
-    return baselines_dir / hardware_key / FILE_NAME
+    """Returns the noise file of a machine."""
+    return baselines_dir / hardware_key / "noise.json"
 
 
 def load(path: Path) -> dict[str, Noise]:
-    """Returns the noise of each configuration, by its config_key; none where there is no file.
+    """Returns the noise of each configuration, by its config_key; empty if the file is missing.
 
     Raises:
-        NoiseFileError: the file holds something else, or cannot be read.
+        NoiseFileError: the file contains something else, or cannot be read.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-        found = {key: Noise(**entry) for key, entry in entries.items()}
+        return {key: Noise(**entry) for key, entry in entries.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise NoiseFileError(f"{path}: {error}. Remove it, and run calibrate again.") from error
-    for noise in found.values():
-        if not isinstance(noise.noise, float | int) or not 0 <= noise.noise < math.inf:
-            raise NoiseFileError(f"{path}: a noise of {noise.noise!r}. Remove it, and run calibrate again.")
-    return found
 
 
-def keep(path: Path, noises: dict[str, Noise]) -> None:
-    """Adds noises, by config_key, to a file; a reader, or a crash, sees the old file or the new one.
+def save(path: Path, noises: dict[str, Noise]) -> None:
+    """Adds noises, by config_key, to a file atomically.
 
     Raises:
-        NoiseFileError: there is a file, and it holds something else.
+        NoiseFileError: the file exists and contains something else.
         OSError: it cannot be written.
     """
     entries = {key: dataclasses.asdict(noise) for key, noise in (load(path) | noises).items()}

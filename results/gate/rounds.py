@@ -1,4 +1,4 @@
-"""Records as rounds: which runs of a configuration on some hardware count, which failed, and what to call them."""
+"""Records as rounds: which runs of a configuration on some hardware count, which failed, and their sessions."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from results.record import Kind, Record, Status
 from results.report.anomalies import title
 from results.summary import summarize
 
-# A run that was refused, or that somebody stopped, says nothing of the build.
-_SAYS_NOTHING = (Status.SKIPPED, Status.INTERRUPTED)
+# A run that was refused or stopped by the user says nothing about the build.
+_NO_EVIDENCE = (Status.SKIPPED, Status.INTERRUPTED)
 
+# config_key and hardware_key.
 Key = tuple[str, str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rounds:
+class RunGroup:
     """The runs of one configuration on equal hardware.
 
     Attributes:
-        title: what was run, in few words, and what tells it from the others.
+        title: what was run, in few words, and how it differs from other groups.
         records: in the order in which they ended; at least one.
     """
 
@@ -36,33 +37,18 @@ class Rounds:
         return self.records[0].identity.config_key
 
     @property
-    def valid(self) -> list[Record]:
-        """Returns the records whose rate counts."""
-        return [record for record in self.records if rate(record) is not None]
-
-    @property
-    def images_per_sec(self) -> list[float]:
-        """Returns the rates that count."""
+    def rates(self) -> list[float]:
+        """Returns images per second of the valid rounds."""
         return [found for record in self.records if (found := rate(record)) is not None]
 
     @property
     def failures(self) -> list[Record]:
-        """Returns the records of runs that failed: they crashed, hung, lacked memory, or their numbers were wrong."""
-        return [record for record in self.records if rate(record) is None and record.status not in _SAYS_NOTHING]
-
-    @property
-    def software_keys(self) -> list[str]:
-        """Returns the keys of the software of all records, each once."""
-        return list(dict.fromkeys(record.identity.software_key for record in self.records))
-
-    @property
-    def session_ids(self) -> list[str]:
-        """Returns the sessions of which the records are, each once; runs on their own have none."""
-        return list(dict.fromkeys(r.identity.session_id for r in self.records if r.identity.session_id))
+        """Returns the records of runs that crashed, hung, ran out of memory or had invalid numbers."""
+        return [record for record in self.records if rate(record) is None and record.status not in _NO_EVIDENCE]
 
 
 def rate(record: Record) -> float | None:
-    """Returns a run's images per second, if they count: it ended well, and they are a number above zero."""
+    """Returns images per second of a valid run: its status is ok and its rate a finite number above zero."""
     found = record.derived.images_per_sec
     if record.status is not Status.OK or found is None or not math.isfinite(found) or found <= 0:
         return None
@@ -72,22 +58,22 @@ def rate(record: Record) -> float | None:
 def why_failed(record: Record) -> str:
     """Returns how a failed run ended, with its reason."""
     if record.status is Status.OK:
-        return f"invalid: its rate is {record.derived.images_per_sec}, which is none."
+        return f"invalid: its rate is {record.derived.images_per_sec}."
     return f"{record.status}: {record.reason}" if record.reason else str(record.status)
 
 
-def notes_on_turns(records: Iterable[Record]) -> list[str]:
-    """Returns what must be said if some runs measured in turn with another, and some on their own."""
+def notes_on_interleaving(records: Iterable[Record]) -> list[str]:
+    """Returns a warning if some of the valid runs interleaved their steps with another run, and some ran alone."""
     if len({record.in_turn for record in records if rate(record) is not None}) < 2:
         return []
     return [
-        "Some runs measured in turn with another one, and began each turn with cold caches, and some on their own: "
-        "what these differ by would look like a change."
+        "Some runs interleaved their steps with another run, and some ran alone. Interleaved runs begin each time "
+        "slice with cold caches, so the difference would look like a change."
     ]
 
 
-def group(records: Iterable[Record]) -> dict[Key, Rounds]:
-    """Returns the rounds of each configuration and hardware, under both keys, in the order of their first records."""
+def group(records: Iterable[Record]) -> dict[Key, RunGroup]:
+    """Returns the runs of each configuration and hardware, in the order of their first records."""
     groups: dict[Key, list[Record]] = {}
     for record in records:
         if record.kind is Kind.RUN:
@@ -95,21 +81,22 @@ def group(records: Iterable[Record]) -> dict[Key, Rounds]:
     # One record of each is enough to tell them apart, so that each becomes a row of its own.
     rows = summarize(members[0] for members in groups.values())
     return {
-        key: Rounds(title=title(row), records=sorted(members, key=lambda record: record.identity.time_utc))
+        key: RunGroup(title=title(row), records=sorted(members, key=lambda record: record.identity.time_utc))
         for (key, members), row in zip(groups.items(), rows, strict=True)
     }
 
 
-def pairs(base: Rounds, candidate: Rounds) -> list[tuple[float, float]] | None:
+def pairs(base: RunGroup, candidate: RunGroup) -> list[tuple[float, float]] | None:
     """Returns the rates of interleaved rounds, base and candidate of each pair; None if they were not interleaved.
 
-    They were if time cuts the runs into blocks of one run of each side, whichever comes first in it; the last run may
-    be without its partner. A pair with a run that does not count is left out. Times are those of ends, in seconds: runs
-    of unlike blocks that end in the same second are taken to be in order only if both sides name a common session.
+    Rounds are interleaved if time cuts the runs into blocks of one run of each side, in either order; the last run may
+    lack its partner. A pair with an invalid run is left out. Times are those of ends, in seconds: runs of different
+    blocks that end in the same second count as ordered only if both sides name a common session.
     """
     if abs(len(base.records) - len(candidate.records)) > 1:
         return None
-    may_tie = bool(set(base.session_ids) & set(candidate.session_ids))
+    first_ids, second_ids = ({record.identity.session_id for record in side.records} for side in (base, candidate))
+    may_tie = bool(first_ids & second_ids - {""})
     blocks = list(itertools.zip_longest(base.records, candidate.records))
     times = [[record.identity.time_utc for record in block if record is not None] for block in blocks]
     for earlier, later in itertools.pairwise(times):
@@ -137,28 +124,28 @@ class Session:
 
     @property
     def commit(self) -> str:
-        """Returns the suite's commit, short; empty if it is not known."""
+        """Returns the suite's short commit; empty if unknown."""
         commit = self.records[0].identity.suite_commit or ""
         return commit.rstrip("+")[:7] + "+" * commit.endswith("+")
 
     @property
     def tensorflow_version(self) -> str:
-        """Returns TensorFlow's version; empty if it is not known."""
+        """Returns TensorFlow's version; empty if unknown."""
         return str(self.records[0].environment.get("tensorflow_version") or "")
 
     @property
     def name(self) -> str:
-        """Returns what the rounds have in common, see `session_of`."""
+        """Returns the common `session_of` the rounds."""
         return session_of(self.records[0])
 
 
 def session_of(record: Record) -> str:
-    """Returns the session of a run: its session id, or of a run on its own the run id."""
+    """Returns the session id of a run; without one, its run id."""
     return record.identity.session_id or record.identity.run_id
 
 
 def sessions(records: Iterable[Record]) -> list[Session]:
-    """Returns the sessions of one configuration in the order of time; what cannot be a round is left out."""
+    """Returns the sessions of one configuration in the order of time, without records that `why_not` rejects."""
     groups: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.identity.time_utc):
         if why_not(record) is None:
@@ -171,5 +158,5 @@ def why_not(record: Record) -> str | None:
     if record.kind is not Kind.RUN:
         return f"it is of kind {record.kind}, and only runs have a rate to compare"
     if record.status is not Status.OK:
-        return f"its status is {record.status}, and only ok runs have a rate to trust"
-    return None if rate(record) is not None else f"its rate is {record.derived.images_per_sec}, which is none"
+        return f"its status is {record.status}, and only ok runs have a valid rate"
+    return None if rate(record) is not None else f"its rate is {record.derived.images_per_sec}"

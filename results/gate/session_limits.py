@@ -1,6 +1,6 @@
-"""Is today's session slower than the stored ones? Decides it from medians, so that a few odd sessions do little.
+"""Is today's session slower than the stored ones? Uses medians, so that a few odd sessions have little influence.
 
-All is done on logarithms. Of the last MOST_SESSIONS stored sessions, each a median of rounds, n of them:
+All computations use logarithms. Of the last MOST_SESSIONS stored sessions, each a median of rounds, n in number:
 
 * the centre is their median;
 * the noise is sigma = 1.4826 MAD n / (n - 0.8), at least LEAST_NOISE;
@@ -8,16 +8,15 @@ All is done on logarithms. Of the last MOST_SESSIONS stored sessions, each a med
   n - 1 degrees and D the largest distance of a stored session from the centre, on either side.
 
 With L = -ln(1 - threshold), the rate has regressed if the median of today's rounds is at least L below the centre and
-below the bound, and the earlier and the later half of today's rounds each show half of L or more. It has improved if
-so upwards. It has not changed if the 95 % interval of the change, by Student's t with (n - 1) / 2 degrees, lies within
--L and L. Else it is not known.
+below the bound, and the earlier and the later half of today's rounds each show half of L or more. It has improved by
+the same conditions upwards. It has not changed if the 95 % interval of the change, by Student's t with (n - 1) / 2
+degrees, lies within -L and L. Otherwise it is inconclusive.
 
-n / (n - 0.8) takes out that the MAD of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD alone
-knows nothing of tails: without the D in it, 4 % of unchanged sessions with heavy tails (t with 2 degrees, 3 %) were
-called regressed with 20 stored, with it 1.7 %. 0.83 and 4 were then chosen by simulation: with normal noise, less than
-1 % of unchanged sessions are called regressed for any n from 5 to 20, and a drop of 10 % is found in 95 % of the cases
-with 10 sessions and a noise of 2 %. tests/results/gate/test_session_limits.py keeps such rates;
-docs/baselines.md lists them.
+The factor n / (n - 0.8) corrects that the MAD of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD
+alone does not see tails: without D, 4 % of unchanged sessions with heavy tails (t with 2 degrees, 3 %) were called
+regressed with 20 stored, with D 1.7 %. 0.83 and 4 were then chosen by simulation: with normal noise, less than 1 % of
+unchanged sessions are called regressed for any n from 5 to 20, and a drop of 10 % is found in 95 % of the cases with 10
+sessions and a noise of 2 %. tests/results/gate/test_session_limits.py checks these rates; docs/baselines.md lists them.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from results.gate.decision import Decision, in_words, log_threshold, student
 from results.gate.findings import Verdict
 from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.statistics import MAD_TO_SIGMA
+from results.text import counted
 
 MOST_SESSIONS = 20
 FEWEST_SESSIONS = 5
@@ -43,11 +43,17 @@ _BOUND_CONFIDENCE, _CONFIDENCE, _POWER = 0.99, 0.95, 0.95
 _ROUNDING = 1e-9
 
 
-class Past:
-    """The stored sessions of one configuration on one machine.
+class SessionLimits:
+    """The limits that the stored sessions of one configuration on one machine set for a new one.
 
     Args:
         rates: images per second of each session, in the order of time; the last MOST_SESSIONS count.
+
+    Attributes:
+        sessions: how many count.
+        centre: median of the log rates; NaN without sessions.
+        noise: standard deviation of a session's log rate; only if `is_enough`.
+        bound: distance from the centre that a new session must exceed to have changed; only if `is_enough`.
 
     Raises:
         ValueError: a rate is not above zero.
@@ -61,19 +67,19 @@ class Past:
             distances = [abs(log - self.centre) for log in logs]
             sigma = MAD_TO_SIGMA * median(distances) * self.sessions / (self.sessions - 0.8)
             self.noise = max(LEAST_NOISE, sigma)
-            self.reach = max(
+            self.bound = max(
                 _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
 
     @property
     def is_enough(self) -> bool:
-        """Returns whether there are sessions enough to tell noise from change; without, there is no noise or reach."""
+        """Returns whether there are enough sessions to separate noise from change."""
         return self.sessions >= FEWEST_SESSIONS
 
     @property
     def threshold(self) -> float:
-        """Returns the smallest drop, as a share, that is worth looking for: 5 %, or twice the noise."""
+        """Returns the default threshold, as a share: 5 %, or twice the noise if that is more."""
         if not self.is_enough:
             return QUIET_THRESHOLD
         return max(QUIET_THRESHOLD, -math.expm1(-NOISE_IN_THRESHOLD * self.noise))
@@ -93,42 +99,39 @@ class Past:
         if not self.is_enough or not logs:
             return self._too_few(logs)
         change = median(logs)
-        is_change = abs(change) >= limit - _ROUNDING and abs(change) > self.reach
-        halves = [math.copysign(1, change) * half for half in _halves(logs)]
-        is_again = bool(halves) and min(halves) >= _REPEATED_SHARE * limit
+        is_change = abs(change) >= limit - _ROUNDING and abs(change) > self.bound
+        towards = [math.copysign(1, change) * half for half in _halves(logs)]
+        is_repeated = bool(towards) and min(towards) >= _REPEATED_SHARE * limit
         error = self.noise * math.sqrt(1 + math.pi / (2 * self.sessions))  # of a session, and of a median of n
-        half_width = self._t((1 + _CONFIDENCE) / 2) * error
-        if is_change and is_again:
+        # Student's quantile for a noise from the MAD, which is worth about half as many values (simulated).
+        degrees = (self.sessions - 1) / 2
+        half_width = student(degrees, (1 + _CONFIDENCE) / 2) * error
+        if is_change and is_repeated:
             verdict = Verdict.REGRESSED if change < 0 else Verdict.IMPROVED
         elif not is_change and abs(change) + half_width < limit:
             verdict = Verdict.UNCHANGED
         else:
             verdict = Verdict.INCONCLUSIVE
-        smallest = -math.expm1(-(max(limit, self.reach) + self._t(_POWER) * error))
+        smallest = -math.expm1(-(max(limit, self.bound) + student(degrees, _POWER) * error))
         return Decision(
             verdict=verdict,
             reason=self._reason(verdict, logs, is_change, threshold, smallest),
             rounds=len(today),
-            is_suspect=is_change and not is_again,
+            is_suspect=is_change and not is_repeated,
             change=math.expm1(change),
             change_low=math.expm1(change - half_width),
             change_high=math.expm1(change + half_width),
             smallest_drop=smallest,
         )
 
-    def _t(self, confidence: float) -> float:
-        """Returns Student's quantile for a noise that the MAD tells: as from about half as many values (simulated)."""
-        return student((self.sessions - 1) / 2, confidence)
-
     def _too_few(self, logs: Sequence[float]) -> Decision:
-        missing = FEWEST_SESSIONS - self.sessions
-        reason = (
-            f"There {'is' if self.sessions == 1 else 'are'} {self.sessions} stored session"
-            f"{'s' * (self.sessions != 1)} of this configuration on this hardware, and {FEWEST_SESSIONS} are needed to "
-            f"tell a change from noise: promote {missing} more."
-        )
-        if self.is_enough:
-            reason = "There are no rounds of today to compare."
+        reason = "There are no rounds of today to compare."
+        if not self.is_enough:
+            reason = (
+                f"There {'is' if self.sessions == 1 else 'are'} {counted(self.sessions, 'stored session')} of this "
+                f"configuration on this hardware, and {FEWEST_SESSIONS} are needed to separate a change from noise: "
+                f"promote {FEWEST_SESSIONS - self.sessions} more."
+            )
         change = math.expm1(median(logs)) if logs and self.sessions else None
         return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=len(logs), change=change)
 
@@ -136,11 +139,11 @@ class Past:
         self, verdict: Verdict, logs: Sequence[float], is_change: bool, threshold: float, smallest: float
     ) -> str:
         change, limit = median(logs), f"The threshold is {100 * threshold:.3g} %."
-        who = f"{len(logs)} round{'s' * (len(logs) > 1)} {'are' if len(logs) > 1 else 'is'}"
-        seen = f"Today's {who} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
-        bound = in_words(math.expm1(math.copysign(self.reach, change)))
+        rounds = f"{counted(len(logs), 'round')} {'are' if len(logs) > 1 else 'is'}"
+        seen = f"Today's {rounds} {in_words(math.expm1(change))} than the median of {self.sessions} stored sessions"
+        bound = in_words(math.expm1(math.copysign(self.bound, change)))
         if is_change and len(logs) == 1:
-            return f"{seen}, but nothing repeats a single round. Run it again with 3 rounds or more. {limit}"
+            return f"{seen}, but a single round is not repeated. Run it again with 3 rounds or more. {limit}"
         halves = " and ".join(in_words(math.expm1(half)) for half in _halves(logs))
         if verdict in (Verdict.REGRESSED, Verdict.IMPROVED):
             return (

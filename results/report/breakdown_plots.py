@@ -1,49 +1,35 @@
-"""Plots of why runs were so fast: where time goes, what is sent, what input costs, and what others have published."""
+"""Plots that explain rates: the parts of a step, bytes sent, the cost of input, and published figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from results.record import Record
-from results.report import published
+from results.report import figures, published
 from results.report.anomalies import title
-from results.report.figures import (
-    COLOURS,
-    INK,
-    MOST_BARS,
-    MOST_LINES,
-    MOST_PANELS,
-    Plot,
-    grouped,
-    legend_above,
-    look,
-    panel_of_bars,
-    panels_of,
-    valid_training,
-    wrapped,
-)
-from results.siblings import DATA, Siblings, where_time_goes
-from results.summary import Row
+from results.summary import DATA, MANAGER, Row, Siblings
 
 _SENT = ("read", "gradient", "weight", "activation")
 
 
 def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
-    """Bars: the rate on real data over that on synthetic data."""
+    """Bars: the rate on real data over the rate on synthetic data."""
     siblings = Siblings(rows)
     ratios = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
         if row.config.get("data_name") != "synthetic" and synthetic is not None:
-            ratios[wrapped(title(row))] = row.rate / synthetic.rate
+            ratios[figures.wrapped(title(row))] = row.rate / synthetic.rate
     if not ratios:
         return None
-    shown = dict(list(ratios.items())[:MOST_BARS])
-    figure, axis = panel_of_bars(list(shown))
-    axis.barh(list(shown), list(shown.values()), color=COLOURS[2])
-    axis.axvline(1.0, color=INK, linewidth=0.8)
+    shown = dict(list(ratios.items())[: figures.MOST_BARS])
+    figure, axis = _panel_of_bars(list(shown))
+    axis.barh(list(shown), list(shown.values()), color=figures.COLOURS[2])
+    axis.axvline(1.0, color=figures.INK, linewidth=0.8)
     axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *shown.values())))
     return figure
 
@@ -51,113 +37,135 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
 def sent(rows: Sequence[Row]) -> Figure | None:
     """Bars: bytes sent in a step, by kind."""
     bars: dict[str, dict[str, float]] = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         by_kind = row.records[0].placement.get("sent_per_step") or {}
-        if by_kind.get("total_bytes") and len(bars) < MOST_BARS:
+        if by_kind.get("total_bytes") and len(bars) < figures.MOST_BARS:
             sizes = {kind: (by_kind.get(f"{kind}_bytes") or 0) / 1e6 for kind in _SENT}
             # In a cluster, bytes are counted by link and not by kind.
             sizes["between processes"] = by_kind["total_bytes"] / 1e6 - sum(sizes.values())
-            bars[wrapped(title(row))] = sizes
+            bars[figures.wrapped(title(row))] = sizes
     if not bars:
         return None
-    figure, axis = panel_of_bars(list(bars))
-    left = [0.0] * len(bars)
-    for number, kind in enumerate((*_SENT, "between processes")):
-        widths = [bar[kind] for bar in bars.values()]
-        if any(width > 1e-6 for width in widths):
-            axis.barh(list(bars), widths, left=left, color=COLOURS[number], label=kind)
-        left = [base + width for base, width in zip(left, widths, strict=True)]
+    figure, axis = _stacked_bars(bars)
     axis.set(xlabel="MB sent per step, all devices together")
-    legend_above(axis)
     return figure
+
+
+def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
+    """Returns the parts of a training step's time, in seconds, from the rows beside it.
+
+    Computing is the time of the same step under `independent`, which exchanges nothing. Exchange is the rest of the
+    step on synthetic data. Input is what real data add.
+
+    Returns:
+        None if the row is not of a training step, or a row to compare with is missing: the one with synthetic data, or
+        of several devices the one under `independent`.
+    """
+    if not row.valid or row.config.get("forward_only"):
+        return None
+    is_synthetic = row.config.get("data_name") == "synthetic"
+    on_synthetic = row if is_synthetic else siblings.of(row, DATA, {"data_name": "synthetic"})
+    if on_synthetic is None:
+        return None
+    independent = {"variable_update": "independent"}
+    alone = siblings.of(on_synthetic, MANAGER, independent) if row.devices > 1 else on_synthetic
+    if alone is None:
+        return None
+    whole, without_input, computing = (statistics.fmean(one.step_seconds) for one in (row, on_synthetic, alone))
+    return {
+        "computing": min(computing, without_input, whole),
+        "exchange": max(0.0, min(without_input, whole) - computing),
+        "input": max(0.0, whole - without_input),
+    }
 
 
 def time_goes(rows: Sequence[Row]) -> Figure | None:
     """Stacked bars: the shares of computing, exchange and input in a step."""
     siblings = Siblings(rows)
     bars = {}
-    for row in valid_training(rows):
+    for row in figures.valid_training(rows):
         parts = where_time_goes(row, siblings)
         if parts and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
-            bars[wrapped(title(row))] = parts
-    bars = dict(list(bars.items())[:MOST_BARS])
+            bars[figures.wrapped(title(row))] = parts
+    bars = dict(list(bars.items())[: figures.MOST_BARS])
     if not bars:
         return None
-    figure, axis = panel_of_bars(list(bars))
-    left = [0.0] * len(bars)
-    for number, part in enumerate(("computing", "exchange", "input")):
-        shares = [100 * parts[part] / sum(parts.values()) for parts in bars.values()]
-        if any(shares):
-            axis.barh(list(bars), shares, left=left, color=COLOURS[number], label=part)
-        left = [base + share for base, share in zip(left, shares, strict=True)]
-    for place, parts in enumerate(bars.values()):
-        axis.text(101, place, f"{1000 * sum(parts.values()):.0f} ms", va="center")
+    whole = [sum(parts.values()) for parts in bars.values()]
+    shares = [{part: 100 * parts[part] / sum(parts.values()) for part in parts} for parts in bars.values()]
+    figure, axis = _stacked_bars(dict(zip(bars, shares, strict=True)))
+    for height, seconds in enumerate(whole):
+        axis.text(101, height, f"{1000 * seconds:.0f} ms", va="center")
     axis.set(xlabel="% of a step", xlim=(0, 112))
-    legend_above(axis)
     return figure
 
 
-def against(table: str) -> Plot:
-    """Returns the plot of the user's scaling beside published figures."""
+def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
+    """Returns a figure with one panel, high enough for horizontal bars with these labels."""
+    figure, (axis,) = figures.panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
+    return figure, axis
+
+
+def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes]:
+    """Returns a panel with one horizontal bar per label, made of parts, with a legend above; empty parts are absent."""
+    figure, axis = _panel_of_bars(list(bars))
+    left = [0.0] * len(bars)
+    for number, part in enumerate(next(iter(bars.values()))):
+        widths = [bar[part] for bar in bars.values()]
+        if any(width > 1e-6 for width in widths):
+            axis.barh(list(bars), widths, left=left, color=figures.COLOURS[number], label=part)
+        left = [base + width for base, width in zip(left, widths, strict=True)]
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+    return figure, axis
+
+
+def against(table: str) -> figures.Plot:
+    """Returns the plot of the user's rates and published figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
-        panels = {
-            name: group
-            for name, group in grouped(valid_training(rows), lambda row: row.config.get("model"), MOST_PANELS).items()
-            if published.lines_of(table, name)
-        }
+        by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
+        panels = {name: group for name, group in by_model.items() if published.lines_of(table, name)}
         if not panels:
             return None
-        figure, axes = panels_of(len(panels), 4.2)
+        figure, axes = figures.panels_of(len(panels), 4.2)
         for axis, (name, group) in zip(axes, panels.items(), strict=True):
-            for number, (line, theirs) in enumerate(list(published.lines_of(table, name).items())[: MOST_LINES - 1]):
-                theirs_look = {**look(number + 1), "linestyle": "--"}
-                theirs_look.pop("capsize")
-                axis.plot(
-                    [f.devices for f in theirs],
-                    [f.images_per_sec for f in theirs],
-                    label=line,
-                    alpha=0.7,
-                    **theirs_look,
-                )
+            lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
+            for number, (line, theirs) in enumerate(lines, start=1):
+                devices, rates = [f.devices for f in theirs], [f.images_per_sec for f in theirs]
+                axis.errorbar(devices, rates, label=line, alpha=0.7, linestyle="--", **figures.look(number))
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
-            axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=COLOURS[0], label="yours")
+            axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=figures.COLOURS[0], label="yours")
             axis.set(title=name, xlabel="devices", ylabel="images/s", yscale="log")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
-    reading = (
-        f"Solid: your fastest run with so many devices. Dashed: {published.SOURCES[table]}. The scale is logarithmic."
-    )
-    return Plot(f"against_{table}", "Published figures beside yours", reading, draw)
+    reading = f"Solid: your fastest run by devices. Dashed: {published.SOURCES[table]}. The scale is logarithmic."
+    return figures.Plot(f"against_{table}", "Published figures beside yours", reading, draw)
 
 
-def reductions(records: Sequence[Record]) -> Plot:
-    """Returns the plot of what `allreduce` has measured: bus bandwidth against the size of a message."""
+def reductions(records: Sequence[Record]) -> figures.Plot:
+    """Returns the plot of bus bandwidth against the size of a message, from records of `allreduce`."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         panels: dict[str, dict[str, dict[int, float]]] = {}
         for record in records:
             bandwidth, size = record.derived.bus_bandwidth_gb_per_sec, record.measurement.message_bytes
             if bandwidth is None or size is None or not str(record.config.get("message", " "))[0].isdigit():
-                continue  # a model's gradients are many tensors: they do not belong on this line
+                continue  # the gradients of a model are many tensors, not one message
             panel = f"{record.config.get('num_devices')} {record.config.get('device')} devices"
             spec = str((record.config.get("modifiers") or {}).get("all_reduce_spec"))
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None
-        panels = dict(list(panels.items())[:MOST_PANELS])
-        figure, axes = panels_of(len(panels))
+        panels = dict(list(panels.items())[: figures.MOST_PANELS])
+        figure, axes = figures.panels_of(len(panels))
         for axis, (panel, specs) in zip(axes, panels.items(), strict=True):
-            for number, (spec, by_size) in enumerate(list(specs.items())[:MOST_LINES]):
+            for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
-                mine = look(number)
-                mine.pop("capsize")
-                axis.plot(sizes, [by_size[size] for size in sizes], label=spec, **mine)
+                axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
             axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s", xscale="log", yscale="log")
             axis.legend()
         return figure
 
     reading = "Bus bandwidth: what each device's link carries at least. Both scales are logarithmic."
-    return Plot("reductions_plot", "Reductions by size", reading, draw)
+    return figures.Plot("reductions_plot", "Reductions by size", reading, draw)

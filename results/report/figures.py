@@ -1,4 +1,4 @@
-"""What all plots of a report share: their look, how they become files, and how rows become panels and lines."""
+"""Shared by all plots: style, saving, and the grouping of rows into panels and lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.report.anomalies import USUAL
+from results.report.anomalies import differences
 from results.summary import Row
 
-# Okabe and Ito's colours, which people with any colour vision tell apart, in an order of contrast.
+# Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F")
 MARKERS = "osD^vPX*"
-# Drawn in this colour, text and axes take the page's own; see `as_svg`.
+# Placeholder that `as_svg` replaces by the text colour of the page.
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
 _LABEL_LETTERS = 50
@@ -42,7 +42,7 @@ _STYLE = {
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """A plot: its file name, what it shows, how to read it, and how it is drawn."""
+    """A plot: its file name, its title, how to read it, and the function that draws it (None: nothing to show)."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ class Plot:
 
 
 def as_svg(figure: Figure) -> str:
-    """Returns a figure as SVG to be put into a page: its text and axes take the colour of the text around it."""
+    """Returns a figure as SVG for a page: its text and axes have the colour of the surrounding text."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
@@ -65,7 +65,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Figure]]:
-    """Yields the plots for which there is something to show."""
+    """Yields the plots that have something to show."""
     with matplotlib.rc_context(_STYLE):
         for plot in plots:
             figure = plot.draw(rows)
@@ -74,7 +74,7 @@ def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Fi
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Returns a figure with so many panels, two in a row; one alone is wider."""
+    """Returns a figure with `count` panels, two per line; a single panel is wider."""
     columns = min(2, count)
     lines = -(-count // columns)
     figure = Figure(figsize=(7.5 if count == 1 else 4.6 * columns, height * lines), layout="constrained")
@@ -85,7 +85,7 @@ def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
 
 
 def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
-    """Returns training rows with a rate whose configuration has these values."""
+    """Returns the training rows with a rate, and with these values in the configuration."""
     return [
         row
         for row in rows
@@ -95,17 +95,26 @@ def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
     ]
 
 
-def grouped(rows: Sequence[Row], key: Callable[[Row], Any], most: int) -> dict[Any, list[Row]]:
-    """Returns the largest groups of rows, in the order in which they first appear."""
+def grouped(
+    rows: Sequence[Row], key: Callable[[Row], Any], most: int = MOST_PANELS, varying: Callable[[Row], Any] | None = None
+) -> dict[Any, list[Row]]:
+    """Returns the largest groups of rows with equal `key`, in order of appearance.
+
+    Only groups with more than one value of `varying` are returned, if it is given.
+    """
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:most]
-    return {name: group for name, group in groups.items() if name in largest}
+    return {
+        name: group
+        for name, group in groups.items()
+        if name in largest and (varying is None or len(set(map(varying, group))) > 1)
+    }
 
 
 def error_bars(rows: Sequence[Row]) -> list[list[float]]:
-    """Returns the lengths of the bars of 95 % intervals, below and above."""
+    """Returns the lengths of the 95 % intervals below and above the rates."""
     below = [max(0.0, row.rate - (row.rate if row.low is None else row.low)) for row in rows]
     above = [max(0.0, (row.rate if row.high is None else row.high) - row.rate) for row in rows]
     return [below, above]
@@ -113,35 +122,17 @@ def error_bars(rows: Sequence[Row]) -> list[list[float]]:
 
 def model_and_batch(row: Row) -> str:
     """Returns the title of a panel."""
-    config = row.config
-    words = [f"{config.get('model')}, batch {config.get('batch_per_device')} per device"]
-    words += [str(config[name]) for name, usual in USUAL.items() if config.get(name) not in (None, usual)]
-    return ", ".join([*words, *([row.also] if row.also else [])])
-
-
-def lines_of(rows: Sequence[Row], key: Callable[[Row], Any]) -> Iterator[tuple[Any, list[Row]]]:
-    """Returns the lines of a panel, at most as many as can be told apart."""
-    yield from grouped(rows, key, MOST_LINES).items()
-
-
-def panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
-    """Returns a figure with one panel that is high enough for horizontal bars with these labels."""
-    figure, (axis,) = panels_of(1, 1.2 + sum(0.3 + 0.15 * label.count("\n") for label in labels))
-    return figure, axis
+    words = [f"{row.config.get('model')}, batch {row.config.get('batch_per_device')} per device"]
+    return ", ".join([*words, *differences(row)])
 
 
 def wrapped(label: str) -> str:
-    """Returns a label in lines that leave room for the panel beside them."""
+    """Returns a label in lines short enough to leave room for the panel."""
     return textwrap.fill(label, _LABEL_LETTERS)
 
 
-def legend_above(axis: Axes) -> None:
-    """Puts the legend above the panel, where it covers nothing."""
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
-
-
 def look(number: int) -> dict[str, Any]:
-    """Returns colour and marker of a line."""
+    """Returns the colour and the marker of a line."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "marker": MARKERS[number % len(MARKERS)],

@@ -1,4 +1,4 @@
-"""The headline table: its columns, and the table as text and Markdown; one line per configuration."""
+"""The headline table, one line per configuration: its columns, and the table as text and as Markdown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of
+from results.text import counted, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,9 +17,9 @@ class Column:
 
     Attributes:
         name: with the unit.
-        is_number: whether it is sorted and aligned as one.
-        text: reads it off a row; what is unknown is empty.
-        brief: whether it is shown where there is little room.
+        is_number: whether it is sorted and aligned as a number.
+        text: reads the cell from a row; an unknown value is empty.
+        brief: whether the table in the terminal has it.
     """
 
     name: str
@@ -31,6 +32,10 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
+def _percent(share: float | None, digits: int) -> str:
+    return "" if share is None else f"{100 * share:.{digits}f}"
+
+
 def _config(name: str) -> Callable[[Row], str]:
     return lambda row: str(row.config.get(name) or "")
 
@@ -39,18 +44,9 @@ def _model(row: Row) -> str:
     return _config("model")(row) + (" inference" if row.config.get("forward_only") else "")
 
 
-def _milliseconds(which: str) -> Callable[[Row], str]:
-    return lambda row: _number(_median(row, which), 1)
-
-
-def _mfu_of_measured_peak(row: Row) -> str:
-    share = _median(row, "mfu_of_measured_peak")
-    return _number(None if share is None else 100 * share, 1)
-
-
-def _median(row: Row, which: str) -> float | None:
-    """Returns the median over the valid repeats of something derived, of those that know it."""
-    values = [value for record in row.valid if (value := getattr(record.derived, which)) is not None]
+def _median(row: Row, name: str) -> float | None:
+    """Returns the median of a derived number over the valid repeats that have it."""
+    values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
 
 
@@ -58,27 +54,22 @@ def _interval(row: Row) -> str:
     return "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
 
 
-def _efficiency(row: Row) -> str:
-    return _number(None if row.efficiency is None else 100 * row.efficiency, 0)
-
-
-def _sent_megabytes(row: Row) -> str:
-    sent = (row.records[0].placement.get("sent_per_step") or {}).get("total_bytes")
-    return "" if sent is None else f"{sent / 1e6:.1f}"
-
-
 def _processes(row: Row) -> str:
-    """Returns what a cluster consists of; empty for a single process."""
+    """Returns the numbers of processes of a cluster; empty for a single process."""
     workers, servers = row.config.get("num_workers") or 1, row.config.get("num_ps") or 0
     if not row.config.get("cluster"):
         return ""
-    return (f"{servers} ps, " if servers else "") + f"{workers} worker{'s' * (workers > 1)}"
+    return (f"{servers} ps, " if servers else "") + counted(workers, "worker")
+
+
+def _sent_megabytes(row: Row, name: str) -> float | None:
+    sent = (row.records[0].placement.get("sent_per_step") or {}).get(name)
+    return None if sent is None else sent / 1e6
 
 
 def _ps_megabytes_per_sec(row: Row) -> str:
-    busiest = (row.records[0].placement.get("sent_per_step") or {}).get("busiest_ps_bytes")
-    seconds = [seconds for record in row.valid for seconds in record.measurement.step_seconds]
-    return _number(busiest * len(seconds) / sum(seconds) / 1e6, 0) if busiest and seconds else ""
+    busiest, seconds = _sent_megabytes(row, "busiest_ps_bytes"), row.step_seconds
+    return _number(busiest * len(seconds) / sum(seconds), 0) if busiest and seconds else ""
 
 
 def _status(row: Row) -> str:
@@ -98,13 +89,13 @@ COLUMNS = (
     Column("95 % interval", True, _interval, brief=True),
     Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
     Column("speed-up", True, lambda row: _number(row.speed_up, 2), brief=True),
-    Column("efficiency %", True, _efficiency),
+    Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),
     Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
-    Column("MFU %", True, lambda row: _number(None if row.mfu is None else 100 * row.mfu, 1)),
-    Column("MFU of measured peak %", True, _mfu_of_measured_peak),
-    Column("step p50 ms", True, _milliseconds("step_ms_p50")),
-    Column("step p99 ms", True, _milliseconds("step_ms_p99")),
-    Column("sent MB", True, _sent_megabytes),
+    Column("MFU %", True, lambda row: _percent(row.mfu, 1)),
+    Column("MFU of measured peak %", True, lambda row: _percent(_median(row, "mfu_of_measured_peak"), 1)),
+    Column("step p50 ms", True, lambda row: _number(_median(row, "step_ms_p50"), 1)),
+    Column("step p99 ms", True, lambda row: _number(_median(row, "step_ms_p99"), 1)),
+    Column("sent MB", True, lambda row: _number(_sent_megabytes(row, "total_bytes"), 1)),
     Column("MB/s per ps", True, _ps_megabytes_per_sec, brief=True),
     Column("also", False, lambda row: row.also, brief=True),
     Column("status", False, _status, brief=True),
@@ -112,32 +103,39 @@ COLUMNS = (
 )
 
 
+def filled_columns(rows: Sequence[Row]) -> list[Column]:
+    """Returns the columns that have a value in some row."""
+    return [column for column in COLUMNS if any(column.text(row) for row in rows)]
+
+
 def lines(rows: Sequence[Row]) -> list[str]:
-    """Returns the brief columns as lines of text, and below them why runs did not count."""
+    """Returns the brief columns as lines of text, and then the reasons of runs that are not valid."""
     if not rows:
         return ["There are no runs."]
-    columns = [column for column in COLUMNS if column.brief and any(column.text(row) for row in rows)]
-    table = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
-    widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
-    text = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in table]
-    text.insert(1, "  ".join("-" * width for width in widths))
-    return text + [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
+    columns = [column for column in filled_columns(rows) if column.brief]
+    cells = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
+    reasons = [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
+    return [*table(cells, rule=True), *reasons]
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:
-    """Returns all columns in which some row has something as a Markdown table."""
-    columns = [column for column in COLUMNS if any(column.text(row) for row in rows)]
-    head = [column.name for column in columns]
-    rule = ["---:" if column.is_number else "---" for column in columns]
-    body = [[column.text(row) for column in columns] for row in rows]
-    return [markdown_line(line) for line in (head, rule, *body)]
+    """Returns all columns that have a value in some row, as a Markdown table."""
+    columns = filled_columns(rows)
+    names, are_numbers = [column.name for column in columns], [column.is_number for column in columns]
+    return markdown_table(names, are_numbers, [[column.text(row) for column in columns] for row in rows])
+
+
+def markdown_table(names: Sequence[str], are_numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a Markdown table; columns of numbers are aligned to the right."""
+    rule = ["---:" if is_number else "---" for is_number in are_numbers]
+    return [markdown_line(cells) for cells in (names, rule, *rows)]
 
 
 def markdown_line(cells: Sequence[str]) -> str:
-    """Returns a line of a Markdown table; what is in the cells stays text."""
+    """Returns a line of a Markdown table; the cells are escaped."""
     return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
 
 
 def markdown_text(text: str) -> str:
-    """Returns text on one line that Markdown takes for text."""
+    """Returns text on one line, escaped for Markdown."""
     return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Published figures, kept as CSV beside this file, and which of them belong beside the user's own."""
+"""Published figures, from CSV files in `results/data`, and which of them compare with the user's rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import functools
 import importlib.resources
-from collections.abc import Sequence
 
 from results.summary import Row
 
@@ -15,7 +14,7 @@ SOURCES = {
     "Amazon EC2, with tf_cnn_benchmarks",
     "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
 }
-# How the tables call our models. Versions of ResNet-50 differ by 6 % in operations; they are put side by side.
+# The names of our models in the tables. Versions of ResNet-50 differ by 6 % in operations, and are compared.
 _MODELS = {
     "inception3": "Inception v3",
     "resnet50": "ResNet-50",
@@ -26,17 +25,17 @@ _MODELS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
     """One published rate.
 
     Attributes:
-        where: the machine, and where it stands.
-        model: as the table calls it.
-        setting: variable manager, precision, data: what is known.
-        batch_per_device: None if it is not known.
-        devices: how many.
-        images_per_sec: over all of them.
+        where: the machine and its location.
+        model: its name in the table.
+        setting: variable manager, precision and data, as far as published.
+        batch_per_device: None if it is unknown.
+        devices: number of devices.
+        images_per_sec: over all devices.
     """
 
     where: str
@@ -51,19 +50,17 @@ class Figure:
 def figures(table: str) -> tuple[Figure, ...]:
     """Reads a table, a key of `SOURCES`."""
     text = importlib.resources.files("results").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
-    return tuple(map(_figure, csv.DictReader(text.splitlines())))
-
-
-def _figure(row: dict[str, str]) -> Figure:
-    setting = [row[name] for name in ("variable_update", "framework", "precision", "data") if row.get(name)]
-    batch = row["batch_per_gpu"]
-    return Figure(
-        where=row.get("platform") or f"{row['hardware']} ({row['source']})",
-        model=row.get("model") or "ResNet-50",
-        setting=", ".join(setting),
-        batch_per_device=int(batch) if batch.isdigit() else None,
-        devices=int(row["gpus"]),
-        images_per_sec=float(row["images_per_sec"]),
+    settings = ("variable_update", "framework", "precision", "data")
+    return tuple(
+        Figure(
+            where=row.get("platform") or f"{row['hardware']} ({row['source']})",
+            model=row.get("model") or "ResNet-50",
+            setting=", ".join(row[name] for name in settings if row.get(name)),
+            batch_per_device=int(row["batch_per_gpu"]) if row["batch_per_gpu"].isdigit() else None,
+            devices=int(row["gpus"]),
+            images_per_sec=float(row["images_per_sec"]),
+        )
+        for row in csv.DictReader(text.splitlines())
     )
 
 
@@ -76,15 +73,10 @@ def beside(row: Row, table: str) -> list[Figure]:
 
 
 def lines_of(table: str, model: str) -> dict[str, list[Figure]]:
-    """Returns, for each machine and setting, the figures of a model of ours by number of devices."""
+    """Returns, for each machine and setting, the figures of one of our models by number of devices."""
     lines: dict[str, list[Figure]] = {}
     for figure in figures(table):
         if figure.model == _MODELS.get(model):
             batch = figure.batch_per_device or "unknown"
             lines.setdefault(f"{figure.where}, {figure.setting}, batch {batch}", []).append(figure)
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}
-
-
-def comparison(rows: Sequence[Row], table: str) -> list[tuple[Row, Figure]]:
-    """Returns the user's valid rows with each figure that belongs beside them."""
-    return [(row, figure) for row in rows if row.images_per_sec is not None for figure in beside(row, table)]

@@ -1,4 +1,4 @@
-"""Tables of a report beside the headline: published figures, reductions, the stages of the input."""
+"""The other tables of a report: published figures, reductions, and the stages of the input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from results.input_verdict import costs
 from results.record import Kind, Record
 from results.report import published
 from results.report.anomalies import title
-from results.report.headline import markdown_line
+from results.report.headline import markdown_table
 from results.summary import Row
 
 _MOST_LINES = 500
@@ -20,12 +20,12 @@ class SideTable:
     """A table.
 
     Attributes:
-        name: a word for links.
+        name: target of links.
         title: the heading.
-        note: what stands below that; may be empty.
+        note: a sentence below the heading; may be empty.
         columns: names with units.
-        numbers: which of them are.
-        lines: cells.
+        numbers: the columns that hold numbers.
+        lines: the cells.
     """
 
     name: str
@@ -37,17 +37,17 @@ class SideTable:
 
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
-        rule = ["---:" if column in self.numbers else "---" for column in self.columns]
         note = [self.note, ""] if self.note else []
-        return [f"## {self.title}", "", *note, *map(markdown_line, (self.columns, rule, *self.lines)), ""]
+        table = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
+        return [f"## {self.title}", "", *note, *table, ""]
 
 
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
-    """Returns the tables in which there is something.
+    """Returns the tables that are not empty.
 
     Args:
-        records: what is reported.
-        rows: of them.
+        records: all records.
+        rows: their summary.
         against: a key of `results.report.published.SOURCES`, or None.
     """
     tables = [*([_published(rows, against)] if against else []), _reductions(records), _input_stages(records)]
@@ -57,7 +57,7 @@ def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | N
 def _published(rows: Sequence[Row], against: str) -> SideTable:
     return SideTable(
         name="published",
-        title="The same, published",
+        title="Published figures for the same settings",
         note=published.SOURCES[against],
         columns=("yours", "your images/s", "published for", "setting", "images/s", "yours / published"),
         numbers=frozenset({"your images/s", "images/s", "yours / published"}),
@@ -70,60 +70,57 @@ def _published(rows: Sequence[Row], against: str) -> SideTable:
                 f"{figure.images_per_sec:g}",
                 f"{row.rate / figure.images_per_sec:.3f}",
             ]
-            for row, figure in published.comparison(rows, against)
+            for row in rows
+            if row.images_per_sec is not None
+            for figure in published.beside(row, against)
         ],
     )
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
-    """Returns what `allreduce` has measured."""
-    lines = []
-    for record in records:
-        if record.kind is not Kind.ALL_REDUCE:
-            continue
+    """Returns the results of `allreduce`."""
+
+    def line(record: Record) -> list[str]:
         seconds, bandwidth = record.measurement.step_seconds, record.derived.bus_bandwidth_gb_per_sec
-        lines.append(
-            [
-                str(record.config.get("message", "")),
-                str(record.measurement.message_bytes or ""),
-                str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
-                str(record.config.get("num_devices", "")),
-                f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
-                "" if bandwidth is None else f"{bandwidth:.2f}",
-                f"{record.status}{': ' + record.reason if record.reason else ''}",
-            ]
-        )
+        return [
+            str(record.config.get("message", "")),
+            str(record.measurement.message_bytes or ""),
+            str((record.config.get("modifiers") or {}).get("all_reduce_spec", "")),
+            str(record.config.get("num_devices", "")),
+            f"{1000 * sum(seconds) / len(seconds):.3f}" if seconds else "",
+            "" if bandwidth is None else f"{bandwidth:.2f}",
+            f"{record.status}{': ' + record.reason if record.reason else ''}",
+        ]
+
     return SideTable(
         name="reductions",
         title="Reductions",
         columns=("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status"),
         numbers=frozenset({"bytes", "devices", "ms", "busbw GB/s"}),
-        lines=lines,
+        lines=[line(record) for record in records if record.kind is Kind.ALL_REDUCE],
     )
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
-    """Returns what `input` has measured, and runs that had to wait for their input."""
-    lines = []
-    for record in records:
-        bare = record.measurement.bare_decode_images_per_sec
-        for cost in costs(record.measurement.input_stages):
-            lines.append(
-                [
-                    str(record.config.get("data_set") or record.config.get("data_name", "")),
-                    str(record.kind),
-                    cost.name,
-                    f"{cost.images_per_sec:.0f}",
-                    f"{1e6 * cost.seconds_per_image:.0f}",
-                    f"{100 * cost.share:.0f}",
-                    "" if bare is None else f"{cost.images_per_sec / bare:.2f}",
-                ]
-            )
+    """Returns the stages of the input, as measured by `input` and by runs that waited for their input."""
     return SideTable(
         name="input",
         title="Stages of the input",
-        note="Images per second of the input alone, ended after each stage, and what that adds to an image.",
+        note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
         columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
         numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
-        lines=lines,
+        lines=[
+            [
+                str(record.config.get("data_set") or record.config.get("data_name", "")),
+                str(record.kind),
+                cost.name,
+                f"{cost.images_per_sec:.0f}",
+                f"{1e6 * cost.seconds_per_image:.0f}",
+                f"{100 * cost.share:.0f}",
+                f"{cost.images_per_sec / bare:.2f}" if bare is not None else "",
+            ]
+            for record in records
+            for bare in [record.measurement.bare_decode_images_per_sec]
+            for cost in costs(record.measurement.input_stages)
+        ],
     )

@@ -1,4 +1,4 @@
-"""Turns records into files to look at: a page, a Markdown file, a CSV, and each plot as SVG and PNG."""
+"""Writes a report: a page, a Markdown file, a CSV, and each plot as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from results.record import Record, Status
-from results.report import headline
+from results.report import headline, page
 from results.report.anomalies import anomalies, title, warnings_of
-from results.report.breakdown_plots import against, reductions
-from results.report.figures import as_svg, drawn, save
-from results.report.page import Drawing, Page
-from results.report.plots import PLOTS
-from results.report.side_tables import SideTable, side_tables
+from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
+from results.report.figures import Plot, as_svg, drawn, save
+from results.report.scaling_plots import batches, efficiency, managers, scaling, steps
+from results.report.side_tables import side_tables
 from results.store import as_csv, replace
 from results.summary import Row, summarize
+from results.text import counted
+
+_TITLE = "CNN training benchmark"
+PLOTS = (
+    Plot("scaling", "Scaling", "Dotted: one device times the number of devices. Bars: 95 % intervals.", scaling),
+    Plot("efficiency", "Efficiency", "Speed-up over one device, divided by the number of devices.", efficiency),
+    Plot("managers", "Variable managers", "With the largest number of devices; bars are 95 % intervals.", managers),
+    Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
+    Plot("time", "Where time goes", "Computing: a step under `independent`. Input: what real data add.", time_goes),
+    Plot("sent", "Bytes sent per step", "By formula, all devices together.", sent),
+    Plot("real_over_synthetic", "Real over synthetic", "1 means that input costs nothing.", real_over_synthetic),
+    Plot("steps", "Step times", "The latest runs. Warm-up is shaded; the first step may exceed the plot.", steps),
+)
 
 
 def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, against_table: str | None) -> list[str]:
@@ -23,64 +35,48 @@ def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, ag
     Args:
         records: what to report.
         sources: where they come from, in words.
-        output: a directory, which is made if needed.
+        output: a directory, created if it is missing.
         against_table: a key of `results.report.published.SOURCES`, or None.
 
     Returns:
-        What looks odd, in sentences.
+        Sentences on anomalies and warnings.
 
     Raises:
         OSError: the directory cannot be written.
     """
     rows = summarize(records)
     notes = [*anomalies(rows), *warnings_of(records)]
-    plots = output / "plots"
-    plots.mkdir(parents=True, exist_ok=True)
+    (output / "plots").mkdir(parents=True, exist_ok=True)
+    plots = [*PLOTS, reductions(records), *([against(against_table)] if against_table else [])]
     drawings = []
-    more = [reductions(records), *([against(against_table)] if against_table else [])]
-    for plot, figure in drawn([*PLOTS, *more], rows):
-        save(figure, plots / plot.name)
-        drawings.append(Drawing(plot.name, plot.title, plot.reading, as_svg(figure)))
+    for plot, figure in drawn(plots, rows):
+        save(figure, output / "plots" / plot.name)
+        drawings.append((plot, as_svg(figure)))
     tables = side_tables(records, rows, against_table)
-    page = Page(
-        records=records,
-        rows=rows,
-        notes=notes,
-        drawings=drawings,
-        sources=sources,
-        tables=tables,
-        summary=summary(records, rows),
+    sentence = summary(records, rows)
+    html = page.html(
+        records, rows, title=_TITLE, summary=sentence, notes=notes, drawings=drawings, tables=tables, sources=sources
     )
-    replace(output / "report.html", page.html())
-    replace(output / "report.md", "\n".join(_markdown(records, rows, notes, drawings, tables)) + "\n")
+    lines = [f"# {_TITLE}", "", sentence, "", "## Results", "", *headline.markdown(rows), ""]
+    if notes:
+        lines += ["## Anomalies and warnings", "", *(f"- {headline.markdown_text(note)}" for note in notes), ""]
+    for plot, _ in drawings:
+        lines += [f"## {plot.title}", "", f"![{plot.title}](plots/{plot.name}.svg)", "", plot.reading, ""]
+    for table in tables:
+        lines += table.markdown()
+    replace(output / "report.html", html)
+    replace(output / "report.md", "\n".join(lines) + "\n")
     replace(output / "results.csv", as_csv(records))
     return notes
 
 
 def summary(records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """Returns in a sentence what was run and what came of it."""
+    """Returns the numbers of records and the fastest row, in words."""
     valid = sum(record.status is Status.OK for record in records)
     machines = len({record.identity.hardware_key for record in records})
     text = (
-        f"{len(records)} records of {len(rows)} configurations on {machines} machine{'s' * (machines != 1)}; "
-        f"{valid} valid, {len(records) - valid} not."
+        f"{len(records)} records of {len(rows)} configurations on {counted(machines, 'machine')}; {valid} valid, "
+        f"{len(records) - valid} not."
     )
     best = max((row for row in rows if row.images_per_sec is not None), key=lambda row: row.rate, default=None)
     return text if best is None else f"{text} Fastest: {title(best)} with {best.rate:.2f} images/s."
-
-
-def _markdown(
-    records: Sequence[Record],
-    rows: Sequence[Row],
-    notes: Sequence[str],
-    drawings: Sequence[Drawing],
-    tables: Sequence[SideTable],
-) -> list[str]:
-    lines = ["# CNN training benchmark", "", summary(records, rows), "", "## Results", "", *headline.markdown(rows), ""]
-    if notes:
-        lines += ["## Worth a look", "", *(f"- {headline.markdown_text(note)}" for note in notes), ""]
-    for drawing in drawings:
-        lines += [f"## {drawing.title}", "", f"![{drawing.title}](plots/{drawing.name}.svg)", "", drawing.reading, ""]
-    for table in tables:
-        lines += table.markdown()
-    return lines

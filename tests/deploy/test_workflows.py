@@ -19,6 +19,7 @@ from benchmarks.config import flag
 from benchmarks.regression import ab_verb, baseline_verb
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
+from results.gate.baselines import BASELINES_DIR
 from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -285,7 +286,7 @@ def test_what_was_found_is_uploaded_from_where_it_is_written(script: Callable[..
     assert found["if"] == "always()", "a regression is worth looking at"
     for step in baselines:
         assert "if" not in step, "baselines are only worth keeping after a good night"
-        assert step["with"]["path"] == baseline_verb.BASELINES_DIR
+        assert step["with"]["path"] == BASELINES_DIR
 
 
 def test_a_night_is_swept_checked_and_kept(script: Callable[..., Ran], tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from benchmarks.microbench import input_verb
 from results.input_verdict import advice, costs, limiting_stage
 from results.measurement import derive
 from results.record import Kind, Record, Status
-from results.siblings import synthetic_ratio
 from results.store import Store
+from results.summary import synthetic_ratio
 from tests.support.records import fake_run, golden_records
 
 
@@ -30,7 +30,7 @@ def test_a_stage_that_seems_to_save_time_costs_nothing() -> None:
     assert batch.seconds_per_image == pytest.approx(1 / 80 - 1 / 100)
 
 
-def test_nothing_measured_nothing_said() -> None:
+def test_without_measurements_there_is_no_advice() -> None:
     assert limiting_stage({}) is None and advice({}) == ""
 
 

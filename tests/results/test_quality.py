@@ -3,18 +3,18 @@ from __future__ import annotations
 import pytest
 
 from results.measurement import Measurement, derive
-from results.quality import Conditions, doubts
+from results.quality import Conditions, quality_warnings
 
 QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
 
 
-def _doubts(seconds: list[float], conditions: Conditions = QUIET) -> str:
+def _warnings(seconds: list[float], conditions: Conditions = QUIET) -> str:
     measurement = Measurement(images_per_step=8, step_seconds=seconds)
-    return " ".join(doubts(measurement, derive(measurement, 1), conditions))
+    return " ".join(quality_warnings(measurement, derive(measurement, 1), conditions))
 
 
 def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
-    assert _doubts([0.100, 0.101, 0.099, 0.100, 0.102, 0.100, 0.098, 0.100, 0.101, 0.100]) == ""
+    assert _warnings([0.100, 0.101, 0.099, 0.100, 0.102, 0.100, 0.098, 0.100, 0.101, 0.100]) == ""
 
 
 @pytest.mark.parametrize(
@@ -27,29 +27,29 @@ def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
     ],
 )
 def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
-    assert words in _doubts(seconds)
+    assert words in _warnings(seconds)
 
 
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
     inference = Conditions(load_per_core=0.0, cpu_devices=0, cores=8, training=False)
-    (doubt,) = doubts(measurement, derive(measurement, 1), QUIET)
-    assert "rose from 7 to 2e+09" in doubt
-    assert doubts(measurement, derive(measurement, 1), inference) == []
+    (sentence,) = quality_warnings(measurement, derive(measurement, 1), QUIET)
+    assert "rose from 7 to 2e+09" in sentence
+    assert quality_warnings(measurement, derive(measurement, 1), inference) == []
 
 
 def test_a_busy_machine_and_shared_cores_are_named() -> None:
     busy = Conditions(load_per_core=0.9, cpu_devices=4, cores=2)
-    assert "load 0.9 per core" in _doubts([0.1] * 10, busy)
-    assert "4 logical CPU devices share 2 cores" in _doubts([0.1] * 10, busy)
+    assert "load 0.9 per core" in _warnings([0.1] * 10, busy)
+    assert "4 logical CPU devices share 2 cores" in _warnings([0.1] * 10, busy)
 
 
 def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
     beats = {"images_per_step": 8, "step_seconds": [0.1, 0.2] * 6}
     steady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.3] * 8])
-    assert doubts(steady, derive(steady, 2), QUIET) == []
+    assert quality_warnings(steady, derive(steady, 2), QUIET) == []
     unsteady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.1, 0.3] * 4])
-    assert "unsteady" in " ".join(doubts(unsteady, derive(unsteady, 2), QUIET))
+    assert "unsteady" in " ".join(quality_warnings(unsteady, derive(unsteady, 2), QUIET))
 
 
 STAGES = {"read": 5000.0, "decode": 1000.0, "batch": 800.0}
@@ -57,22 +57,22 @@ STAGES = {"read": 5000.0, "decode": 1000.0, "batch": 800.0}
 
 def _real(waits: list[float], **changes: object) -> str:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, input_wait_seconds=waits, **changes)
-    return " ".join(doubts(measurement, derive(measurement, 1), QUIET))
+    return " ".join(quality_warnings(measurement, derive(measurement, 1), QUIET))
 
 
 def test_a_run_that_waits_for_images_names_the_stage_and_a_way_out() -> None:
     assert _real([0.001] * 10) == ""
     said = _real([0.05] * 10, input_stages=STAGES)
     assert "input-bound: 50% of the time" in said
-    assert "The input alone makes 800 images/sec, but shares its cores with the steps" in said
+    assert "The input alone reaches 800 images/sec, but it shares its cores with the steps" in said
     slow = {name: rate / 10 for name, rate in STAGES.items()}
-    assert "The input alone makes 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
+    assert "The input alone reaches 80 images/sec, 160 are needed; 64% of" in _real([0.05] * 10, input_stages=slow)
     assert "64% of the pipeline's time goes into decoding the photos: store them smaller" in said
     assert "'run_bench.py input' with the same flags" in _real([0.05] * 10)
 
 
 def test_records_that_were_left_out_are_mentioned() -> None:
-    assert "3 bad records were left out: 'run_bench.py data check DIR' lists them." in _real([], skipped_records=3)
+    assert "3 bad records were skipped: 'run_bench.py data check DIR' lists them." in _real([], skipped_records=3)
     assert _real([], skipped_records=0) == ""
 
 

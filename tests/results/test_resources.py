@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from results.measurement import POWER_LIMIT, Measurement, derive
-from results.quality import Conditions, doubts
+from results.quality import Conditions, quality_warnings
 
 QUIET = Conditions(load_per_core=0.0, cpu_devices=0, cores=8)
 
@@ -33,7 +33,7 @@ def run(*telemetry: dict[str, Any]) -> Measurement:
 
 def sentences(*telemetry: dict[str, Any]) -> list[str]:
     measurement = run(*telemetry)
-    return doubts(measurement, derive(measurement, 1), QUIET)
+    return quality_warnings(measurement, derive(measurement, 1), QUIET)
 
 
 def test_images_per_joule_is_rate_over_power() -> None:
@@ -69,20 +69,20 @@ def test_a_message_has_power_and_no_images() -> None:
     assert (derived.power_watts, derived.images_per_joule) == (30.0, None)
 
 
-def test_a_steady_gpu_at_its_power_limit_raises_no_doubt() -> None:
+def test_a_steady_gpu_at_its_power_limit_raises_no_warning() -> None:
     assert sentences(process({}, gpu(slowed_shares={POWER_LIMIT: 1.0}))) == []
     assert sentences(process({}, gpu(clock_mhz_by_half=[None, None]))) == []
     assert sentences({"failure": "OSError: gone"}) == []
 
 
-def test_a_gpu_that_was_held_down_is_named_with_the_reason() -> None:
+def test_a_gpu_that_was_throttled_is_named_with_the_reason() -> None:
     (sentence,) = sentences(process({}, gpu(slowed_shares={"heat (driver)": 0.25, "power brake": 0.5, POWER_LIMIT: 1})))
     assert sentence.startswith(
-        "GPU 0 was held down by heat (driver) in 25% of the samples, by power brake in 50% of the samples: "
+        "GPU 0 was throttled by heat (driver) in 25% of the samples, by power brake in 50% of the samples: "
     )
 
 
-def test_a_clock_that_fell_is_told_for_each_gpu_once() -> None:
+def test_a_falling_clock_is_reported_once_per_gpu() -> None:
     falling = gpu("GPU-b", index=3, clock_mhz_by_half=[2000.0, 1800.0])
     (sentence,) = sentences(process({}, gpu(), falling))
     assert sentence.startswith("The clock of GPU 3 fell from 2000 MHz in the first half of the measurement to 1800 MHz")

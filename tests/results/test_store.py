@@ -67,7 +67,7 @@ def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path) -> None:
     assert store.append(make_record()) == []
 
 
-def test_what_is_no_record_is_told(tmp_path: Path) -> None:
+def test_a_line_that_is_not_a_record_is_reported(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.jsonl_path.write_text("rubbish\n")
     (problem,) = store.append(make_record())

@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from results import siblings
 from results.record import Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
-from results.summary import manager_of, repeats_interval, summarize
+from results.report.breakdown_plots import where_time_goes
+from results.summary import Siblings, manager_of, repeats_interval, summarize
 from tests.support.records import fake_run
 
 
@@ -27,7 +27,7 @@ def test_other_hardware_is_another_row_that_says_so() -> None:
     assert summarize([fake_run()])[0].also == ""
 
 
-def test_what_tells_rows_of_a_model_apart_is_said() -> None:
+def test_differences_between_rows_of_a_model_are_named() -> None:
     runs = [fake_run(optimizer="sgd"), fake_run(optimizer="adam"), fake_run(model="vgg16", optimizer="sgd")]
     assert [row.also for row in summarize(runs)] == ["optimizer sgd", "optimizer adam", ""]
 
@@ -104,18 +104,18 @@ def test_managers_in_few_words(config: dict, words: str) -> None:
 
 def test_where_time_goes(everything: list[Record]) -> None:
     rows = summarize(everything)
-    index = siblings.Siblings(rows)
+    index = Siblings(rows)
     of = {
         (row.config["model"], row.config["variable_update"], row.devices, row.config["data_name"]): row for row in rows
     }
-    exchange = siblings.where_time_goes(of["resnet50", "parameter_server", 4, "synthetic"], index)
+    exchange = where_time_goes(of["resnet50", "parameter_server", 4, "synthetic"], index)
     assert exchange == pytest.approx({"computing": 0.102, "exchange": 0.102 * 0.9, "input": 0.0}, rel=1e-6)
-    real = siblings.where_time_goes(of["resnet50", "replicated", 2, "imagenet"], index)
+    real = where_time_goes(of["resnet50", "replicated", 2, "imagenet"], index)
     assert real == pytest.approx({"computing": 0.102, "exchange": 0.00102, "input": 0.125 - 0.10302}, rel=1e-6)
     assert sum(real.values()) == pytest.approx(0.125)
 
 
-def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
+def test_anomalies_are_sentences(everything: list[Record]) -> None:
     found = "\n".join(anomalies(summarize(everything)))
     assert "resnet50, parameter_server on gpu, 4 GPUs, batch 32: scales to 53% of 4 devices" in found
     assert "real data reach 82% of synthetic" in found
@@ -132,7 +132,7 @@ def test_anomalies_are_said_in_sentences(everything: list[Record]) -> None:
     assert anomalies(summarize(cpu)) == [], "logical CPU devices share the cores"
 
 
-def test_warnings_of_one_kind_are_said_once() -> None:
+def test_warnings_of_one_kind_are_reported_once() -> None:
     busy = [fake_run(warnings=(f"The machine was busy (load {load} per core).",)) for load in ("0.4", "1.2")]
     assert warnings_of([*busy, fake_run()]) == ["2 of 3 runs warned: The machine was busy (load 0.4 per core)."]
 

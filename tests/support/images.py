@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import host_pipeline, imagenet_pipeline, tfrecord
+from benchmarks.input import host_pipeline, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.input.imagenet import INCEPTION, features_of
@@ -46,21 +46,12 @@ def take_batches(
     *,
     options: InputOptions = USUAL,
     skipping: bool = False,
-    worker: int = 0,
-    workers: int = 1,
     **changes: Any,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of uint8 photos and labels, as one worker of several reads them."""
     source = host_pipeline.find("imagenet", str(directory), options.split)
-    what = imagenet_pipeline.Reading(
-        source=source,
-        spec=spec(**changes),
-        options=options,
-        skipping=Skipping(source.files) if skipping else None,
-        worker=worker,
-        workers=workers,
-    )
-    return take(lambda: imagenet_pipeline.batches(what), count)
+    skips = Skipping(source.files) if skipping else None
+    return take(lambda: host_pipeline.batches(source, spec(**changes), options, skips), count)
 
 
 def read_towers(

@@ -21,8 +21,7 @@ import pytest
 from benchmarks.cli import main
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.regression import sides as ab_side
-from benchmarks.regression.rounds import differences
+from benchmarks.regression import builds as ab_builds
 from results.gate import noise
 from results.gate.noise import Noise
 from results.record import Record
@@ -164,7 +163,7 @@ def test_what_the_sides_ran_is_named_if_their_words_have_flags_of_their_own(
     assert "1 x 16 against trivial" in found.stderr and "1 x 8: base 100" in found.stderr
     assert "1 x 32" not in found.stderr
     (note,) = found.notes
-    difference = "batch_per_device is 16 for the base and 8 for the candidate"
+    difference = "batch_per_device is 16 in the base and 8 in the candidate"
     assert note == f"The sides understand the same flags differently: {difference}."
 
 
@@ -260,7 +259,7 @@ def test_a_noisy_machine_has_a_threshold_of_its_own(
     ab: Callable[..., Compared], side: Callable[..., str], tmp_path: Path
 ) -> None:
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
-    noise.keep(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
+    noise.save(path, {KEY: Noise(noise=0.06, low=0.04, high=0.1, rounds=10, title="trivial, on it")})
     found = ab(side("base"), side("candidate", rate=92))
     assert found.verdicts == ["unchanged"] and found.findings[0]["threshold"] == pytest.approx(0.12)
     assert len(found.notes) == 1 and "trivial, on it: the threshold is 12.0 %" in found.notes[0]
@@ -285,19 +284,8 @@ def test_a_difference_of_software_is_named(ab: Callable[..., Compared], side: Ca
 
 
 def test_unlike_hardware_is_refused(ab: Callable[..., Compared], side: Callable[..., str]) -> None:
-    with pytest.raises(UsageError, match="cpu_model is a CPU for the base and another"):
+    with pytest.raises(UsageError, match="cpu_model is a CPU in the base and another in the candidate"):
         ab(side("base"), side("candidate", environment={"cpu_model": "another"}))
-
-
-def test_fields_in_which_configurations_differ_are_named() -> None:
-    one = fake_run(batch_per_device=32, modifiers={"staged_vars": False}, output_dir="a")
-    other = fake_run(batch_per_device=16, modifiers={"staged_vars": True}, output_dir="b", xla=True)
-    assert list(differences(one, other)) == [
-        "batch_per_device is 32 for the base and 16 for the candidate",
-        "staged_vars is False for the base and True for the candidate",
-        "xla (True) is known to the candidate alone",
-    ]
-    assert not list(differences(one, fake_run(modifiers={"staged_vars": False}, output_dir="c")))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,7 +319,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     made.git("init", "-b", "main", "..")
     made.commit('{"name": "first", "rate": 100}')  # a `Build`
     made.commit('{"name": "second", "rate": 90}')
-    monkeypatch.setattr(ab_side, "RUN_BENCH", made.suite)
+    monkeypatch.setattr(ab_builds, "RUN_BENCH", made.suite)
     return made
 
 
@@ -360,13 +348,13 @@ def test_a_signal_removes_the_worktree(
     ab: Callable[..., Compared], builds: Builds, repository: Repository, tmp_path: Path, number: int, status: int
 ) -> None:
     found = ab("--base=HEAD~1", builds.side("candidate", raises=number))
-    assert found.status == status and "What was run is in" in found.stderr
+    assert found.status == status and "The finished runs are in" in found.stderr
     assert builds.order == ["warmup first trivial", "warmup candidate trivial"]
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
 
 
 def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), ab_side.of_revision("HEAD") as side:
+    with pytest.raises(RuntimeError), ab_builds.of_revision("HEAD") as side:
         assert Path(side.program[1]).exists() and repository.worktrees == 2
         raise RuntimeError
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
@@ -374,13 +362,13 @@ def test_a_worktree_is_gone_also_if_something_fails(repository: Repository, tmp_
 
 def test_git_hooks_do_not_lead_astray(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    with ab_side.of_revision("HEAD") as side:
+    with ab_builds.of_revision("HEAD") as side:
         assert Path(side.program[1]).exists()
 
 
 @pytest.mark.parametrize("revision", ["nowhere", "--help", "HEAD~9"])
 def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> None:
-    with pytest.raises(UsageError, match=f"no revision '{revision}'"), ab_side.of_revision(revision):
+    with pytest.raises(UsageError, match=f"no revision '{revision}'"), ab_builds.of_revision(revision):
         pass
     assert repository.worktrees == 1
 
@@ -388,14 +376,14 @@ def test_an_unknown_revision_is_named(repository: Repository, revision: str) -> 
 def test_a_revision_without_the_suite_is_named(repository: Repository, tmp_path: Path) -> None:
     repository.git("mv", "run_bench.py", "other.py")
     repository.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "moved")
-    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), ab_side.of_revision("HEAD"):
+    with pytest.raises(UsageError, match="there is no bench/run_bench.py"), ab_builds.of_revision("HEAD"):
         pass
     assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_an_installed_suite_has_no_revisions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ab_side, "RUN_BENCH", tmp_path / "run_bench.py")
-    with pytest.raises(UsageError, match="is no git repository"), ab_side.of_revision("HEAD"):
+    monkeypatch.setattr(ab_builds, "RUN_BENCH", tmp_path / "run_bench.py")
+    with pytest.raises(UsageError, match="is no git repository"), ab_builds.of_revision("HEAD"):
         pass
 
 
@@ -420,8 +408,8 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: R
     repository.commit(HANGS)
     code = (
         "import sys; from pathlib import Path\n"
-        "from benchmarks.cli import main; from benchmarks.regression import sides\n"
-        "sides.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(main.dispatch(sys.argv[1:]))"
+        "from benchmarks.cli import main; from benchmarks.regression import builds\n"
+        "builds.RUN_BENCH = Path(sys.argv.pop(1)); sys.exit(main.dispatch(sys.argv[1:]))"
     )
     words = [
         "ab",
@@ -446,7 +434,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: R
     assert repository.worktrees == 2
     comparison.send_signal(signal.SIGTERM)
     _, said = comparison.communicate(timeout=60)
-    assert comparison.returncode == 143 and "What was run is in" in said
+    assert comparison.returncode == 143 and "The finished runs are in" in said
     assert repository.worktrees == 1 and not list((tmp_path / "temporary").iterdir())
     kept = load(tmp_path / "out" / "base" / "results.jsonl")
     assert len(kept.records) == 1 and not kept.problems
@@ -457,8 +445,8 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: R
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--device=cpu"], "say what to compare with"),
-        (["--candidate=HEAD"], "say what to compare with"),
+        (["--device=cpu"], "set what to compare with"),
+        (["--candidate=HEAD"], "set what to compare with"),
         (["--base=a", "--base_command=true"], "--base and --base_command"),
         (["--base=a", "--candidate=b", "--candidate_command=true"], "--candidate and --candidate_command"),
         (["--base_command=nowhere --x"], "there is no program 'nowhere'"),

@@ -133,7 +133,7 @@ def test_whole_runs_follow_each_other_if_steps_are_not_interleaved(
     assert pairs[:3] == ["b" * 20 + "c" * 20, "c" * 20 + "b" * 20, "b" * 20 + "c" * 20]
     assert rounds(tmp_path) == [len(pairs)] * 2, "the warm-up has shown that a side does not interleave"
     notes = [line for line in said.splitlines() if "whole runs were compared" in line and "run_bench:" not in line]
-    assert bool(notes) == noted and all("a side does not know how" in note for note in notes)
+    assert bool(notes) == noted and all("a side does not know how to interleave steps" in note for note in notes)
 
 
 def test_no_steps_are_interleaved_without_a_warm_up_round(ab: Ab, builds: Builds) -> None:
@@ -177,7 +177,7 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
     path = noise.path_of(tmp_path / "baselines", fake_run().identity.hardware_key)
     ((key, found),) = noise.load(path).items()
     assert found.in_turn == in_turn
-    noise.keep(path, {key: dataclasses.replace(found, noise=0.1)})
+    noise.save(path, {key: dataclasses.replace(found, noise=0.1)})
     _, said = ab(rate=90)
     assert ("the threshold is 20.0 %" in said) == in_turn
     assert ("calibrate has measured the noise of whole runs" in said) != in_turn
@@ -218,6 +218,6 @@ def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
         for name in ("x", "y")
     ]
     (cell,) = grid.cells([{"device": ["cpu"], "model": ["trivial"]}], lambda: 0)
-    records = isolated_run.run_in_turn(runners, cell, 0)
+    records = isolated_run.run_together(runners, cell, 0)
     assert [str(record.status) for record in records] == ["ok", "ok"], [record.reason for record in records]
     assert log.read_text() == "xxyy" * 10 and all(record.in_turn for record in records)

@@ -30,20 +30,24 @@ from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import NoExchange, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
-PATIENCE = allreduce_report.Patience(warmup_rounds=1, rounds=3, enough_seconds=60.0)
+ROUNDS = {"warmup_rounds": 1, "rounds": 3}
 
 
 def _measure(
     message: allreduce_report.Message,
     specs_: Sequence[str],
     towers: int = 2,
-    patience: allreduce_report.Patience = PATIENCE,
+    enough_seconds: float = 60.0,
+    **rounds: int,
 ) -> dict[str, allreduce_report.Timing]:
     place = placement.place("cpu", towers)
     reductions = {
         spec: wrappers.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
     }
-    return allreduce.measure(message, reductions, place, devices.session_config("cpu", towers), patience)
+    session_config = devices.session_config("cpu", towers)
+    return allreduce.measure(
+        message, reductions, place, session_config, enough_seconds=enough_seconds, **ROUNDS | rounds
+    )
 
 
 @pytest.mark.parametrize("towers", [2, 3, 4])
@@ -86,13 +90,15 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
 
     reductions = {"first": NoExchange(), "second": NeedsMuch()}
     place, config = placement.place("cpu", 2), devices.session_config("cpu", 2)
-    for timing in allreduce.measure(allreduce_report.of_size(4), reductions, place, config, PATIENCE).values():
+    message = allreduce_report.of_size(4)
+    for timing in allreduce.measure(message, reductions, place, config, enough_seconds=60.0, **ROUNDS).values():
         assert timing.out_of_memory and timing.failure == "failed to allocate memory" and timing.error is None
 
 
 def test_a_slow_message_is_reduced_less_often() -> None:
-    patience = allreduce_report.Patience(warmup_rounds=0, rounds=50, enough_seconds=0.0)
-    assert len(_measure(allreduce_report.of_size(4), ["pscpu"], patience=patience)["pscpu"].seconds) == 3
+    message = allreduce_report.of_size(4)
+    timings = _measure(message, ["pscpu"], enough_seconds=0.0, warmup_rounds=0, rounds=50)
+    assert len(timings["pscpu"].seconds) == 3
 
 
 def test_messages() -> None:
@@ -143,7 +149,7 @@ def test_the_fastest_spec_is_never_slower_than_one_algorithm(times: list[dict[st
     assert all(chosen <= cost(lambda _, name=name: name) + 1e-9 for name in times[0])
 
 
-def _resolve(*arguments: str) -> allreduce_verb.Plan:
+def _resolve(*arguments: str) -> allreduce_verb.AllReducePlan:
     return allreduce_verb.resolve(
         run_flags.unset(flag.parse(arguments, allreduce_verb.ALLREDUCE_FLAGS).values), lambda: 0
     )
@@ -174,7 +180,7 @@ def test_defaults_and_choices() -> None:
         (["--num_gpus=1"], "--num_gpus=2 or more"),
         (["--num_gpus=2", "--all_reduce_spec=pscpu,nccl"], "nccl moves data between NVIDIA GPUs only"),
         (["--num_gpus=2", "--all_reduce_spec=xrin"], "Did you mean 'xring'?"),
-        (["--num_gpus=2", "--min_bytes=lots"], "--min_bytes=lots: give a number of bytes"),
+        (["--num_gpus=2", "--min_bytes=lots"], "--min_bytes=lots: pass a number of bytes"),
         (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
         (["--num_gpus=2", "--model=vgg61"], "Did you mean 'vgg16'?"),
         (["--num_gpus=2", "--num_batches=0"], "--num_batches=0 is too small"),
@@ -219,8 +225,18 @@ def test_rows_and_records(
 
 
 def _report(directory: Path, *arguments: str) -> Report:
-    plan = _resolve("--device=cpu", "--num_gpus=2", f"--output_dir={directory}", *arguments)
-    return Report(plan.chosen, Store(directory), of_this_run([], on_gpus=False), "two devices")
+    chosen = _resolve("--device=cpu", "--num_gpus=2", f"--output_dir={directory}", *arguments).chosen
+    return Report(
+        Store(directory),
+        of_this_run([], on_gpus=False),
+        "two devices",
+        device="cpu",
+        num_devices=2,
+        virtual_gpus=1,
+        precision=chosen.precision,
+        modifiers=chosen.modifiers,
+        as_text=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,7 +254,7 @@ def test_sizes_are_not_proposed_for_what_is_packed(
     for power in range(10):  # psgpu is faster up to 2^5 elements
         seconds = {"psgpu": 1.0 + power, "xring": 6.0 + 0.1 * power}
         timings = {name: allreduce_report.Timing([value], 0.0) for name, value in seconds.items()}
-        report.enter(allreduce_report.of_size(4 * 2**power), timings)
+        report.add(allreduce_report.of_size(4 * 2**power), timings)
     assert report.close() == ExitStatus.OK
     assert f"--all_reduce_spec={spec}\n" in capsys.readouterr().out
 
@@ -262,7 +278,7 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
         "xring": allreduce_report.Timing([], None, failure="no such luck"),
         "hierarchical": allreduce_report.Timing([], None, failure="failed to allocate", out_of_memory=True),
     }
-    report.enter(allreduce_report.of_size(4), timings)
+    report.add(allreduce_report.of_size(4), timings)
     assert report.close() == ExitStatus.RUN_FAILED
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["status"] for record in records] == ["ok", "invalid", "crash", "oom"]
@@ -284,7 +300,7 @@ def test_records_that_cannot_be_stored_are_printed(
 
     report = _report(tmp_path)
     monkeypatch.setattr(Store, "append", full)
-    report.enter(allreduce_report.of_size(4), {"pscpu": allreduce_report.Timing([0.1], 0.0)})
+    report.add(allreduce_report.of_size(4), {"pscpu": allreduce_report.Timing([0.1], 0.0)})
     assert report.close() == ExitStatus.RUN_FAILED
     assert '"kind":"allreduce"' in capsys.readouterr().out
 

@@ -64,7 +64,7 @@ def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, pro
     done = run_bench("baseline", "promote", "more.jsonl", "past.jsonl", "--where=model=resnet50")
     assert done.status == 0
     assert "promoted: resnet50" in done.stdout and "vgg16" not in done.stdout
-    assert done.stdout.splitlines()[-1] == "3 runs new in results/baselines, 30 there already."
+    assert done.stdout.splitlines()[-1] == "3 runs new in results/baselines, 30 already present."
     assert "cannot become a baseline: its status is crash" in done.stderr
     (path,) = promoted.glob("*/*.jsonl")
     listed = run_bench("baseline", "list")
@@ -73,7 +73,7 @@ def test_baselines_are_promoted_listed_shown_and_pruned(run_bench: RunBench, pro
     shown = run_bench("baseline", "show", path.stem[:5])
     assert shown.status == 0 and shown.stdout.count("2026-01-") == 11 and "2.21.0" in shown.stdout
     pruned = run_bench("baseline", "prune", "--keep=4")
-    assert pruned.status == 0 and "7 sessions taken away, 4 kept" in pruned.stdout
+    assert pruned.status == 0 and "7 sessions removed, 4 kept" in pruned.stdout
     assert len(path.read_text().splitlines()) == 12
 
 

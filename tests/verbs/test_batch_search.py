@@ -48,7 +48,7 @@ class Memory:
 
 @pytest.mark.parametrize("first", [1, 3, 8, 32, 100])
 @pytest.mark.parametrize("truth", [1, 2, 5, 7, 8, 9, 15, 16, 17, 63, 64, 100, 101, 999, 1000, 4000])
-def test_the_largest_is_found_whatever_is_begun_with(first: int, truth: int) -> None:
+def test_the_largest_is_found_from_any_first_batch(first: int, truth: int) -> None:
     memory = Memory(500 + 10 * truth)
     found = largest_that_fits(first, memory.probe)
     multiple = truth // 8 * 8 if truth >= 8 else truth
@@ -65,7 +65,7 @@ def test_doubling_then_halving_in_multiples_of_eight() -> None:
     assert memory.tried == [16, 32, 64, 128, 96, 80, 88]
 
 
-def test_if_not_even_one_fits_that_is_said() -> None:
+def test_a_result_of_zero_has_a_reason() -> None:
     assert largest_that_fits(32, Memory(10).probe) == Found(0, "1 do not fit: oom")
 
 
@@ -89,7 +89,7 @@ def test_the_host_is_never_driven_over_its_room(per_image: int, fixed: int) -> N
     assert found.largest == min(4096, fitting // 8 * 8 if fitting >= 8 else fitting)
 
 
-def test_what_is_foreseen_is_said_in_numbers() -> None:
+def test_a_predicted_limit_names_the_numbers() -> None:
     found = largest_that_fits(8, Memory(10**9).probe, room_bytes=1024 * MEGABYTE)
     assert found.limit == "56 would take about 1.0 GiB of host memory, and 1.0 GiB may be used."
     assert (found.largest, found.peak_bytes) == (48, (500 + 10 * 48) * MEGABYTE)
@@ -195,7 +195,7 @@ def test_what_is_remembered_must_still_find_room(
     trials.most = 0
     with pytest.raises(OutOfMemoryError):
         _resolve()
-    assert len(trials.cells) > count and "looking anew" in capsys.readouterr().err
+    assert len(trials.cells) > count and "searching again" in capsys.readouterr().err
 
 
 def test_a_batch_whose_check_does_not_fit_does_not_fit(trials: Trials) -> None:
@@ -299,7 +299,7 @@ def test_print_config_runs_nothing(trials: Trials, capsys: pytest.CaptureFixture
         (["sweep", *AUTO], "Nothing can be run. --batch_size=auto is found by trying"),
         (["verify", "--batch_size=8"], "no flag --batch_size"),
         ([*AUTO, "--local_cluster=ps:1,worker:2"], "in one process"),
-        (["run", "--batch_size=many"], "'many' is no whole number, and not auto"),
+        (["run", "--batch_size=many"], "'many' is not a whole number, and not auto"),
     ],
 )
 def test_elsewhere_auto_gets_a_sentence(trials: Trials, words: list[str], sentence: str) -> None:

@@ -58,7 +58,7 @@ def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet
     next((tmp_path / "photos").rglob("*.JPEG")).write_bytes(b"no photo")
     done = run_bench("data", "convert", "photos", "records", "--images_per_shard=20", "--resize=200")
     assert done.status == 5, "something was left out"
-    assert "39 photos in 2 shards; 39 were encoded anew, 1 left out" in done.stdout
+    assert "39 photos in 2 shards; 39 were encoded again, 1 left out" in done.stdout
     assert "cannot be decoded" in done.stderr and "Traceback" not in done.stderr
     assert run_bench("data", "check", "records", "--decode").stdout.endswith("39 records in 2 files, all sound\n")
     for data in ("records", "photos"):
@@ -83,7 +83,7 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     assert checked.status == 5 and where[0] in checked.stdout and "1 with a defect" in checked.stdout
     skipping = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30", "--on_bad_record=skip")
     assert skipping.status == 0, skipping.stderr
-    assert "bad records were left out" in skipping.stderr
+    assert "bad records were skipped" in skipping.stderr
     first, second = records()
     assert first["status"] == "invalid" and where[0] in first["reason"]
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
@@ -126,6 +126,9 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         return True
 
     def batches(*arguments: Any) -> tf.data.Dataset:
+        if len(arguments) > 4:  # the stages are measured on their own
+            return usual(*arguments)
+
         def after_waiting(*batch: tf.Tensor) -> Any:
             with tf.control_dependencies([tf.numpy_function(wait, [], tf.bool)]):
                 return tuple(tf.identity(part) for part in batch)
@@ -162,7 +165,7 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["data", "check"], 2, "name one directory to look at"),
+        (["data", "check"], 2, "name one directory to check"),
         (["data", "check", "nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["data", "check", "x", "--resize=3"], 2, "data check takes no --resize. It takes --data_name"),
         (["data", "convert", "x"], 2, "data convert SRC DIR"),
@@ -170,7 +173,7 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
         (["data", "make-mnist", "x", "--corrupt=png"], 2, "--corrupt=png is for photos; here are: cut_file, bad_label"),
         (["data", "make-mnist", "x", "--python"], 2, "takes no --python"),
         (["data", "make-imagenet", "x", "--corrupt=crcc"], 2, "Did you mean 'crc'"),
-        (["input", "--device=cpu"], 2, "say which with --data_dir"),
+        (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
         (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["input", "--device=cpu", "--data_dir=x", "--seconds=0"], 2, "--seconds=0.0 must be above 0"),
         (["--device=cpu", "--model=mlp", "--data_dir=."], 5, "there is neither train-images-idx3-ubyte nor"),

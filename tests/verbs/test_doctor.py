@@ -18,13 +18,13 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.config import flag, precision_options, run_flags
-from benchmarks.doctor import breakdown_plan, breakdown_run, doctor_verb, machine
+from benchmarks.doctor import breakdown_run, doctor_verb, machine
 from benchmarks.doctor.breakdown import Part
-from benchmarks.doctor.observation import Observation
+from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
-from benchmarks.process import subprocesses, tensorflow_setup
+from benchmarks.process import subprocesses
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
@@ -36,8 +36,8 @@ PARTS = [str(part) for part in Part]
 
 
 @dataclasses.dataclass(frozen=True)
-class Climbed:
-    """How a climb ended, what it returned and printed, and the words of each process that it started."""
+class BrokenDown:
+    """How a breakdown ended, what it returned and printed, and the words of each process that it started."""
 
     status: int
     found: dict[str, Any]
@@ -50,11 +50,11 @@ class Climbed:
         return [dict(w[2:].split("=", 1) for w in words) for words in self.commands if words[0] != "data"]
 
     @property
-    def rungs(self) -> dict[str, dict[str, Any]]:
-        return {rung["part"]: rung for rung in self.found["rungs"]}
+    def stages(self) -> dict[str, dict[str, Any]]:
+        return {stage["part"]: stage for stage in self.found["rungs"]}
 
 
-def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.Plan:
+def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.DoctorPlan:
     """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
@@ -66,19 +66,19 @@ ROOFLINE = Roofline(
 )
 
 
-def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> breakdown_plan.Plan:
-    plan = resolved(tmp_path, *arguments, gpus=gpus).ladder
+def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> breakdown_run.BreakdownPlan:
+    plan = resolved(tmp_path, *arguments, gpus=gpus).breakdown
     assert plan is not None
     return plan
 
 
 class Runs:
-    """Runs of rungs.
+    """Runs of stages.
 
     Args:
-        told: by rung, the rate that its runs reach, or how they end; of the first and the second, if it is a list.
+        told: by stage, the rate that its runs reach, or how they end; of the first and the second, if it is a list.
             `data` says how the command ends that makes data, `startup` what a run needs before its first step, and
-            `slow` which rung has few and long steps, unless it has much time.
+            `slow` which stage has few and long steps, unless it has much time.
     """
 
     def __init__(self, told: Mapping[str, Any]) -> None:
@@ -90,15 +90,15 @@ class Runs:
             (Path(run.words[4]) / "made").write_text("images")
             return self._told.get("data", Failure())
         flags = run.flags
-        rung = _rung(flags)
-        ends = self._told.get(rung, 100.0)
-        end = ends[self._numbers[rung]] if isinstance(ends, list) else ends
-        self._numbers[rung] += 1
+        stage = _stage(flags)
+        ends = self._told.get(stage, 100.0)
+        end = ends[self._numbers[stage]] if isinstance(ends, list) else ends
+        self._numbers[stage] += 1
         if isinstance(end, Failure):
             return end
         if isinstance(end, signal.Signals):
             interrupt(end)
-        few = rung == self._told.get("slow") and int(flags["time_limit_seconds"]) < 72
+        few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 72
         made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)
         derived = dataclasses.replace(
@@ -112,8 +112,8 @@ class Runs:
         return dataclasses.replace(made, measurement=measurement, derived=derived)
 
 
-def _rung(flags: Mapping[str, str]) -> str:
-    """Returns the name of the rung that runs these flags."""
+def _stage(flags: Mapping[str, str]) -> str:
+    """Returns the name of the stage that runs these flags."""
     if flags["model"] == "mlp" and flags["batch_size"] == "1":
         return "fixed cost"
     if "data_dir" in flags:
@@ -127,12 +127,12 @@ def _rung(flags: Mapping[str, str]) -> str:
 
 CRASH = Failure(returncode=-signal.SIGABRT)
 REFUSAL = Failure(returncode=2, stderr="run_bench: This cannot be.")
-Climb = Callable[..., Climbed]
+BreakDown = Callable[..., BrokenDown]
 
 
 @pytest.fixture
-def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Climb:
-    """Climbs; for 19 s by default, because from 20 s on rungs are run again."""
+def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> BreakDown:
+    """Runs a breakdown; for 19 s by default, because from 20 s on stages are run again."""
 
     def run(
         *arguments: str,
@@ -140,7 +140,7 @@ def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         clock: Iterator[float] | None = None,
         roofline: tuple[Roofline | None, str] = (None, "there is none"),
         disturbing: Sequence[str] = (),
-    ) -> Climbed:
+    ) -> BrokenDown:
         runs = FakeRuns(Runs(told or {}))
         monkeypatch.setattr(subprocesses, "run", runs)
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
@@ -150,18 +150,18 @@ def climb(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
             plan, ["doctor"], disturbing, clock=lambda: next(ticks), measure_roofline=lambda config, rate: roofline
         )
         commands = [list(each.words[2:]) for each in runs.started]
-        return Climbed(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
+        return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
 
     return run
 
 
-def test_each_rung_does_what_the_one_before_does_and_more(climb: Climb) -> None:
-    climbed = climb("--variable_update=replicated", "--num_intra_threads=1", "--precision=bf16", "--batch_size=7")
-    assert climbed.status == ExitStatus.OK
-    fixed, compute, devices, exchange, host_copy, real = climbed.runs
-    assert {(run["device"], run["num_intra_threads"]) for run in climbed.runs} == {("cpu", "1")}
+def test_each_stage_does_what_the_one_before_does_and_more(break_down: BreakDown) -> None:
+    done = break_down("--variable_update=replicated", "--num_intra_threads=1", "--precision=bf16", "--batch_size=7")
+    assert done.status == ExitStatus.OK
+    fixed, compute, devices, exchange, host_copy, real = done.runs
+    assert {(run["device"], run["num_intra_threads"]) for run in done.runs} == {("cpu", "1")}
     assert (fixed["model"], fixed["batch_size"], fixed["num_gpus"]) == ("mlp", "1", "1")
-    for run in climbed.runs[1:]:
+    for run in done.runs[1:]:
         assert (run["model"], run["batch_size"], run["precision"]) == ("resnet20", "7", "bf16")
     assert (compute["num_gpus"], compute["variable_update"]) == ("1", "independent")
     assert devices == {**compute, "num_gpus": "2", "time_limit_seconds": devices["time_limit_seconds"]}
@@ -175,107 +175,108 @@ def test_each_rung_does_what_the_one_before_does_and_more(climb: Climb) -> None:
     assert real == {**exchange, **own}
 
 
-def test_records_are_kept_with_a_session_of_their_own(climb: Climb, tmp_path: Path) -> None:
-    climbed = climb()
+def test_records_are_kept_with_a_session_of_their_own(break_down: BreakDown, tmp_path: Path) -> None:
+    done = break_down()
     records = load(tmp_path / "out" / "results.jsonl").records
     assert len(records) == 6 and len({record.identity.session_id for record in records}) == 1
-    assert climbed.out.splitlines()[-1] == f"records: {tmp_path / 'out' / 'results.jsonl'}"
+    assert done.out.splitlines()[-1] == f"records: {tmp_path / 'out' / 'results.jsonl'}"
 
 
-def test_rows_come_with_the_sentences_below(climb: Climb) -> None:
+def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "exchange": 50.0, "host copy": 50.0, "real input": 40.0}
-    climbed = climb("--variable_update=parameter_server", told=told)
-    lines = climbed.out.splitlines()
+    done = break_down("--variable_update=parameter_server", told=told)
+    lines = done.out.splitlines()
     assert lines[1].startswith("Where does the time go? resnet20, fp32, parameter_server, 2 logical CPU devices")
     assert [line[:12].strip() for line in lines[4:10]] == PARTS
     assert "A step of 64 images takes 1600 ms. Of this:" in lines
     assert "   40%  compute" in lines and "   40%  exchange" in lines and "   20%  real input" in lines
     assert "    0%  more devices: no measurable cost; noise could hide 0%" in lines
     assert any(line.startswith("Exchange (40%): without it, at most 67% more images/s.") for line in lines)
-    assert climbed.rungs["exchange"]["added_seconds"]["value"] == pytest.approx(0.64)
-    assert climbed.rungs["exchange"]["share"] == pytest.approx(0.4)
+    assert done.stages["exchange"]["added_seconds"]["value"] == pytest.approx(0.64)
+    assert done.stages["exchange"]["share"] == pytest.approx(0.4)
 
 
-def test_json_is_one_object_with_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str], climb: Climb) -> None:
-    assert climb("--output_format=json").out == ""
-    status = machine.run("json", lambda: [], climb=lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+def test_json_is_one_object_with_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], break_down: BreakDown
+) -> None:
+    assert break_down("--output_format=json").out == ""
+    status = machine.run("json", lambda: [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
 
-def test_the_roofline_stands_below_and_its_share_is_used(climb: Climb) -> None:
+def test_the_roofline_stands_below_and_its_share_is_used(break_down: BreakDown) -> None:
     told = {"fixed cost": 1e6, "compute": 100.0, "more devices": 100.0, "exchange": 100.0, "real input": 100.0}
-    climbed = climb(told=told, roofline=(ROOFLINE, ""))
-    lines = climbed.out.splitlines()
-    assert lines[lines.index("Compute, on one device, beside its roofline:") + 1 :][:3] == ROOFLINE.sentences()
-    assert "Compute (100%): it reaches 50% of what the device could do at best; there, at most 100% more" in climbed.out
-    assert climbed.roofline is not None and climbed.roofline["share_of_bound"] == 0.5
-    json.dumps(climbed.roofline, allow_nan=False)
+    done = break_down(told=told, roofline=(ROOFLINE, ""))
+    lines = done.out.splitlines()
+    assert lines[lines.index("The stage compute, on one device, and its roofline:") + 1 :][:3] == ROOFLINE.sentences()
+    assert "Compute (100%): it reaches 50% of the device's roofline; at its bound, at most 100% more" in done.out
+    assert done.roofline is not None and done.roofline["share_of_bound"] == 0.5
+    json.dumps(done.roofline, allow_nan=False)
 
 
-def test_a_roofline_that_is_exceeded_bounds_nothing(climb: Climb) -> None:
-    climbed = climb(roofline=(dataclasses.replace(ROOFLINE, images_per_sec=300.0), ""))
-    assert "of what the device could do at best" not in climbed.out
+def test_a_roofline_that_is_exceeded_bounds_nothing(break_down: BreakDown) -> None:
+    done = break_down(roofline=(dataclasses.replace(ROOFLINE, images_per_sec=300.0), ""))
+    assert "of the device's roofline" not in done.out
 
 
-def test_without_a_roofline_the_reason_is_said(climb: Climb) -> None:
-    climbed = climb()
-    assert "No roofline: there is none" in climbed.out and climbed.roofline is None
-    assert climbed.status == ExitStatus.OK
-    assert "roofline:" not in climb(told={"compute": CRASH}).out.lower()
+def test_without_a_roofline_the_reason_is_said(break_down: BreakDown) -> None:
+    done = break_down()
+    assert "No roofline: there is none" in done.out and done.roofline is None
+    assert done.status == ExitStatus.OK
+    assert "roofline:" not in break_down(told={"compute": CRASH}).out.lower()
+
+
+def die(*arguments: object) -> None:
+    os.abort()
+
+
+def refuse(*arguments: object) -> None:
+    raise UsageError("There is no such precision here.")
 
 
 @pytest.mark.process
-def test_a_process_that_dies_has_no_roofline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_peak, "_measure", os.abort)  # which takes no arguments, and so raises
+@pytest.mark.parametrize(
+    ("measure", "reason"),
+    [(die, "the process that measures it ended without a result"), (refuse, "There is no such precision here.")],
+)
+def test_without_a_result_of_its_process_there_is_a_reason_and_no_roofline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: Callable[..., None], reason: str
+) -> None:
+    monkeypatch.setattr(device_peak, "measure", measure)
     chosen = planned(tmp_path, "--device=cpu").chosen
-    assert device_peak.measure_apart(chosen, 1.0) == (
-        None,
-        "the process that measures it ended before it could say",
-    )
+    assert device_peak.measure_apart(chosen, 1.0) == (None, reason)
+    assert multiprocessing.active_children() == []
 
 
-def test_a_roofline_that_cannot_be_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> None:
-        raise UsageError("There is no such precision here.")
-
-    monkeypatch.setattr(device_peak, "measure", refuse)
-    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *given: None)
-    monkeypatch.setattr(signal, "signal", lambda *given: None)
-    answers, answer = multiprocessing.Pipe(duplex=False)
-    with answers, answer:
-        device_peak._measure(planned(tmp_path, "--device=cpu").chosen, 1.0, answer)
-        assert answers.recv() == "There is no such precision here."
+@pytest.mark.parametrize("stage", [part for part in PARTS if part != "real input"])
+def test_a_stage_that_crashes_does_not_end_the_breakdown(break_down: BreakDown, stage: str) -> None:
+    done = break_down(told={stage: CRASH})
+    assert done.status == ExitStatus.RUN_FAILED
+    assert done.stages[stage]["failed"] and "crash: Ended by signal 6" in done.stages[stage]["reason"]
+    above = done.found["rungs"][PARTS.index(stage) + 1]
+    assert above["added_parts"] == [stage, above["part"]]
 
 
-@pytest.mark.parametrize("rung", [part for part in PARTS if part != "real input"])
-def test_a_rung_that_crashes_does_not_end_the_climb(climb: Climb, rung: str) -> None:
-    climbed = climb(told={rung: CRASH})
-    assert climbed.status == ExitStatus.RUN_FAILED
-    assert climbed.rungs[rung]["failed"] and "crash: Ended by signal 6" in climbed.rungs[rung]["reason"]
-    above = climbed.found["rungs"][PARTS.index(rung) + 1]
-    assert above["added_parts"] == [rung, above["part"]]
+def test_what_cannot_be_run_is_a_row_with_the_reason_and_no_failure(break_down: BreakDown) -> None:
+    done = break_down(told={"host copy": REFUSAL, "real input": REFUSAL})
+    assert done.status == ExitStatus.OK
+    assert done.stages["host copy"] == {"part": "host copy", "failed": False, "reason": "This cannot be."}
+    assert done.found["rungs"][3]["share"] is not None, "the step goes as far as the stages do"
 
 
-def test_what_cannot_be_run_is_a_row_with_the_reason_and_no_failure(climb: Climb) -> None:
-    climbed = climb(told={"host copy": REFUSAL, "real input": REFUSAL})
-    assert climbed.status == ExitStatus.OK
-    assert climbed.rungs["host copy"] == {"part": "host copy", "failed": False, "reason": "This cannot be."}
-    assert climbed.found["rungs"][3]["share"] is not None, "the step goes as far as the rungs do"
-
-
-def test_one_device_exchanges_nothing(climb: Climb) -> None:
-    climbed = climb("--num_gpus=1", "--variable_update=parameter_server")
-    assert [run["variable_update"] for run in climbed.runs] == ["independent", *["parameter_server"] * 3]
+def test_one_device_exchanges_nothing(break_down: BreakDown) -> None:
+    done = break_down("--num_gpus=1", "--variable_update=parameter_server")
+    assert [run["variable_update"] for run in done.runs] == ["independent", *["parameter_server"] * 3]
     for part in ("more devices", "exchange"):
-        assert climbed.rungs[part] == {"part": part, "failed": False, "reason": "there is one device"}
-    assert climbed.status == ExitStatus.OK
+        assert done.stages[part] == {"part": part, "failed": False, "reason": "there is one device"}
+    assert done.status == ExitStatus.OK
 
 
-def test_a_manager_that_exchanges_nothing_has_no_such_rung(climb: Climb) -> None:
-    climbed = climb("--variable_update=independent")
-    assert climbed.rungs["exchange"]["reason"] == "independent exchanges nothing"
-    assert len(climbed.runs) == 5
+def test_a_manager_that_exchanges_nothing_has_no_such_stage(break_down: BreakDown) -> None:
+    done = break_down("--variable_update=independent")
+    assert done.stages["exchange"]["reason"] == "independent exchanges nothing"
+    assert len(done.runs) == 5
 
 
 @pytest.mark.parametrize(
@@ -283,111 +284,111 @@ def test_a_manager_that_exchanges_nothing_has_no_such_rung(climb: Climb) -> None
     [("resnet20", []), ("mlp", []), ("trivial", ["--train_images=256"])],
     ids=lambda model: str(model),
 )
-def test_data_are_made_for_the_model_and_gone_in_the_end(climb: Climb, model: str, words: list[str]) -> None:
+def test_data_are_made_for_the_model_and_gone_in_the_end(break_down: BreakDown, model: str, words: list[str]) -> None:
     made_by = {"resnet20": "make-cifar10", "mlp": "make-mnist", "trivial": "make-imagenet"}
-    climbed = climb(f"--model={model}")
-    ((_, command, directory, *more),) = [words for words in climbed.commands if words[0] == "data"]
+    done = break_down(f"--model={model}")
+    ((_, command, directory, *more),) = [words for words in done.commands if words[0] == "data"]
     assert (command, more) == (made_by[model], words)
-    assert climbed.runs[-1]["data_dir"] == directory and not Path(directory).exists()
+    assert done.runs[-1]["data_dir"] == directory and not Path(directory).exists()
 
 
-def test_the_users_data_are_used_if_there_are_any(climb: Climb, tmp_path: Path) -> None:
-    climbed = climb(f"--data_dir={tmp_path}", told={"real input": 10.0})
-    assert climbed.runs[-1]["data_dir"] == str(tmp_path)
-    assert not any(words[0] == "data" for words in climbed.commands)
-    assert f"--data_dir={tmp_path}' says which stage" in climbed.out
-    assert "data_dir" not in climbed.runs[-2]
+def test_the_users_data_are_used_if_there_are_any(break_down: BreakDown, tmp_path: Path) -> None:
+    done = break_down(f"--data_dir={tmp_path}", told={"real input": 10.0})
+    assert done.runs[-1]["data_dir"] == str(tmp_path)
+    assert not any(words[0] == "data" for words in done.commands)
+    assert f"--data_dir={tmp_path}' measures which stage" in done.out
+    assert "data_dir" not in done.runs[-2]
 
 
-def test_data_that_cannot_be_made_are_a_failed_rung(climb: Climb) -> None:
-    climbed = climb(told={"data": Failure(returncode=2, stdout="no space left\n")})
-    assert climbed.rungs["real input"]["reason"] == "images could not be made: no space left"
-    assert climbed.status == ExitStatus.RUN_FAILED and len(climbed.runs) == 5
+def test_data_that_cannot_be_made_are_a_failed_stage(break_down: BreakDown) -> None:
+    done = break_down(told={"data": Failure(returncode=2, stdout="no space left\n")})
+    assert done.stages["real input"]["reason"] == "images could not be made: no space left"
+    assert done.status == ExitStatus.RUN_FAILED and len(done.runs) == 5
 
 
-def _limits(climbed: Climbed) -> list[int]:
-    return [int(run["time_limit_seconds"]) for run in climbed.runs]
+def _limits(done: BrokenDown) -> list[int]:
+    return [int(run["time_limit_seconds"]) for run in done.runs]
 
 
-def test_rungs_share_the_time_that_is_left(climb: Climb) -> None:
+def test_stages_share_the_time_that_is_left(break_down: BreakDown) -> None:
     at = iter([0.0, 0.0, 10.0, 60.0, 90.0, 130.0, 140.0])
-    climbed = climb("--time_limit_seconds=180", told={"startup": 0.5}, clock=at)
-    assert _limits(climbed) == [180 / 6, 170 / 5, 120 / 4, 90 / 3, 50 / 2, 40]
+    done = break_down("--time_limit_seconds=180", told={"startup": 0.5}, clock=at)
+    assert _limits(done) == [180 / 6, 170 / 5, 120 / 4, 90 / 3, 50 / 2, 40]
 
 
-def test_no_rung_gets_less_than_an_interval_needs(climb: Climb) -> None:
-    climbed = climb("--time_limit_seconds=6", told={"startup": 60.0})
+def test_no_stage_gets_less_than_an_interval_needs(break_down: BreakDown) -> None:
+    done = break_down("--time_limit_seconds=6", told={"startup": 60.0})
     before = 60.0 + 1.0 + 0.2 + 0.15
-    assert _limits(climbed) == [10, *[round(1.5 * (before + 5 * 0.1))] * 5]
+    assert _limits(done) == [10, *[round(1.5 * (before + 5 * 0.1))] * 5]
 
 
-def test_a_rung_with_too_few_steps_is_run_again_for_as_long_as_it_needs(climb: Climb, tmp_path: Path) -> None:
-    climbed = climb("--time_limit_seconds=60", told={"slow": "compute"})
+def test_a_stage_with_too_few_steps_is_run_again_for_as_long_as_it_needs(break_down: BreakDown, tmp_path: Path) -> None:
+    done = break_down("--time_limit_seconds=60", told={"slow": "compute"})
     needed = round(1.5 * (3.0 + 1.0 + 0.2 + 0.15 + 5 * 9.0))
-    assert _limits(climbed) == [10, 12, needed, needed, needed, needed, needed]
-    assert climbed.rungs["compute"]["verdict"] == "costs"
+    assert _limits(done) == [10, 12, needed, needed, needed, needed, needed]
+    assert done.stages["compute"]["verdict"] == "costs"
     assert len(list((tmp_path / "out" / "logs").iterdir())) == 7
 
 
 EXCHANGE_FIRST = {"exchange": [50.0, 80.0], "host copy": 50.0, "real input": 50.0}
 
 
-def test_the_rungs_around_the_largest_cost_are_run_again_if_time_is_left(climb: Climb) -> None:
+def test_the_stages_around_the_largest_cost_are_run_again_if_time_is_left(break_down: BreakDown) -> None:
     at = itertools.chain([0.0] * 7, [130.0, 130.0, 150.0])
-    climbed = climb("--variable_update=replicated", "--time_limit_seconds=180", told=EXCHANGE_FIRST, clock=at)
-    again = [{**run, "time_limit_seconds": "any"} for run in climbed.runs]
+    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", told=EXCHANGE_FIRST, clock=at)
+    again = [{**run, "time_limit_seconds": "any"} for run in done.runs]
     assert len(again) == 8 and again[6:] == again[2:4], "more devices, and exchange"
-    assert _limits(climbed)[6:] == [50 / 2, 30]
-    exchange = climbed.rungs["exchange"]["images_per_sec"]
+    assert _limits(done)[6:] == [50 / 2, 30]
+    exchange = done.stages["exchange"]["images_per_sec"]
     assert exchange["value"] == pytest.approx(65.0), "both runs count"
     assert exchange["low"] < 50 and exchange["high"] > 80, "and so does how much they differ"
-    assert climbed.rungs["exchange"]["verdict"] == "no measurable cost"
-    rows = climbed.out.split("The two rungs around exchange have run once more; with both runs:\n")[1].split("\n\n")[0]
+    assert done.stages["exchange"]["verdict"] == "no measurable cost"
+    rows = done.out.split("The two stages around exchange have run once more; with both runs:\n")[1].split("\n\n")[0]
     assert [line[:12].strip() for line in rows.splitlines()] == PARTS[2:]
 
 
 @pytest.mark.parametrize("at", [170.0, 1000.0])
-def test_nothing_is_run_again_without_time(climb: Climb, at: float) -> None:
+def test_nothing_is_run_again_without_time(break_down: BreakDown, at: float) -> None:
     clock = itertools.chain([0.0] * 7, itertools.repeat(at))
     arguments = ("--variable_update=replicated", "--time_limit_seconds=180")
-    assert len(climb(*arguments, told=EXCHANGE_FIRST, clock=clock).runs) == 6
+    assert len(break_down(*arguments, told=EXCHANGE_FIRST, clock=clock).runs) == 6
 
 
-def test_nothing_is_run_again_for_compute(climb: Climb) -> None:
-    assert len(climb("--time_limit_seconds=180").runs) == 6
+def test_nothing_is_run_again_for_compute(break_down: BreakDown) -> None:
+    assert len(break_down("--time_limit_seconds=180").runs) == 6
 
 
-def test_a_second_run_that_fails_leaves_the_first(climb: Climb) -> None:
+def test_a_second_run_that_fails_leaves_the_first(break_down: BreakDown) -> None:
     told = {**EXCHANGE_FIRST, "exchange": [50.0, CRASH]}
-    climbed = climb("--variable_update=replicated", "--time_limit_seconds=180", told=told)
-    assert len(climbed.runs) == 8 and climbed.status == ExitStatus.OK
-    assert climbed.rungs["exchange"]["images_per_sec"]["value"] == pytest.approx(50.0)
-    assert climbed.rungs["exchange"]["verdict"] == "costs"
+    done = break_down("--variable_update=replicated", "--time_limit_seconds=180", told=told)
+    assert len(done.runs) == 8 and done.status == ExitStatus.OK
+    assert done.stages["exchange"]["images_per_sec"]["value"] == pytest.approx(50.0)
+    assert done.stages["exchange"]["verdict"] == "costs"
 
 
-def test_a_rung_that_hangs_names_no_flag_that_doctor_lacks(climb: Climb) -> None:
-    climbed = climb(told={"compute": Failure(returncode=-signal.SIGKILL, timed_out=True)})
-    assert climbed.rungs["compute"]["reason"] == "timeout: Not done after 319 s, and killed."
+def test_a_stage_that_hangs_names_no_flag_that_doctor_lacks(break_down: BreakDown) -> None:
+    done = break_down(told={"compute": Failure(returncode=-signal.SIGKILL, timed_out=True)})
+    assert done.stages["compute"]["reason"] == "timeout: Not done after 319 s, and killed."
 
 
-def test_too_few_steps_twice_are_a_row_that_says_so(climb: Climb) -> None:
-    climbed = climb("--time_limit_seconds=60", told={"slow": "compute", "startup": 1e-3})
-    assert _limits(climbed)[1:3] == [12, round(1.5 * (1.0 + 0.2 + 0.15 + 5 * 9.0))]
-    assert climbed.rungs["compute"]["verdict"] == "too few steps"
-    assert "  too few steps" in climbed.out
+def test_too_few_steps_twice_are_a_row_that_says_so(break_down: BreakDown) -> None:
+    done = break_down("--time_limit_seconds=60", told={"slow": "compute", "startup": 1e-3})
+    assert _limits(done)[1:3] == [12, round(1.5 * (1.0 + 0.2 + 0.15 + 5 * 9.0))]
+    assert done.stages["compute"]["verdict"] == "too few steps"
+    assert "  too few steps" in done.out
 
 
 @pytest.mark.parametrize(
     ("number", "status", "at"), [(signal.SIGINT, 130, 3), (signal.SIGTERM, 143, 3), (signal.SIGTERM, 143, 6)]
 )
 def test_what_is_known_is_said_when_it_is_stopped(
-    climb: Climb, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, status: int, at: int
+    break_down: BreakDown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: signal.Signals, status: int, at: int
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    climbed = climb(told={PARTS[at - 1]: number})
-    assert climbed.status == status
-    assert [rung["part"] for rung in climbed.found["rungs"]] == PARTS[: at - 1]
-    assert "A step of 64 images takes" in climbed.out
+    done = break_down(told={PARTS[at - 1]: number})
+    assert done.status == status
+    assert [stage["part"] for stage in done.found["rungs"]] == PARTS[: at - 1]
+    assert "A step of 64 images takes" in done.out
     assert len(load(tmp_path / "out" / "results.jsonl").records) == at - 1
     assert not list(tmp_path.glob("run_bench_doctor_*"))
 
@@ -409,7 +410,7 @@ def test_what_is_known_is_said_when_it_is_stopped(
 )
 def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: str, count: int, at_once: int) -> None:
     plan = planned(tmp_path, *arguments, gpus=gpus)
-    assert (plan.chosen.device, plan.chosen.num_devices, plan.at_once) == (device, count, at_once)
+    assert (plan.chosen.device, plan.chosen.num_devices, plan.setting.at_once) == (device, count, at_once)
     assert plan.setting.virtual_gpus == count / at_once if device == "gpu" else plan.setting.virtual_gpus == 1
     assert "gpus" not in plan.common, "what is visible is decided by the environment of this process"
 
@@ -431,9 +432,9 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
-    plan = doctor_verb.resolve(values, lambda: 0).ladder
+    plan = doctor_verb.resolve(values, lambda: 0).breakdown
     assert plan is not None
-    assert (plan.chosen.model, plan.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
+    assert (plan.chosen.model, plan.setting.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
     assert plan.chosen.output_dir == "out/doctor"
 
 
@@ -450,21 +451,21 @@ OF_THE_LADDER = [
 
 
 @pytest.mark.parametrize("given", OF_THE_LADDER)
-def test_flags_of_the_ladder_are_refused_where_there_is_none(given: str) -> None:
+def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> None:
     name = given.split("=")[0]
     cluster = "--local_cluster=ps:1,worker:2"
     for where, words in (([cluster], "with a cluster"), (["--noladder"], "with --noladder")):
         if given == "--ladder" and where == ["--noladder"]:
             continue
-        with pytest.raises(UsageError, match=f"{name} is about the ladder .* {words} doctor climbs none"):
+        with pytest.raises(UsageError, match=f"{name} belongs to the step-time breakdown, and {words} there is none"):
             main.dispatch(["doctor", "--device=cpu", *where, given])
 
 
-def test_a_cluster_and_a_mere_look_have_no_ladder(tmp_path: Path) -> None:
-    assert resolved(tmp_path, "--noladder").ladder is None
+def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "--noladder").breakdown is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
     plan = doctor_verb.resolve(values, lambda: 0)
-    assert plan.ladder is None and plan.chosen.cluster is not None
+    assert plan.breakdown is None and plan.chosen.cluster is not None
 
 
 @pytest.mark.parametrize(
@@ -491,20 +492,20 @@ LOUD = Observation("load", "9", True, "End it.")
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
 def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine.run("json", lambda: seen, climb=lambda names: ({}, ExitStatus(ended))) == status
+    assert machine.run("json", lambda: seen, lambda names: ({}, ExitStatus(ended))) == status
 
 
-def test_the_ladder_hears_what_disturbs(climb: Climb) -> None:
+def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown) -> None:
     heard: list[str] = []
 
     def listen(names: Sequence[str]) -> tuple[dict[str, Any], ExitStatus]:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], climb=listen)
+    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
-    loud, quiet = (climb("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))
+    loud, quiet = (break_down("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))
     assert loud.found["sentences"][0].startswith("This machine is not quiet (load).")
     assert loud.found["sentences"][1:] == quiet.found["sentences"]
 
@@ -517,8 +518,8 @@ def test_in_earnest(run_bench: RunBench, tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert set(found) == {"is_quiet", "observations", "ladder", "roofline"}
     assert found["roofline"]["images_per_sec"] == found["ladder"]["rungs"][1]["images_per_sec"]["value"]
-    assert [rung["part"] for rung in found["ladder"]["rungs"]] == PARTS
-    assert all(rung["seconds"]["value"] > 0 for rung in found["ladder"]["rungs"])
+    assert [stage["part"] for stage in found["ladder"]["rungs"]] == PARTS
+    assert all(stage["seconds"]["value"] > 0 for stage in found["ladder"]["rungs"])
     records = load(tmp_path / "out" / "doctor" / "results.jsonl").records
     names = ("batch_per_device", "num_devices", "variable_update", "data_name")
     ran = list(dict.fromkeys(tuple(record.config[name] for name in names) for record in records))  # some ran again

@@ -175,7 +175,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     _recommend(*ON_CPU)
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert "by selection" not in out, "the repeats are no selection"
+    assert "biased" not in out, "repeats after the selection are not biased by it"
     assert lines[0] == "Layout, precision and compilation, on 1 device:"
     assert lines[2].split()[:5] == ["1", "156.00", "156.00", "to", "156.00"]
     assert "--data_format=NCHW --xla=jit" in lines[2]
@@ -267,14 +267,14 @@ def test_if_nothing_can_be_measured_there_is_no_command(runs: Runs, capsys: pyte
     assert not answers.FILE.path().exists(), "a failure is not kept"
 
 
-def test_who_cannot_be_told_apart_is_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_candidates_within_the_noise_are_named(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     count = iter(range(10**6))
     runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))
     _recommend(*ON_CPU, "--batch_size=8", "--xla=off")
     out = capsys.readouterr().out
     assert "In variable manager, the best is within the noise of this one: --variable_update=" in out
     assert "In layout, precision and compilation, the best is within the noise of" in out
-    assert "~ cannot be told from the first" in out
+    assert "~ within the noise of the first" in out
 
 
 def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +323,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert _recommend(*ON_CPU, "--batch_size=8") == ExitStatus.OK
-    assert "cannot be kept in /proc/nowhere" in capsys.readouterr().err
+    assert "cannot be saved in /proc/nowhere" in capsys.readouterr().err
 
 
 def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,7 +334,7 @@ def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFi
     best = _best(answer)
     assert (best.data_format, best.xla, best.batch_per_device) == ("NHWC", "off", 32)
     assert best.variable_update == "parameter_server"
-    assert any("stays: nothing is faster by more than the noise" in note for note in answer["notes"])
+    assert any("stays: no candidate is faster by more than the noise" in note for note in answer["notes"])
     assert any(row == answer["best"] for row in answer["tables"][-1]["rows"]), "its own rate, not the first's"
 
 
@@ -360,14 +360,14 @@ def test_there_is_always_time_for_all_devices(runs: Runs, capsys: pytest.Capture
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_only_one_device_showed_is_said_to_be_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_of_one_device_is_reported_as_untested(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     runs.takes = lambda chosen: 300.0
     arguments = (*ON_CPU, "--num_gpus=2", "--time_limit_seconds=400")
     assert _recommend(*arguments) == ExitStatus.OK
     out = capsys.readouterr().out
     (command,) = (line for line in out.splitlines() if line.startswith("python run_bench.py"))
     assert _best({"command": command}).num_devices == 2 and len(runs.cells) == 1
-    assert "images/s on one device" in out and "On all 2 devices it is untested" in out
+    assert "images/s on one device" in out and "It was not tested on all 2 devices" in out
     assert not answers.FILE.path().exists(), "half an answer is not kept"
 
 
@@ -386,12 +386,12 @@ def test_one_that_takes_for_ever_is_ended_long_before_the_time_is_up(
     assert _recommend(*ON_CPU, "--data_format=NHWC", "--output_format=json") == ExitStatus.OK
     answer = _answer(capsys)
     (row,) = (row for row in answer["tables"][0]["rows"] if "--xla=jit" in row["arguments"])
-    assert row["reason"] == "not done after 60 s, and ended"
+    assert row["reason"] == "stopped: not done after 60 s"
     assert _best(answer).batch_per_device == 128, "there was time for the other stages"
 
 
 def test_auto_is_dropped_only_where_it_asks_to_vary(runs: Runs) -> None:
-    def plan(*words: str, gpus: int) -> search.Plan:
+    def plan(*words: str, gpus: int) -> search.RecommendPlan:
         values = flag.parse(["--model=trivial", *words], recommend_verb.RECOMMEND_FLAGS).values
         return recommend_verb.resolve(values, lambda: gpus)
 
@@ -412,8 +412,8 @@ def test_an_interruption_prints_the_best_so_far(runs: Runs, capsys: pytest.Captu
     runs.cells.clear()
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     out = capsys.readouterr().out
-    assert "Interrupted; the best until then:" in out and "no time" not in out
-    assert "its rate is too high by selection" in out
+    assert "Interrupted; the best so far:" in out and "no time" not in out
+    assert "its rate and interval are biased upwards by the selection" in out
     runs.stops_after = 0
     assert _recommend(*ON_CPU) == ExitStatus.INTERRUPTED
     assert "Interrupted before anything was measured." in capsys.readouterr().out
@@ -432,7 +432,10 @@ def test_a_time_limit_is_above_zero() -> None:
 
 
 @pytest.mark.seldom
-def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+@pytest.mark.process
+def test_real_processes(
+    run_bench: Callable[..., Finished], run_process: Callable[..., Finished], tmp_path: Path
+) -> None:
     fixed = (
         "--device=cpu",
         "--num_intra_threads=0",
@@ -454,7 +457,7 @@ def test_real_processes(run_bench: Callable[..., Finished], tmp_path: Path) -> N
     }
     assert answer["best"]["images_per_sec"] > 0 and (tmp_path / "out" / "recommend" / "results.jsonl").exists()
     assert json.loads(run_bench(*arguments, **cache).stdout)["remembered_utc"]
-    pasted = run_bench(*shlex.split(answer["command"])[2:], "--num_batches=2")
+    pasted = run_process(*shlex.split(answer["command"])[2:], "--num_batches=2")
     assert pasted.status == 0, pasted.stderr
 
 

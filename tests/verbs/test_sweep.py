@@ -175,7 +175,7 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     """Starts a sweep in a process; the program's third run will hang."""
     (tmp_path / "hangs").touch()
     code = (
-        "import dataclasses, json, sys; from benchmarks.config import run_flags\n"
+        "import dataclasses, json, sys; from benchmarks.config import flag\n"
         "from benchmarks.sweep import grid, sweep_verb\n"
         "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
         "plan = dataclasses.replace(sweep_verb.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
@@ -285,7 +285,7 @@ def test_a_run_whose_log_cannot_be_kept_still_has_its_reason(sweep: Sweep, runs:
     runs.ends[2] = Failure(returncode=3, stderr="it broke here")
     sweep("--batch_size=2,8")
     broken, fine = _records(tmp_path)
-    assert broken.reason == "Ended with status 3 and left no record. It said: it broke here"
+    assert broken.reason == "Ended with status 3 and left no record. Its last output: it broke here"
     assert fine.status is Status.OK
 
 
@@ -355,7 +355,7 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
-    assert len(runs.started) == 1 and "the same as one before" in done.stdout
+    assert len(runs.started) == 1 and "same as an earlier one" in done.stdout
 
 
 def test_flag_files_are_read_as_run_reads_them(tmp_path: Path) -> None:

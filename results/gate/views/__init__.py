@@ -1,1 +1,1 @@
-"""Finding of the gate shown as text, JSON, JUnit XML, Markdown, benchmark JSON and plots."""
+"""The findings of the gate as text, Markdown, JSON and JUnit XML, and the history of baselines as text and plots."""

@@ -1,4 +1,4 @@
-"""The rate of each configuration, session by session, as text, JSON and a plot. Nothing is decided by it."""
+"""The rate of each configuration, session by session, as text, JSON and a plot. It decides nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from results.gate.comparability import hardware_in_words
 from results.gate.decision import in_words
 from results.gate.rounds import Session, sessions
 from results.record import Record
+from results.text import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s", "change %", "")
+    from results.summary import Row
+
+SESSION_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
 _MOST_DATES = 8
-# Each panel shows at least so much below and above, so that noise does not look like news.
+# Each panel shows at least this share below and above the median, so that noise does not look like a change.
 _LEAST_SHOWN = 0.05
 
 
@@ -34,8 +37,8 @@ class History:
     Attributes:
         title: what was run, in few words.
         hardware: in words.
-        sessions: see there.
-        points: indices of the sessions with which the rate has another level than before.
+        sessions: in the order of time.
+        points: indices of the sessions with which the rate's level changes.
     """
 
     title: str
@@ -64,19 +67,19 @@ def histories(records: Iterable[Record]) -> list[History]:
     """Returns the history of each configuration and hardware that has a valid run."""
     found = []
     for group in rounds.group(records).values():
-        past = sessions(group.records)
-        if past:
-            points = change_points([session.images_per_sec for session in past])
+        if members := sessions(group.records):
+            points = change_points([session.images_per_sec for session in members])
             hardware = hardware_in_words(group.records[0])
-            found.append(History(title=group.title, hardware=hardware, sessions=past, points=points))
+            found.append(History(title=group.title, hardware=hardware, sessions=members, points=points))
     return found
 
 
 def as_text(found: Sequence[History]) -> list[str]:
-    """Returns lines: a heading and a table for each configuration; where a new level begins, both levels stand."""
+    """Returns a heading and a table for each configuration; where a new level begins, the row shows both levels."""
     lines = []
     for history in found:
-        lines += [f"{history.title} on {history.hardware}", *table([_HEAD, *_rows(history)]), ""]
+        rows = [[*SESSION_HEAD, "change %", ""], *_rows(history)]
+        lines += [f"{history.title} on {history.hardware}", *table(rows, rule=True), ""]
     return lines[:-1]
 
 
@@ -86,29 +89,35 @@ def as_json(found: Sequence[History]) -> str:
 
 
 def draw(found: Sequence[History], path: Path) -> int:
-    """Draws as many configurations as a picture holds, those with the most sessions, and returns how many.
+    """Draws the configurations with the most sessions, at most MOST_PANELS, and returns how many.
 
     Args:
         found: at least one.
-        path: a file whose suffix says in which format, such as .png or .svg.
+        path: its suffix selects the format, such as .png or .svg.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from results.report.figures import MOST_PANELS, Plot, drawn  # with matplotlib, which takes its time
+    from results.report.figures import MOST_PANELS, Plot, drawn, panels_of  # imports matplotlib, which is slow
 
     longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
     shown = [history for history in found if history in longest]
-    for _, figure in drawn([Plot("history", "History", "", lambda rows: _figure(shown))], []):
+
+    def draw_panels(_: Sequence[Row]) -> Figure:
+        figure, axes = panels_of(len(shown))
+        for axis, history in zip(axes, shown, strict=True):
+            _panel(axis, history)
+        return figure
+
+    for _, figure in drawn([Plot("history", "History", "", draw_panels)], []):
         figure.savefig(path, dpi=120, facecolor="white")
     return len(shown)
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows of cells as lines of text with a rule below the first."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [lines[0], "  ".join("-" * width for width in widths if width), *lines[1:]]
+def session_cells(session: Session) -> list[str]:
+    """Returns a session's cells under SESSION_HEAD."""
+    rate, count = f"{session.images_per_sec:.2f}", str(len(session.records))
+    return [session.date, session.commit, session.tensorflow_version, count, rate]
 
 
 def _rows(history: History) -> list[list[str]]:
@@ -118,11 +127,7 @@ def _rows(history: History) -> list[list[str]]:
     }
     return [
         [
-            session.date,
-            session.commit,
-            session.tensorflow_version,
-            str(len(session.records)),
-            f"{session.images_per_sec:.2f}",
+            *session_cells(session),
             "" if change is None else f"{100 * change:+.1f}",
             marks.get(index, ""),
         ]
@@ -154,17 +159,8 @@ def _fields(history: History) -> dict[str, Any]:
     }
 
 
-def _figure(found: Sequence[History]) -> Figure:
-    from results.report.figures import panels_of
-
-    figure, axes = panels_of(len(found))
-    for axis, history in zip(axes, found, strict=True):
-        _panel(axis, history)
-    return figure
-
-
 def _panel(axis: Axes, history: History) -> None:
-    """Draws rounds as faint dots, sessions as a line, levels as bars, and what a new level changed in words."""
+    """Draws rounds as faint dots, sessions as a line, levels as bars, and the change at a new level as text."""
     from results.report.figures import COLOURS, INK, look
 
     dots = [

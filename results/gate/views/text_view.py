@@ -1,21 +1,16 @@
-"""Findings as a table that a person reads in a terminal, and the words that other views share with it."""
+"""Findings as a table for people: text for a terminal, Markdown for a job's summary or a pull request."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 
 from results.gate.findings import Finding, Findings, Verdict
+from results.report.headline import markdown_line, markdown_text
+from results.text import one_line, table
 
-HEAD = (
-    "configuration",
-    "base images/s",
-    "candidate images/s",
-    "change %",
-    "95 % interval",
-    "rounds",
-    "verdict",
-)
-_BY_WEIGHT = (
+HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
+_MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
+_BY_SEVERITY = (
     Verdict.REGRESSED,
     Verdict.FAILED,
     Verdict.MISSING,
@@ -26,29 +21,44 @@ _BY_WEIGHT = (
 
 
 def render(findings: Findings) -> str:
-    """Returns the table, a sentence on every configuration that is not unchanged, the notes, and what it comes to."""
-    lines = [*sides(findings), "", *_table([HEAD, *map(cells, findings.findings)]), ""]
+    """Returns the table, the reason of every configuration that is not unchanged, the notes and a summary."""
+    lines = [*sides(findings), "", *table([HEAD, *map(cells, findings.findings)], rule=True), ""]
     lines += [f"{one_line(finding.title)}: {explanation(finding)}" for finding in to_explain(findings)]
     lines += [one_line(f"Note: {note}") for note in findings.notes]
     return "\n".join([*lines, summary(findings)]) + "\n"
 
 
+def render_markdown(findings: Findings) -> str:
+    """Returns a heading with the outcome, the table, the reasons and the notes."""
+    lines = [f"## Performance gate: {findings.outcome}", "", summary(findings), ""]
+    lines += [f"- {markdown_text(line)}" for line in sides(findings)]
+    lines += ["", *(markdown_line(line) for line in (HEAD, _MARKDOWN_RULES, *map(cells, findings.findings)))]
+    reasons = [
+        f"- **{markdown_text(finding.title)}**: {markdown_text(explanation(finding))}"
+        for finding in to_explain(findings)
+    ]
+    notes = [f"- {markdown_text(note)}" for note in findings.notes]
+    for title, items in (("Reasons", reasons), ("Notes", notes)):
+        lines += ["", f"### {title}", "", *items] if items else []
+    return "\n".join(lines) + "\n"
+
+
 def sides(findings: Findings) -> list[str]:
-    """Returns what was compared, and where, in a line each."""
+    """Returns a line each for base, candidate and hardware."""
     named = (("base", findings.base), ("candidate", findings.candidate))
     lines = [f"{name}: {side.name}" + (f" ({side.software})" if side.software else "") for name, side in named]
     return [one_line(line) for line in (*lines, f"hardware: {findings.hardware}")]
 
 
 def cells(finding: Finding) -> list[str]:
-    """Returns a line of the table; what is unknown is empty."""
+    """Returns a line of the table; unknown values are empty."""
     low, high = finding.change_low, finding.change_high
+    rates = (finding.base_images_per_sec, finding.candidate_images_per_sec)
     return [
         one_line(finding.title),
-        _rate(finding.base_images_per_sec),
-        _rate(finding.candidate_images_per_sec),
-        "" if finding.change is None else _percent(finding.change),
-        "" if low is None or high is None else f"{_percent(low)} to {_percent(high)}",
+        *("" if rate is None else f"{rate:.2f}" for rate in rates),
+        "" if finding.change is None else f"{100 * finding.change:+.1f}",
+        "" if low is None or high is None else f"{100 * low:+.1f} to {100 * high:+.1f}",
         f"{finding.base_rounds} and {finding.candidate_rounds}",
         finding.verdict,
     ]
@@ -66,34 +76,14 @@ def explanation(finding: Finding) -> str:
 
 def counts(findings: Findings) -> dict[Verdict, int]:
     """Returns how many configurations have each verdict."""
-    verdicts = [finding.verdict for finding in findings.findings]
-    return {verdict: verdicts.count(verdict) for verdict in Verdict}
+    found = Counter(finding.verdict for finding in findings.findings)
+    return {verdict: found[verdict] for verdict in Verdict}
 
 
 def summary(findings: Findings) -> str:
-    """Returns what it comes to, such as '1 of 3 regressed, 2 unchanged.'; what matters most comes first."""
-    found = [(number, verdict) for verdict, number in counts(findings).items() if number]
+    """Returns the counts, such as '1 of 3 regressed, 2 unchanged.'; the most severe verdict comes first."""
+    number = counts(findings)
+    found = [f"{number[verdict]} {verdict}" for verdict in _BY_SEVERITY if number[verdict]]
     if not found:
         return "Nothing was compared."
-    (number, verdict), *others = sorted(found, key=lambda pair: _BY_WEIGHT.index(pair[1]))
-    first = f"{number} of {len(findings.findings)} {verdict}"
-    return ", ".join([first, *(f"{number} {verdict}" for number, verdict in others)]) + "."
-
-
-def one_line(text: str) -> str:
-    """Returns text without line breaks, and without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
-
-
-def _rate(images_per_sec: float | None) -> str:
-    return "" if images_per_sec is None else f"{images_per_sec:.2f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
+    return ", ".join(found).replace(" ", f" of {len(findings.findings)} ", 1) + "."

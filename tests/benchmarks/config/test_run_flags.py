@@ -107,5 +107,5 @@ def test_every_preset_is_a_grid_that_can_be_run(name: str) -> None:
 def test_an_unknown_preset_is_named() -> None:
     with pytest.raises(UsageError, match="Did you mean 'quick'"):
         flag.parse(["--preset=quik"], run_flags.RUN_FLAGS)
-    with pytest.raises(UsageError, match="say --preset=NAME"):
+    with pytest.raises(UsageError, match="write --preset=NAME"):
         flag.parse(["--preset", "quick"], run_flags.RUN_FLAGS)

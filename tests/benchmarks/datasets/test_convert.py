@@ -26,7 +26,7 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> convert.Outcome:
+def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> convert.Conversion:
     found = convert.list_photos(source, "train")
     part = splits.Split(name="train", images=len(found), shards=shards)
     return convert.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
@@ -123,16 +123,16 @@ def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder
     assert [d for *_, found in checks.defects(source, 1000, checks.header_problem) for d in found] == []
     for kind in ("png", "cmyk"):
         *_, encoded = _photos_of(tmp_path / "out")[damage[kind].name]
-        assert checks.read(encoded).components == 3
+        assert checks.read_jpeg_header(encoded).components == 3
 
 
 def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     outcome = _convert(folder, tmp_path / "out", resize=300)
-    sizes = [checks.read(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
+    sizes = [checks.read_jpeg_header(encoded) for *_, encoded in _photos_of(tmp_path / "out").values()]
     assert max(min(size.height, size.width) for size in sizes) == 300
     assert outcome.encoded_anew == sum(min(size.height, size.width) == 300 for size in sizes) > 20
     name, (synset, _, encoded) = next(
-        item for item in _photos_of(tmp_path / "out").items() if checks.read(item[1][2]).height == 300
+        item for item in _photos_of(tmp_path / "out").items() if checks.read_jpeg_header(item[1][2]).height == 300
     )
     original = tf.io.decode_jpeg((folder / synset / name).read_bytes()).numpy()
     smaller = tf.io.decode_jpeg(encoded).numpy()
@@ -175,7 +175,7 @@ def test_what_was_left_out_is_said_again(folder: Path, tmp_path: Path) -> None:
 
 def test_a_shard_without_any_photo_is_no_data_set(folder: Path, tmp_path: Path) -> None:
     next(folder.rglob("*.JPEG")).write_bytes(b"nothing")
-    with pytest.raises(DataError, match="give more --images_per_shard"):
+    with pytest.raises(DataError, match="pass a larger --images_per_shard"):
         _convert(folder, tmp_path / "out", shards=40)
 
 

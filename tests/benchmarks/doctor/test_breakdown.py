@@ -1,4 +1,4 @@
-"""The ladder's arithmetic and words, from made-up rates."""
+"""The step-time breakdown's arithmetic and words, from made-up rates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks.cli import main
 from benchmarks.config import device_options, flag, run_flags
-from benchmarks.doctor import advice as ladder_words
-from benchmarks.doctor import breakdown
-from benchmarks.doctor.advice import Setting
-from benchmarks.doctor.breakdown import Ladder, Part, Rung, Span, Verdict, images_of
+from benchmarks.doctor import advice
+from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Significance, Span, Stage
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.tune import recommend_verb
 
@@ -49,53 +47,43 @@ ADVISED = {
 }
 
 
-def climbed(setting: Setting = GPUS, noise: float | None = 0.001, **rates: float | str) -> Ladder:
-    """Returns a ladder with these rates; `real_input=FAILED` and so on for those without one.
+def measured(setting: Setting = GPUS, noise: float | None = 0.001, **rates: float | str) -> Breakdown:
+    """Returns a breakdown with these rates; `real_input=FAILED` and so on for those without one.
 
     Args:
         setting: devices and batch.
         noise: half the interval, as a share; None for runs of too few steps.
         rates: instead of RATES.
     """
-    rungs = []
+    stages = []
     for part, usual in RATES.items():
         found = rates.get(part.replace(" ", "_"), usual)
         if isinstance(found, str):
-            rungs.append(Rung(part=part, failed=found == FAILED, reason=f"it was {found}"))
+            stages.append(Stage(part=part, failed=found == FAILED, reason=f"it was {found}"))
             continue
         bounds = () if noise is None else (found * (1 - noise), found * (1 + noise))
-        images = images_of(
-            part,
-            num_devices=setting.num_devices,
-            batch_per_device=setting.batch_per_device,
-            at_once=setting.at_once,
-        )
-        rungs.append(Rung(part=part, images_per_sec=Span(found, *bounds), images=images))
-    return Ladder(rungs)
+        images = setting.images_of(part)
+        stages.append(Stage(part=part, images_per_sec=Span(found, *bounds), images=images))
+    return Breakdown(stages)
 
 
 def all_advice(setting: Setting) -> str:
     """Returns the sentences on a step of which every part takes a second."""
     rates = {}
     for seconds, part in enumerate(Part, start=1):
-        images = images_of(
-            part,
-            num_devices=setting.num_devices,
-            batch_per_device=setting.batch_per_device,
-            at_once=setting.at_once,
-        )
+        images = setting.images_of(part)
         rates[part.replace(" ", "_")] = images / seconds
-    words = said(climbed(setting, **rates), setting)
+    words = said(measured(setting, **rates), setting)
     assert words.count("(17%)") == len(Part), "one sentence for each part"
     return words
 
 
-def added(found: Ladder) -> dict[str, float]:
+def added(found: Breakdown) -> dict[str, float]:
     return {cost.name: cost.added.value for cost in found.costs}
 
 
-def said(found: Ladder, setting: Setting = GPUS) -> str:
-    return "\n".join(ladder_words.sentences(found, setting))
+def said(found: Breakdown, setting: Setting = GPUS) -> str:
+    return "\n".join(advice.sentences(found, setting))
 
 
 def test_a_difference_is_as_wide_as_both_numbers_together() -> None:
@@ -104,9 +92,9 @@ def test_a_difference_is_as_wide_as_both_numbers_together() -> None:
 
 
 def test_the_fastest_rate_is_the_shortest_step() -> None:
-    assert Rung(part=Part.INPUT, images_per_sec=Span(100, 50, 200), images=200).seconds == Span(2, 1, 4)
-    assert Rung(part=Part.INPUT, images_per_sec=Span(100), images=200).seconds == Span(2)
-    assert Rung(part=Part.INPUT).seconds is None
+    assert Stage(part=Part.INPUT, images_per_sec=Span(100, 50, 200), images=200).seconds == Span(2, 1, 4)
+    assert Stage(part=Part.INPUT, images_per_sec=Span(100), images=200).seconds == Span(2)
+    assert Stage(part=Part.INPUT).seconds is None
 
 
 @pytest.mark.parametrize(
@@ -114,152 +102,152 @@ def test_the_fastest_rate_is_the_shortest_step() -> None:
     [(Part.FIXED, 4, 1), (Part.COMPUTE, 4, 50), (Part.COMPUTE, 2, 100), (Part.COMPUTE, 1, 200), (Part.DEVICES, 4, 200)],
 )
 def test_devices_that_share_one_take_their_turns(part: Part, at_once: int, images: int) -> None:
-    assert images_of(part, num_devices=4, batch_per_device=50, at_once=at_once) == images
+    assert dataclasses.replace(GPUS, at_once=at_once).images_of(part) == images
 
 
-def test_each_part_costs_what_its_rung_takes_more() -> None:
-    found = climbed()
+def test_each_part_costs_what_its_stage_takes_more() -> None:
+    found = measured()
     wanted = {"fixed cost": 0.001, "compute": 0.499, "more devices": 0.05, "exchange": 0.25, "host copy": 0.05}
     assert added(found) == pytest.approx({**wanted, "real input": 0.15})
     assert found.step is not None and found.step.value == pytest.approx(1.0)
-    assert {cost.verdict for cost in found.costs} == {Verdict.COSTS}
+    assert {cost.significance for cost in found.costs} == {Significance.COSTS}
     assert [cost.name for cost in found.known[:3]] == ["compute", "exchange", "real input"]
     assert found.share(found.known[1]) == pytest.approx(0.25)
-    exact = climbed(noise=1e-9)
+    exact = measured(noise=1e-9)
     assert exact.gain(exact.known[1]) == pytest.approx(1 / 3), "1 s becomes 0.75 s"
     assert exact.gain(exact.known[0], avoidable=0.5) == pytest.approx(1 / 0.7505 - 1)
 
 
 def test_the_most_that_can_be_gained_is_a_bound() -> None:
-    found = climbed(noise=0.1)
+    found = measured(noise=0.1)
     (cost,) = [cost for cost in found.costs if cost.name == "exchange"]
     assert cost.added.high is not None and cost.below.low == pytest.approx(0.5)
     assert found.gain(cost) == pytest.approx(cost.added.high / (0.2 + 0.5)), "0.2 s are above it"
     assert found.gain(cost) > 0.5 > 1 / 3
     assert found.gain(cost, avoidable=0.0) == 0
-    assert "Exchange (25%): without it, at most" in said(climbed(noise=0.05))
-    assert f"at most {climbed(noise=0.05).gain(climbed(noise=0.05).known[1]):.0%} more" in said(climbed(noise=0.05))
+    assert "Exchange (25%): without it, at most" in said(measured(noise=0.05))
+    assert f"at most {measured(noise=0.05).gain(measured(noise=0.05).known[1]):.0%} more" in said(measured(noise=0.05))
 
 
 def test_what_disturbed_is_said_before_all_that_it_casts_doubt_on() -> None:
     loud = dataclasses.replace(GPUS, disturbing=["load", "turbo"])
-    assert said(climbed(), loud).startswith("This machine is not quiet (load, turbo).")
-    assert said(climbed(), loud).endswith(said(climbed()))
-    assert said(climbed(real_input=200 / 0.65), loud).startswith("This machine is not quiet")
-    assert "not quiet" not in said(climbed())
+    assert said(measured(), loud).startswith("This machine is not quiet (load, turbo).")
+    assert said(measured(), loud).endswith(said(measured()))
+    assert said(measured(real_input=200 / 0.65), loud).startswith("This machine is not quiet")
+    assert "not quiet" not in said(measured())
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU])
 def test_devices_that_do_not_disturb_each_other_cost_nothing(setting: Setting) -> None:
     together = 100.0 * setting.at_once
-    found = climbed(setting, compute=100.0, more_devices=together, exchange=together)
-    verdicts = {cost.name: cost.verdict for cost in found.costs}
-    assert verdicts["more devices"] == verdicts["exchange"] == Verdict.NOISE
-    lines = ladder_words.shares(found, setting)
+    found = measured(setting, compute=100.0, more_devices=together, exchange=together)
+    significance = {cost.name: cost.significance for cost in found.costs}
+    assert significance["more devices"] == significance["exchange"] == Significance.NOISE
+    lines = advice.shares(found, setting)
     assert "    0%  more devices: no measurable cost; noise could hide 0%" in lines
 
 
 def test_without_further_devices_their_parts_are_not_there() -> None:
     alone = dataclasses.replace(GPUS, num_devices=1, at_once=1)
-    found = climbed(alone, more_devices=LEFT_OUT, exchange=LEFT_OUT, compute=100, host_copy=90, real_input=50)
+    found = measured(alone, more_devices=LEFT_OUT, exchange=LEFT_OUT, compute=100, host_copy=90, real_input=50)
     step = {"fixed cost": 0.001, "compute": 0.499, "host copy": 50 / 90 - 0.5, "real input": 1 - 50 / 90}
     assert added(found) == pytest.approx(step)
     assert found.unknown == [] and "failed" not in said(found, alone)
-    assert ladder_words.shares(found, alone)[0] == "A step of 50 images takes 1000 ms. Of this:"
+    assert advice.shares(found, alone)[0] == "A step of 50 images takes 1000 ms. Of this:"
 
 
 def test_what_failed_is_not_told_from_what_is_above_it() -> None:
-    found = climbed(more_devices=FAILED, exchange=FAILED)
+    found = measured(more_devices=FAILED, exchange=FAILED)
     assert added(found)["more devices, exchange and host copy"] == pytest.approx(0.35)
     assert "More devices, exchange and host copy (35%)" in said(found)
-    assert added(climbed(fixed_cost=FAILED))["fixed cost and compute"] == pytest.approx(0.5)
+    assert added(measured(fixed_cost=FAILED))["fixed cost and compute"] == pytest.approx(0.5)
 
 
 def test_what_failed_at_the_top_is_not_known() -> None:
-    found = climbed(host_copy=LEFT_OUT, real_input=FAILED)
+    found = measured(host_copy=LEFT_OUT, real_input=FAILED)
     assert found.step is not None and found.step.value == pytest.approx(0.8)
-    assert [rung.part for rung in found.unknown] == [Part.INPUT]
-    assert ladder_words.shares(found, GPUS)[-1] == "     ?  real input: its run failed, and it is not in the step"
-    assert "Not known, since its run failed: what real input costs." in said(found)
+    assert [stage.part for stage in found.unknown] == [Part.INPUT]
+    assert advice.shares(found, GPUS)[-1] == "     ?  real input: its run failed, so the step lacks it"
+    assert "Not known, since its run failed: the cost of real input." in said(found)
 
 
 @pytest.mark.parametrize("kept", [(), (Part.FIXED,)])
 def test_nothing_is_known_if_the_model_never_ran(kept: tuple[Part, ...]) -> None:
-    found = climbed(**{part.replace(" ", "_"): FAILED for part in Part if part not in kept})
-    assert found.step is None and found.known == [] and ladder_words.shares(found, GPUS) == []
-    assert said(found).startswith("Nothing is known of where the time goes")
-    assert breakdown.to_dict(found)["step_seconds"] is None
+    found = measured(**{part.replace(" ", "_"): FAILED for part in Part if part not in kept})
+    assert found.step is None and found.known == [] and advice.shares(found, GPUS) == []
+    assert said(found).startswith("Where the time goes is unknown")
+    assert found.to_dict()["step_seconds"] is None
 
 
-def test_an_empty_ladder_is_no_error() -> None:
-    assert Ladder([]).costs == [] and Ladder([]).unknown == []
-    assert said(Ladder([])).startswith("Nothing is known")
+def test_an_empty_breakdown_is_no_error() -> None:
+    assert Breakdown([]).costs == [] and Breakdown([]).unknown == []
+    assert said(Breakdown([])).startswith("Where the time goes is unknown")
 
 
 def test_a_difference_within_the_intervals_is_noise() -> None:
-    found = climbed(noise=0.2)
-    verdicts = {cost.name: cost.verdict for cost in found.costs}
-    assert verdicts["more devices"] == verdicts["host copy"] == verdicts["real input"] == Verdict.NOISE
-    assert verdicts["compute"] == Verdict.COSTS
+    found = measured(noise=0.2)
+    significance = {cost.name: cost.significance for cost in found.costs}
+    assert significance["more devices"] == significance["host copy"] == significance["real input"] == Significance.NOISE
+    assert significance["compute"] == Significance.COSTS
     assert "Host copy" not in said(found)
-    (line,) = [line for line in ladder_words.shares(found, GPUS) if "host copy" in line]
+    (line,) = [line for line in advice.shares(found, GPUS) if "host copy" in line]
     hidden = re.search(r"no measurable cost; noise could hide (\d+)%", line)
     assert hidden and 20 < int(hidden[1]) < 40
 
 
 def test_processes_differ_by_more_than_their_steps_show() -> None:
-    close = climbed(noise=1e-9, exchange=200 / 0.8, host_copy=200 / 0.81)
-    assert {cost.name: cost.verdict for cost in close.costs}["host copy"] is Verdict.NOISE
-    beyond = climbed(noise=1e-9, exchange=200 / 0.8, host_copy=200 / 0.82)
-    assert {cost.name: cost.verdict for cost in beyond.costs}["host copy"] is Verdict.COSTS
+    close = measured(noise=1e-9, exchange=200 / 0.8, host_copy=200 / 0.81)
+    assert {cost.name: cost.significance for cost in close.costs}["host copy"] is Significance.NOISE
+    beyond = measured(noise=1e-9, exchange=200 / 0.8, host_copy=200 / 0.82)
+    assert {cost.name: cost.significance for cost in beyond.costs}["host copy"] is Significance.COSTS
 
 
 def test_a_fixed_cost_may_be_small_and_known() -> None:
-    assert climbed().costs[0].verdict is Verdict.COSTS
-    assert "ixed cost" not in said(climbed())
-    alone = climbed(**{part.replace(" ", "_"): FAILED for part in Part if part not in (Part.FIXED, Part.INPUT)})
+    assert measured().costs[0].significance is Significance.COSTS
+    assert "ixed cost" not in said(measured())
+    alone = measured(**{part.replace(" ", "_"): FAILED for part in Part if part not in (Part.FIXED, Part.INPUT)})
     assert "Most of the time goes to compute, more devices, exchange, host copy and real input" in said(alone)
 
 
 def test_too_few_steps_prove_nothing() -> None:
-    found = climbed(noise=None)
-    assert {cost.verdict for cost in found.costs} == {Verdict.UNSURE}
+    found = measured(noise=None)
+    assert {cost.significance for cost in found.costs} == {Significance.UNSURE}
     assert found.known == []
     assert said(found).startswith("Too few steps to tell from noise: fixed cost, compute,")
     assert "--time_limit_seconds" in said(found)
-    assert all("too few steps" in line for line in ladder_words.shares(found, GPUS)[1:])
+    assert all("too few steps" in line for line in advice.shares(found, GPUS)[1:])
 
 
 @pytest.mark.parametrize(("part", "is_most"), [(Part.COMPUTE, False), (Part.HOST_COPY, True)])
 def test_what_takes_most_is_said_only_if_nothing_unknown_may_take_more(part: Part, is_most: bool) -> None:
-    rungs = [
-        dataclasses.replace(rung, images_per_sec=Span(rung.images_per_sec.value)) if rung.part is part else rung
-        for rung in climbed().rungs
-        if rung.images_per_sec is not None
+    stages = [
+        dataclasses.replace(stage, images_per_sec=Span(stage.images_per_sec.value)) if stage.part is part else stage
+        for stage in measured().stages
+        if stage.images_per_sec is not None
     ]
-    words = said(Ladder(rungs))
+    words = said(Breakdown(stages))
     assert ("Most of the time goes to compute: 50%." in words) is is_most
     assert "Too few steps to tell from noise" in words
 
 
 def test_a_saving_that_cannot_be_shows_how_much_runs_differ() -> None:
-    found = climbed(host_copy=200 / 0.9, real_input=200 / 0.75)
+    found = measured(host_copy=200 / 0.9, real_input=200 / 0.75)
     assert found.impossible is not None and found.impossible.parts == (Part.INPUT,)
     assert [cost.name for cost in found.known] == ["compute", "exchange"], "0.05 s and 0.1 s may be chance"
-    assert "Real input seems to save 20%, which it cannot" in said(found)
+    assert "Real input seems to save 20%, which is impossible" in said(found)
 
 
 def test_where_chance_is_large_nothing_is_advised() -> None:
-    found = climbed(real_input=200 / 0.65)
+    found = measured(real_input=200 / 0.65)
     assert [cost.name for cost in found.known] == ["compute", "exchange"]
     assert said(found).startswith("Real input seems to save 31%") and said(found).count("\n") == 0
 
 
 def test_devices_may_save_time_where_they_share_one() -> None:
-    found = climbed(CPU, compute=10, more_devices=12, exchange=11.9, host_copy=11.8, real_input=11.7)
-    assert {cost.name: cost.verdict for cost in found.costs}["more devices"] is Verdict.SAVES
+    found = measured(CPU, compute=10, more_devices=12, exchange=11.9, host_copy=11.8, real_input=11.7)
+    assert {cost.name: cost.significance for cost in found.costs}["more devices"] is Significance.SAVES
     assert found.impossible is None and "seems to save" not in said(found, CPU)
-    assert any(line.endswith("more devices: saves time") for line in ladder_words.shares(found, CPU))
+    assert any(line.endswith("more devices: saves time") for line in advice.shares(found, CPU))
     assert said(found, CPU).endswith("Nothing else takes 5% or more.")
 
 
@@ -269,9 +257,9 @@ RATE = st.floats(1e-3, 1e6)
 @given(st.lists(st.one_of(RATE, st.sampled_from([FAILED, LEFT_OUT])), min_size=6, max_size=6), st.booleans())
 def test_shares_add_up_and_no_gain_is_without_bound(rates: list[float | str], with_intervals: bool) -> None:
     named = {part.replace(" ", "_"): found for part, found in zip(Part, rates, strict=True)}
-    found = climbed(noise=0.05 if with_intervals else None, **named)
-    json.dumps(breakdown.to_dict(found), allow_nan=False)
-    assert all(ladder_words.sentences(found, GPUS))
+    found = measured(noise=0.05 if with_intervals else None, **named)
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert all(advice.sentences(found, GPUS))
     if found.step is not None:
         assert sum(found.share(cost) for cost in found.costs) == pytest.approx(1.0)
         assert sum(cost.added.value for cost in found.costs) == pytest.approx(found.step.value)
@@ -294,35 +282,35 @@ def test_what_dominates_comes_with_what_to_try(slower: dict[str, float], words: 
     longer = {order[changed].replace(" ", "_"): next(iter(slower.values()))}
     usual = RATES[order[changed]]
     for part in order[changed + 1 :] if changed else ():
-        before = images_of(part, num_devices=4, batch_per_device=50, at_once=4)
+        before = GPUS.images_of(part)
         extra = 200 / longer[order[changed].replace(" ", "_")] - 200 / usual
         longer[part.replace(" ", "_")] = before / (before / RATES[part] + extra)
-    assert words in said(climbed(**longer))
+    assert words in said(measured(**longer))
 
 
 def test_compute_is_set_beside_the_roofline_if_that_is_known() -> None:
     assert re.search(
-        r"Compute \(50%\): Try --precision=bf16 \(which changes the arithmetic: .*\), --xla", said(climbed())
+        r"Compute \(50%\): Try --precision=bf16 \(which changes the arithmetic: [^.]*\)\. Try --xla\.", said(measured())
     )
     with_roofline = dataclasses.replace(GPUS, attained=0.6, precision="bf16")
-    words = said(climbed(), with_roofline)
-    assert "Compute (50%): it reaches 60% of what the device could do at best; there, at most 25%" in words
+    words = said(measured(), with_roofline)
+    assert "Compute (50%): it reaches 60% of the device's roofline; at its bound, at most 25%" in words
     assert "--precision" not in words
-    above = said(climbed(), dataclasses.replace(GPUS, attained=1.3))
-    assert "there, at most 0% more" in above
+    above = said(measured(), dataclasses.replace(GPUS, attained=1.3))
+    assert "at its bound, at most 0% more" in above
 
 
 def test_only_what_can_help_is_advised() -> None:
     as_matmul = dataclasses.replace(CPU, as_matmul=("conv1x1_as_matmul",))
-    assert "--precision=bf16" in said(climbed(CPU), CPU) and "--conv1x1_as_matmul" in said(climbed(CPU), as_matmul)
+    assert "--precision=bf16" in said(measured(CPU), CPU) and "--conv1x1_as_matmul" in said(measured(CPU), as_matmul)
     neither = dataclasses.replace(CPU, has_bf16=False)
-    assert "Try a --batch_size above 8" in said(climbed(CPU), neither)
-    assert "--conv1x1_as_matmul" not in said(climbed(), dataclasses.replace(GPUS, as_matmul=("conv1x1_as_matmul",)))
-    assert "--onednn" not in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="off"))
-    assert "Try --precision=bf16 (which" in said(climbed(CPU), CPU)
-    assert "--onednn=on, " in said(climbed(CPU), dataclasses.replace(CPU, other_onednn="on"))
-    assert "--compact_gradient_transfer" in said(climbed())
-    assert "--compact_gradient_transfer" not in said(climbed(), dataclasses.replace(GPUS, precision="fp16"))
+    assert "%): Try a --batch_size above 8" in said(measured(CPU), neither)
+    assert "--conv1x1_as_matmul" not in said(measured(), dataclasses.replace(GPUS, as_matmul=("conv1x1_as_matmul",)))
+    assert "--onednn" not in said(measured(CPU), dataclasses.replace(CPU, other_onednn="off"))
+    assert "Try --precision=bf16 (which" in said(measured(CPU), CPU)
+    assert "Try --onednn=on. " in said(measured(CPU), dataclasses.replace(CPU, other_onednn="on"))
+    assert "--compact_gradient_transfer" in said(measured())
+    assert "--compact_gradient_transfer" not in said(measured(), dataclasses.replace(GPUS, precision="fp16"))
 
 
 @pytest.mark.parametrize("split", [1, 2])
@@ -337,31 +325,31 @@ def test_commands_name_virtual_gpus(split: int) -> None:
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])
 def test_all_that_is_advised_exists(setting: Setting) -> None:
-    advice = all_advice(setting)
-    commands = re.findall(r"'run_bench.py ([a-z]+) ([^']+)'", advice)
+    text = all_advice(setting)
+    commands = re.findall(r"'run_bench.py ([a-z]+) ([^']+)'", text)
     assert {verb for verb, _ in commands} == {*ADVISED}
     for verb, words in commands:
         assert main.dispatch([verb, "--help"]) == 0, "there is such a verb"
         assert not flag.parse(words.split(), ADVISED[verb]).words, "it has such flags, and parsing raises if not"
-    named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", advice)))
+    named = set(re.findall(r"--([a-z0-9_]+)", re.sub(r"'run_bench.py [^']+'", "", text)))
     of_a_run = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group}
     assert len(named) >= 8 and named <= of_a_run
 
 
 def test_made_up_images_are_called_so() -> None:
-    assert "name your own with --data_dir" in said(climbed())
-    own = said(climbed(), dataclasses.replace(GPUS, data_dir="/photos"))
-    assert "--data_dir=/photos" in own and "made up" not in own
+    assert "pass your own with --data_dir" in said(measured())
+    own = said(measured(), dataclasses.replace(GPUS, data_dir="/photos"))
+    assert "--data_dir=/photos" in own and "generated" not in own
 
 
 def test_rows_of_the_table() -> None:
-    found = climbed(real_input=FAILED, host_copy=LEFT_OUT, exchange=200 / 0.551)
+    found = measured(real_input=FAILED, host_copy=LEFT_OUT, exchange=200 / 0.551)
     rows = [
-        ladder_words.row(rung, "what", cost) for rung, cost in zip(found.rungs, [*found.costs, None, None], strict=True)
+        advice.row(stage, "what", cost) for stage, cost in zip(found.stages, [*found.costs, None, None], strict=True)
     ]
     assert rows[0].split() == "fixed cost what 1000 (999 to 1001) 1.00 1.00 (0.999 to 1.00)".split()
     assert rows[3].endswith("no measurable cost") and "1.00 (" in rows[3]
     assert rows[4].endswith("left out: it was left out") and rows[5].endswith("failed: it was failed")
-    together = climbed(exchange=FAILED)
-    assert ladder_words.row(together.rungs[4], "", together.costs[3]).endswith("with exchange")
-    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == ladder_words.heading().index("(95 %)") + len("(95 %)")
+    together = measured(exchange=FAILED)
+    assert advice.row(together.stages[4], "", together.costs[3]).endswith("with exchange")
+    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.heading().index("(95 %)") + len("(95 %)")

@@ -16,9 +16,8 @@ import pytest
 
 from benchmarks.doctor import gpu_checks, host_checks
 from benchmarks.doctor import machine as machine_doctor
-from benchmarks.doctor.gpu_checks import GpuState
-from benchmarks.doctor.host_state import Process, Sources, list_processes
-from benchmarks.doctor.observation import UNSEEN, Observation
+from benchmarks.doctor.host_checks import Process, Sources, list_processes
+from benchmarks.doctor.machine import UNSEEN, Observation
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
 
@@ -48,7 +47,7 @@ class Machine:
         self.later = {"proc/stat": _stat(100.0 + SECONDS, busy=0.01)}
         self.own_cpu_seconds = [5.0, 5.0]
         self.processes: list[Sequence[Process]] = [[], []]
-        self.gpus: Sequence[GpuState] = ()
+        self.gpus: Sequence[Observation] = ()
         self.write("proc/stat", _stat(100.0))
         self.write("proc/loadavg", "0.05 0.10 0.20 1/99 1234\n")
         self.write("proc/vmstat", "nr_free_pages 5\npswpin 100\npswpout 200\n")
@@ -283,7 +282,7 @@ class Driver:
 
 
 def _look_at_gpu(machine: Machine, driver: Driver) -> Seen:
-    machine.gpus = gpu_checks.read_all({}, driver)
+    machine.gpus = gpu_checks.look({}, driver)
     return {name: one for name, one in machine.look().items() if name.startswith("GPU")}
 
 
@@ -344,12 +343,12 @@ def test_a_driver_that_tells_nothing_is_no_error(machine: Machine) -> None:
     seen = _look_at_gpu(machine, Driver(refuses=questions))
     assert {one.value for one in seen.values()} == {UNSEEN}
     for refused in ("nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
-        assert gpu_checks.read_all({}, Driver(refuses=[refused])) == []
+        assert gpu_checks.look({}, Driver(refuses=[refused])) == []
 
 
 def test_only_gpus_that_may_be_used_are_looked_at() -> None:
-    states = gpu_checks.read_all({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
-    assert [state.index for state in states] == [2, 0]
+    seen = gpu_checks.look({"CUDA_VISIBLE_DEVICES": "2,0"}, Driver(count=4))
+    assert list(dict.fromkeys(one.name[:5] for one in seen)) == ["GPU 2", "GPU 0"] and len(seen) == 10
 
 
 LOUD = Observation("frequency governor", "powersave", True, "Set another.")

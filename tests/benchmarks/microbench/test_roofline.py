@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import device_peak, matmul_peak, roofline
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
 from benchmarks.system.hardware import Inventory, describe_hardware
+from models import specs
 from results.columns import row
 from results.measurement import Derived
 from results.report.headline import COLUMNS
@@ -21,6 +21,7 @@ from tests.support.commands import Finished
 from tests.support.records import fake_run
 
 PEAK = Peak(flops_per_sec=100e9, bytes_per_sec=10e9)
+TWICE = Peak(flops_per_sec=200e9, bytes_per_sec=20e9)
 
 
 def test_arithmetic_is_the_limit_where_there_is_much_per_byte() -> None:
@@ -48,7 +49,7 @@ def test_more_than_the_bound_is_explained() -> None:
     cached = Roofline(flops_per_image=1e9, bytes_per_image=1e9, peak=PEAK, images_per_sec=12.0)
     assert "tensors stayed in caches" in cached.sentences()[-1]
     impossible = Roofline(flops_per_image=25e9, bytes_per_image=1e6, peak=PEAK, images_per_sec=5.0)
-    assert "'run_bench.py doctor' measures it again" in impossible.sentences()[-1]
+    assert "('run_bench.py doctor' measures it again" in impossible.sentences()[-1]
 
 
 def test_without_a_rate_there_is_a_bound_alone() -> None:
@@ -83,6 +84,10 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 HARDWARE = {"cpu_model": "A CPU", "cpu_cores_usable": 2, "memory_gib": 24, "gpus": []}
 
 
+def _store(key: str, peak: Peak) -> None:
+    device_peak.FILE.keep(key, dataclasses.asdict(peak))
+
+
 def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     key = device_peak.peak_key(HARDWARE, "2.21.0", "fp32")
     others = [
@@ -92,9 +97,9 @@ def test_peaks_are_kept_by_hardware_version_and_precision(cache: Path, capsys: p
         device_peak.peak_key({**HARDWARE, "gpus": ["H200 141 GiB"]}, "2.21.0", "fp32"),
     ]
     assert device_peak.stored_peak(key) is None
-    device_peak.store_peak(key, PEAK)
-    device_peak.store_peak(others[0], PEAK.times(2))
-    assert device_peak.stored_peak(key) == PEAK and device_peak.stored_peak(others[0]) == PEAK.times(2)
+    _store(key, PEAK)
+    _store(others[0], TWICE)
+    assert device_peak.stored_peak(key) == PEAK and device_peak.stored_peak(others[0]) == TWICE
     assert [device_peak.stored_peak(other) for other in others[1:]] == [None] * 3
     assert {path.name for path in cache.parent.iterdir()} == {"peaks.json", "peaks.lock"}, (
         "nothing half written is left"
@@ -120,7 +125,7 @@ def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.
     assert device_peak.stored_peak("KEY") is None
     (sentence,) = capsys.readouterr().err.splitlines()
     assert str(cache) in sentence and "ignored" in sentence
-    device_peak.store_peak("KEY", PEAK)
+    _store("KEY", PEAK)
     capsys.readouterr()
     assert device_peak.stored_peak("KEY") == PEAK
     assert capsys.readouterr().err == "", "a measurement mends it"
@@ -128,29 +133,20 @@ def test_a_damaged_cache_is_ignored_with_a_sentence(cache: Path, capsys: pytest.
 
 def test_a_cache_that_cannot_be_written_is_no_failure(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache.parent.parent.write_text("a file where a directory should be")
-    device_peak.store_peak("KEY", PEAK)
-    assert "cannot be kept" in capsys.readouterr().err
+    _store("KEY", PEAK)
+    assert "cannot be saved" in capsys.readouterr().err
 
 
 def test_a_peak_is_measured_each_time_and_the_best_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_memory = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=PEAK.bytes_per_sec / 2)
-    seen = iter([PEAK, PEAK.times(2), PEAK, slow_memory, PEAK])
+    seen = iter([PEAK, TWICE, PEAK, slow_memory, PEAK])
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: next(seen))
     found = [device_peak.peak("cpu", "fp32") for _ in range(4)]
     best = Peak(flops_per_sec=3 * PEAK.flops_per_sec, bytes_per_sec=2 * PEAK.bytes_per_sec)
-    assert found == [PEAK, PEAK.times(2), PEAK.times(2), best]
+    assert found == [PEAK, TWICE, TWICE, best]
     assert device_peak.peak("cpu", "bf16") == PEAK, "each precision has its own"
     version = importlib.metadata.version("tensorflow")
     assert device_peak.stored_peak(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32")) == best
-
-
-def _config(*words: str) -> config.Config:
-    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0, environ={})
-
-
-def _keep(precision: str, peak: Peak) -> None:
-    version = importlib.metadata.version("tensorflow")
-    device_peak.store_peak(device_peak.peak_key(describe_hardware(Inventory()), version, precision), peak)
 
 
 def test_a_record_shows_both_utilisations() -> None:
@@ -178,7 +174,8 @@ def test_a_record_shows_both_utilisations() -> None:
 def test_a_run_finds_the_peak_of_its_host(
     run_bench: Callable[..., Finished], records: Callable[[], list[Mapping[str, Any]]], cache: Path
 ) -> None:
-    _keep("fp32", PEAK)
+    version = importlib.metadata.version("tensorflow")
+    _store(device_peak.peak_key(describe_hardware(Inventory()), version, "fp32"), PEAK)
     done = run_bench(
         "--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10", "--num_batches=5",
         XDG_CACHE_HOME=str(cache.parent.parent),
@@ -195,23 +192,28 @@ def test_a_run_finds_the_peak_of_its_host(
 def test_without_a_peak_or_a_count_nothing_is_derived() -> None:
     chosen = Derived(images_per_sec=10.0)
     surroundings = {**HARDWARE, "tensorflow_version": "2.21.0"}
-    device_peak.store_peak(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
-    resnet = _config("--device=cpu", "--num_gpus=4")
-    counted = {"flops_per_image": 5e9}
-    found = device_peak.beside_peak(chosen, resnet, counted, surroundings)
-    assert (found.measured_peak_tflops, found.mfu_of_measured_peak) == (0.1, 0.5)
-    assert device_peak.beside_peak(chosen, resnet, {}, surroundings) == chosen
-    of_gpus = dataclasses.replace(resnet, device="gpu")
-    assert device_peak.beside_peak(chosen, of_gpus, counted, {**surroundings, "gpus": []}) == chosen
-    assert device_peak.beside_peak(Derived(), resnet, counted, surroundings) == Derived()
-    other = {**surroundings, "tensorflow_version": "2.20.0"}
-    assert device_peak.beside_peak(chosen, resnet, counted, other) == chosen
+    _store(device_peak.peak_key(surroundings, "2.21.0", "fp32"), PEAK)
+
+    def found(derived: Derived, flops_per_image: float | None, environment: Mapping[str, Any], device: str) -> Derived:
+        count = devices_with_a_peak(device, num_devices=4)
+        return device_peak.beside_peak(
+            derived, flops_per_image, environment, device=device, precision="fp32", count=count
+        )
+
+    on_cpu = found(chosen, 5e9, surroundings, "cpu")
+    assert (on_cpu.measured_peak_tflops, on_cpu.mfu_of_measured_peak) == (0.1, 0.5)
+    assert found(chosen, None, surroundings, "cpu") == chosen
+    assert found(chosen, 5e9, {**surroundings, "gpus": []}, "gpu") == chosen
+    assert found(Derived(), 5e9, surroundings, "cpu") == Derived()
+    assert found(chosen, 5e9, {**surroundings, "tensorflow_version": "2.20.0"}, "cpu") == chosen
 
 
-def test_a_configuration_s_roofline(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_roofline_of_a_step(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matmul_peak, "measure", lambda device, precision: PEAK)
-    chosen = _config("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=10")
-    step = device_peak.measure(chosen, images_per_sec=1000.0)
+    step = device_peak.measure(
+        specs.find("mlp"), device="cpu", precision="fp32", batch=10, data_format="NHWC", num_classes=10,
+        forward_only=False, images_per_sec=1000.0,
+    )  # fmt: skip
     assert step.flops_per_image == 3 * 2 * (784 * 100 + 100 * 10) - 2 * 784 * 100
     # Forward and backward of both layers, less the gradient of images; each layer moves images, kernel and result.
     first, second = 4 * (10 * 784 + 784 * 100 + 10 * 100), 4 * (10 * 100 + 100 * 10 + 10 * 10)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
 
 import pytest
 
@@ -37,7 +36,7 @@ def test_placement_is_strict() -> None:
 
 def test_gpus_that_tensorflow_does_not_see_are_refused() -> None:
     with pytest.raises(UsageError, match=r"2 GPUs wanted; TensorFlow .* sees 0.*--device=cpu"):
-        devices.require_gpus(2, virtual_gpus=1)
+        devices.require_gpus(Runtime(device="gpu", num_devices=2))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +86,7 @@ def test_the_environment_must_be_prepared_first(monkeypatch: pytest.MonkeyPatch)
 def test_gpus_are_hidden_and_chosen(
     monkeypatch: pytest.MonkeyPatch,
     before: str | None,
-    device: Literal["cpu", "gpu"],
+    device: str,
     visible: tuple[int, ...] | None,
     after: str | None,
 ) -> None:

@@ -125,9 +125,9 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"job_name": "worker"}, "--job_name=worker says which task .* there is none: name it with --worker_hosts"),
-        ({"task_index": 2}, "--task_index=2 says which task"),
-        ({"job_name": "ps", "local_cluster": "ps:1,worker:1"}, "--job_name=ps says which task"),
+        ({"job_name": "worker"}, "--job_name=worker chooses a task .* there is none: name it with --worker_hosts"),
+        ({"task_index": 2}, "--task_index=2 chooses a task"),
+        ({"job_name": "ps", "local_cluster": "ps:1,worker:1"}, "--job_name=ps chooses a task"),
         ({"task_index": -1}, "--task_index=-1: tasks are numbered from 0"),
         ({"worker_hosts": "a:1", "ps_hosts": "a:2"}, r"\(--ps_hosts, --worker_hosts\).*add --job_name"),
         ({"cluster_spec": "worker|a:1"}, r"\(--cluster_spec\).*add --job_name"),
@@ -296,7 +296,7 @@ def test_flags_win_over_tf_config_and_say_so_if_hosts_differ() -> None:
     cluster, notices = resolve(tf_config(TWO_WORKERS), **flags)
     assert cluster is not None and cluster.workers == ("h1:1", "h3:1")
     (notice,) = notices
-    assert "TF_CONFIG is left aside" in notice and "worker h1:1, h2:1" in notice
+    assert "TF_CONFIG is ignored" in notice and "worker h1:1, h2:1" in notice
     same = {**flags, "worker_hosts": "h1:1,h2:1"}
     assert made(tf_config(TWO_WORKERS), **same).own == Task("worker", 0)
     assert made(tf_config({}), **flags).num_workers == 2
@@ -307,17 +307,17 @@ def test_flags_win_over_tf_config_and_say_so_if_hosts_differ() -> None:
 def test_a_broken_tf_config_is_no_error_where_flags_win() -> None:
     cluster, (notice,) = resolve({"TF_CONFIG": "{"}, job_name="worker", worker_hosts="a:1")
     assert cluster is not None
-    assert "TF_CONFIG is left aside" in notice and "no JSON" in notice
+    assert "TF_CONFIG is ignored" in notice and "no JSON" in notice
 
 
 def test_slurm_is_asked_last() -> None:
     environ = {**tf_config(TWO_WORKERS), **srun(0, "n[1-2]", "1(x2)", 2)}
     cluster, (notice,) = resolve(environ, cluster="slurm")
     assert cluster is not None and cluster.workers == ("h1:1", "h2:1")
-    assert "--cluster=slurm is left aside, since TF_CONFIG" in notice
+    assert "--cluster=slurm is ignored, since TF_CONFIG" in notice
     cluster, (notice,) = resolve(srun(0, "n[1-2]", "1(x2)", 2), cluster="slurm", job_name="worker", worker_hosts="a:1")
     assert cluster is not None and cluster.workers == ("a:1",)
-    assert "--cluster=slurm is left aside, since flags" in notice
+    assert "--cluster=slurm is ignored, since flags" in notice
     assert resolve(srun(0, "n[1-2]", "1(x2)", 2)) == (None, ())
     assert made({**tf_config({}), **srun(0, "n[1-2]", "1(x2)", 2)}, cluster="slurm").num_workers == 2
 
@@ -357,7 +357,7 @@ def test_every_rank_becomes_one_task(per_node: list[int], data: st.DataObject) -
 
 def test_ports_begin_at_server_port() -> None:
     assert made(srun(1, "a", "2", 2), cluster="slurm", server_port=7000).address == "a:7001"
-    with pytest.raises(UsageError, match="--server_port=65534: b has 3 tasks, .* 65536, .*at most 65533"):
+    with pytest.raises(UsageError, match="--server_port=65534: b has 3 tasks, .* 65536: give at most 65533"):
         resolve(srun(1, "a,b", "1,3", 4), cluster="slurm", server_port=65534)
 
 

@@ -37,15 +37,15 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no part of a cluster"),
-        ("2", "'2' is no part of a cluster"),
-        ("ps:1,", "'' is no part of a cluster"),
-        ("worker:", "'worker:' is no part of a cluster"),
-        ("worker:-1", "'worker:-1' is no part of a cluster"),
-        ("worker:1.5", "'worker:1.5' is no part of a cluster"),
-        ("chief:1,worker:1", "'chief:1' is no part of a cluster"),
-        ("worker:2;ps:1", "'worker:2;ps:1' is no part of a cluster"),
-        ("worker:99999", "'worker:99999' is no part of a cluster"),
+        ("", "'' is not part of a cluster"),
+        ("2", "'2' is not part of a cluster"),
+        ("ps:1,", "'' is not part of a cluster"),
+        ("worker:", "'worker:' is not part of a cluster"),
+        ("worker:-1", "'worker:-1' is not part of a cluster"),
+        ("worker:1.5", "'worker:1.5' is not part of a cluster"),
+        ("chief:1,worker:1", "'chief:1' is not part of a cluster"),
+        ("worker:2;ps:1", "'worker:2;ps:1' is not part of a cluster"),
+        ("worker:99999", "'worker:99999' is not part of a cluster"),
         ("ps:1", "has no worker, and nothing else trains"),
         ("worker:0,ps:1", "has no worker, and nothing else trains"),
         ("worker:65", "more than 64 processes on one host"),
@@ -57,7 +57,7 @@ def test_a_text_that_plans_none_is_refused(text: str, words: str) -> None:
         launch_plan.on_this_host(text)
     sentence = str(raised.value)
     assert sentence.startswith(f"--local_cluster={text}") and words in sentence
-    assert sentence.endswith("say how many tasks of each job, such as --local_cluster=ps:1,worker:2.")
+    assert sentence.endswith("give the number of tasks of each job, such as --local_cluster=ps:1,worker:2.")
 
 
 def test_ports_are_free_and_all_different() -> None:

@@ -8,12 +8,27 @@ import random
 
 import pytest
 
-from benchmarks.tune.halving import Budget, Search, Standing
-from results.repeats import Durations, Outcome, clearly_slower, interval, rate, spread
+from benchmarks.sweep.estimate import Durations
+from benchmarks.tune.halving import Row, Search
+from results.repeats import Outcome, clearly_slower, interval, rate, spread
 
 IMAGES = 32
 START_SECONDS = 6.0
 WARMUP_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Standing(Row):
+    candidate: int
+
+    @property
+    def rate(self) -> float | None:
+        return self.images_per_sec
+
+
+def standings(search: Search[int]) -> list[Standing]:
+    """Returns the result of each candidate with its number, best first."""
+    return [Standing(candidate=candidate, **vars(row)) for candidate, row in search.rows().items()]
 
 
 @dataclasses.dataclass
@@ -56,13 +71,13 @@ class Machine:
         """Is wrong by a factor, as guesses are, but not by another for every candidate."""
         return 3.0 + 0.5 * steps * IMAGES / self.rates[candidate]
 
-    def search(
-        self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0
-    ) -> list[Standing[int]]:
-        budget = Budget(budget_seconds, first_round_seconds, clock=self.clock)
-        search = Search(range(len(self.rates)), self.run, Durations(self.guess), budget, first_steps)
+    def search(self, budget_seconds: float, first_steps: int = 8, first_round_seconds: float = 0.0) -> list[Standing]:
+        def seconds_left(is_first_run: bool) -> float:
+            return (max(budget_seconds, first_round_seconds) if is_first_run else budget_seconds) - self.now
+
+        search = Search(range(len(self.rates)), self.run, Durations(self.guess), seconds_left, first_steps)
         search.search()
-        return search.standings()
+        return standings(search)
 
 
 def _machines(count: int, candidates: int, spread: float) -> list[Machine]:
@@ -84,7 +99,7 @@ def test_the_best_is_found_on_noisy_machines(candidates: int, spread: float, bud
     assert good >= 0.95 * simulations
 
 
-def test_whoever_is_truly_best_is_seldom_called_slower() -> None:
+def test_the_true_best_is_rarely_called_slower() -> None:
     missed = 0
     for machine in _machines(100, 6, 0.03):
         truth = machine.rates.index(max(machine.rates))
@@ -93,7 +108,7 @@ def test_whoever_is_truly_best_is_seldom_called_slower() -> None:
     assert missed <= 5
 
 
-def test_a_machine_that_slows_down_misleads_nobody() -> None:
+def test_a_machine_that_slows_down_does_not_mislead() -> None:
     rates = [100.0, 93.0, 92.0, 91.0, 90.0, 80.0]
     for seed in range(20):
         machine = Machine(rates, noise=0.01, seed=seed, drift=0.0005)  # by a fifth over the search
@@ -118,16 +133,16 @@ def test_a_budget_that_is_long_is_not_used_up_for_nothing() -> None:
     assert machine.now < 200
 
 
-def test_equals_are_told_as_such() -> None:
+def test_equal_candidates_are_close() -> None:
     machine = Machine([100.0] * 6)
     best, *others = machine.search(3000)
     assert sum(one.is_close for one in others) >= 4
     assert best.low < 100 < best.high
-    assert not best.is_close, "of the best itself it is not said"
+    assert not best.is_close, "the best is not close to itself"
     assert len(machine.runs) < 60, "a tie ends"
 
 
-def test_steps_are_doubled_and_the_worse_half_goes() -> None:
+def test_steps_double_and_the_slower_half_is_dropped() -> None:
     machine = Machine([100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0], noise=0.001)
     machine.search(2000, first_steps=5)
     rounds = {steps: [c for c, s in machine.runs if s == steps] for steps in (5, 10, 20)}
@@ -136,7 +151,7 @@ def test_steps_are_doubled_and_the_worse_half_goes() -> None:
     assert rounds[20][:4] == [0, 1, 1, 0], "the repeats go forth and back"
 
 
-def test_who_fails_is_a_row_with_a_reason() -> None:
+def test_a_failed_candidate_has_a_row_with_the_reason() -> None:
     machine = Machine([100.0, 200.0, 50.0, 70.0], failing={1: "oom", 3: "crash"})
     standings = machine.search(300)
     assert [one.candidate for one in standings[:2]] == [0, 2]
@@ -144,7 +159,7 @@ def test_who_fails_is_a_row_with_a_reason() -> None:
     assert [candidate for candidate, _ in machine.runs].count(1) == 1, "it is not tried again"
 
 
-def test_who_is_left_alone_is_not_repeated_for_nothing() -> None:
+def test_a_winner_is_not_repeated_without_need() -> None:
     machine = Machine([100.0, 50.0], failing={1: "oom"})
     machine.search(1000)
     assert len(machine.runs) == 2
@@ -153,12 +168,12 @@ def test_who_is_left_alone_is_not_repeated_for_nothing() -> None:
     assert len(alone.runs) == only.runs == 3 and only.low < 100 < only.high * 1.1
 
 
-def test_who_fails_later_is_not_the_best() -> None:
+def test_a_candidate_that_fails_later_is_not_the_best() -> None:
     machine = Machine([100.0, 200.0, 50.0], failing={1: "crash"}, fails_from_run=1)
     best, *_, last = machine.search(300)
     assert best.candidate == 0
     assert (last.candidate, last.reason) == (1, "crash")
-    assert last.rate == pytest.approx(200, rel=0.2), "what it reached before is told"
+    assert last.rate == pytest.approx(200, rel=0.2), "its rate before the failure is reported"
 
 
 def test_if_all_fail_there_is_no_rate() -> None:
@@ -175,7 +190,7 @@ def test_what_would_take_too_long_is_not_begun_and_the_rest_is() -> None:
     assert "not run: it takes about" in standings[-1].reason
 
 
-def test_one_that_takes_for_ever_leaves_time_for_the_others() -> None:
+def test_a_hanging_candidate_leaves_time_for_the_others() -> None:
     machine = Machine([100.0, 200.0, 90.0, 80.0], starts={1: 900.0})
     standings = machine.search(300)
     assert [one.candidate for one in standings[:2]] == [0, 2] and standings[0].runs >= 3
@@ -183,10 +198,13 @@ def test_one_that_takes_for_ever_leaves_time_for_the_others() -> None:
     assert machine.runs.count((1, 8)) == len([one for one, _ in machine.runs if one == 1]) == 1
 
 
-def test_what_is_to_be_spared_is_asked_for_before_each_run() -> None:
+def test_the_time_left_is_read_before_each_run() -> None:
     machine = Machine([100.0] * 6)
-    spared = Budget(100, 100, lambda: 10 * len(machine.runs), machine.clock)
-    search = Search(range(6), machine.run, Durations(machine.guess), spared, 8)
+
+    def seconds_left(is_first_run: bool) -> float:
+        return 100 - 10 * len(machine.runs) - machine.now
+
+    search = Search(range(6), machine.run, Durations(machine.guess), seconds_left, 8)
     search.search()
     assert len(machine.runs) < 6 and machine.now <= 100 - 10 * (len(machine.runs) - 1)
 
@@ -198,7 +216,7 @@ def test_repeats_tell_whether_a_rate_is_better_than_its_selection() -> None:
 
 
 @pytest.mark.parametrize("candidates", [2, 6])
-def test_everyone_may_be_tried_once_at_the_cost_of_what_comes_later(candidates: int) -> None:
+def test_each_candidate_may_be_tried_once_with_the_time_of_later_stages(candidates: int) -> None:
     machine = Machine([100.0 + n for n in range(candidates)])
     machine.search(5, first_round_seconds=1000)
     assert [candidate for candidate, _ in machine.runs] == list(range(candidates))
@@ -209,12 +227,12 @@ def test_everyone_may_be_tried_once_at_the_cost_of_what_comes_later(candidates: 
 
 def test_an_interruption_leaves_the_best_so_far() -> None:
     machine = Machine([100.0, 120.0, 110.0])
-    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), Budget(300), 8)
+    search = Search(range(3), _stopped_at_the_third(machine), Durations(machine.guess), lambda is_first_run: 300, 8)
     with pytest.raises(KeyboardInterrupt):
         search.search()
-    standings = search.standings()
-    assert [one.candidate for one in standings] == [1, 0, 2]
-    assert standings[-1].reason == "not run"
+    found = standings(search)
+    assert [one.candidate for one in found] == [1, 0, 2]
+    assert found[-1].reason == "not run"
 
 
 def _stopped_at_the_third(machine: Machine):
@@ -254,13 +272,13 @@ def test_how_much_runs_differ_shows_only_in_what_was_run_again() -> None:
     assert spread([_runs(100, 100), _runs(50, 55)]) == pytest.approx(math.log(1.1) / 2)
 
 
-def test_what_was_run_once_is_not_told_apart() -> None:
+def test_without_repeats_no_candidates_are_ranked() -> None:
     machine = Machine([100.0, 50.0])
     best, other = machine.search(25)
     assert len(machine.runs) == 2 and best.candidate == 0 and other.is_close
 
 
-def test_on_an_uneasy_machine_more_is_taken_for_noise() -> None:
+def test_on_a_noisy_machine_intervals_are_wider() -> None:
     for seed in range(10):
         first, *others = Machine([100.0] * 6, noise=0.3, seed=seed).search(200)
         assert sum(one.is_close for one in others) >= 4

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from results.gate.baseline_check import check
-from results.gate.baselines import Baselines, nearest_hardware
-from results.gate.comparability import UnlikeError
+from results.gate.baselines import Baselines
+from results.gate.comparability import UnlikeError, nearest_hardware
 from results.gate.findings import Finding, Findings, Verdict
 from results.gate.rounds import sessions
 from results.record import Record, Status
@@ -52,7 +52,7 @@ class TestStore:
     def test_promoted_records_lie_whole_below_their_hardware_and_configuration(self, baselines: Baselines) -> None:
         records = [run(1), run(1, model="vgg16"), run(1, hardware="another")]
         promoted = baselines.promote(records)
-        assert promoted.added == records and not promoted.there and not promoted.refused
+        assert promoted.added == records and not promoted.present and not promoted.refused
         for record in records:
             path = baselines.directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
             assert path.read_text() == record.to_json() + "\n"
@@ -62,7 +62,7 @@ class TestStore:
         first, second = run(1), run(2)
         baselines.promote([first])
         promoted = baselines.promote([first, second])
-        assert (promoted.added, promoted.there) == ([second], [first])
+        assert (promoted.added, promoted.present) == ([second], [first])
         assert ids(baselines.load().records) == ids([first, second])
 
     @pytest.mark.parametrize(
@@ -72,7 +72,10 @@ class TestStore:
             (fake_reduction("pscpu", 1024, 0.1), "it is of kind allreduce"),
             (fake_input(), "it is of kind input"),
             (dataclasses.replace(run(1), environment={"slowed_down_by": 0.1}), "it was slowed down on purpose"),
-            (dataclasses.replace(run(1), environment={"steps_per_turn": 5}), "it measured in turn with another run"),
+            (
+                dataclasses.replace(run(1), environment={"steps_per_turn": 5}),
+                "it interleaved its steps",
+            ),
         ],
     )
     def test_only_ok_runs_become_baselines(self, baselines: Baselines, record: Record, why: str) -> None:
@@ -196,7 +199,7 @@ class TestCheck:
         found = judged(night(20), [*nights(10), *nights(10, model="vgg16")])
         assert only(found).verdict is Verdict.UNCHANGED
         (note,) = found.notes
-        assert "today.jsonl has no run of what is stored: vgg16" in note
+        assert "today.jsonl lacks runs of stored configurations: vgg16" in note
 
     def test_only_the_last_twenty_sessions_judge(self) -> None:
         old = [record for day in range(1, 10) for record in night(day, 50.0)]
@@ -216,7 +219,7 @@ class TestCheck:
         found = judged(night(25, 92.0), stored)
         assert only(found).verdict is Verdict.INCONCLUSIVE
         (note,) = found.notes
-        assert "has changed with the session of 2026-01-11" in note and "--keep=10" in note
+        assert "changed with the session of 2026-01-11" in note and "--keep=10" in note
 
     def test_other_hardware_is_refused_with_both_in_words_and_what_differs(self) -> None:
         today = [
@@ -225,7 +228,11 @@ class TestCheck:
         ]
         with pytest.raises(UnlikeError) as refused:
             judged(today, nights(10))
-        for words in ("EPYC, 8 cores, 64 GiB", "EPYC, 8 cores, 32 GiB: memory_gib is 64 here, not 32", "kept"):
+        for words in (
+            "EPYC, 8 cores, 64 GiB",
+            "EPYC, 8 cores, 32 GiB: memory_gib is 64 in this run and 32 in the baselines",
+            "kept",
+        ):
             assert words in str(refused.value)
 
     def test_no_baselines_at_all_are_refused_with_the_way_to_have_some(self) -> None:
@@ -242,7 +249,6 @@ def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
     far = dataclasses.replace(far, environment={"cpu_model": "Xeon", "gpus": ["L4"]})
     near = run(1, hardware="near")
     near = dataclasses.replace(near, environment={**MACHINE, "cpu_cores_usable": 4})
-    assert nearest_hardware(run(1), [far, near]) == (near, "cpu_cores_usable is 8 here, not 4")
+    assert nearest_hardware(run(1), [far, near]) == (near, "cpu_cores_usable is 8 in this run and 4 in the baselines")
     same = run(1, hardware="as recorded by another version")
-    assert "other versions of the suite" in nearest_hardware(run(1), [same])[1]
-    assert nearest_hardware(run(1), []) is None
+    assert "all recorded fields are equal" in nearest_hardware(run(1), [same])[1]

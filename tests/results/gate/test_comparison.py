@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from results.gate.comparison import UnlikeError, compare
+from results.gate.comparability import UnlikeError, config_differences
+from results.gate.comparison import compare
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
@@ -45,11 +46,11 @@ def interleaved(
     return sides["A"], sides["B"]
 
 
-def judged(base: Sequence[Record], candidate: Sequence[Record], threshold: float | None = None) -> Findings:
+def judged(base: Sequence[Record], candidate: Sequence[Record], threshold: float = 0.05) -> Findings:
     return compare(base, candidate, base_name="main", candidate_name="branch", threshold=threshold)
 
 
-def only(base: Sequence[Record], candidate: Sequence[Record], threshold: float | None = None) -> Finding:
+def only(base: Sequence[Record], candidate: Sequence[Record], threshold: float = 0.05) -> Finding:
     (finding,) = judged(base, candidate, threshold).findings
     return finding
 
@@ -164,25 +165,22 @@ def test_fewer_than_three_rounds_decide_nothing(of_base: int, of_candidate: int)
     finding = only(apart(number=of_base), apart(0.5, number=of_candidate))
     assert finding.verdict is Verdict.INCONCLUSIVE
     assert finding.change == pytest.approx(-0.5, abs=0.01)
-    assert f"{of_base} valid rounds of the base and {of_candidate} of the candidate" in finding.reason
+    assert f"Valid rounds: {of_base} of the base and {of_candidate} of the candidate" in finding.reason
 
 
 def test_three_rounds_are_enough_for_a_large_drop() -> None:
     assert only(apart(number=3), apart(0.5, number=3)).verdict is Verdict.REGRESSED
 
 
-def test_the_threshold_is_that_of_the_configuration_else_the_given_else_five_percent() -> None:
+def test_the_threshold_is_the_given_one_else_five_percent() -> None:
     base, candidate = [*apart(), *apart(model="vgg16")], [*apart(0.92), *apart(0.92, model="vgg16")]
-    keys = [base[0].identity.config_key, base[-1].identity.config_key]
 
-    def verdicts(threshold: float | None, thresholds: dict[str, float]) -> list[tuple[Verdict, float]]:
-        names = {"base_name": "a", "candidate_name": "b"}
-        found = compare(base, candidate, **names, threshold=threshold, thresholds=thresholds).findings
+    def verdicts(**threshold: float) -> list[tuple[Verdict, float]]:
+        found = compare(base, candidate, base_name="a", candidate_name="b", **threshold).findings
         return [(finding.verdict, finding.threshold) for finding in found]
 
-    assert verdicts(None, {}) == [(Verdict.REGRESSED, 0.05)] * 2
-    assert verdicts(0.2, {}) == [(Verdict.UNCHANGED, 0.2)] * 2
-    assert verdicts(0.2, {keys[1]: 0.03}) == [(Verdict.UNCHANGED, 0.2), (Verdict.REGRESSED, 0.03)]
+    assert verdicts() == [(Verdict.REGRESSED, 0.05)] * 2
+    assert verdicts(threshold=0.2) == [(Verdict.UNCHANGED, 0.2)] * 2
 
 
 def test_only_runs_are_compared() -> None:
@@ -259,6 +257,17 @@ def test_a_field_that_one_side_does_not_know_is_named() -> None:
         judged(apart(), apart(new_option=3))
 
 
+def test_fields_in_which_configurations_differ_are_named() -> None:
+    one = fake_run(batch_per_device=32, modifiers={"staged_vars": False}, output_dir="a")
+    other = fake_run(batch_per_device=16, modifiers={"staged_vars": True}, output_dir="b", xla=True)
+    assert config_differences(one, other, ("the base", "the candidate")) == [
+        "batch_per_device is 32 in the base and 16 in the candidate",
+        "modifiers.staged_vars is False in the base and True in the candidate",
+        "xla is not recorded in the base and True in the candidate",
+    ]
+    assert not config_differences(one, fake_run(modifiers={"staged_vars": False}, output_dir="c"), ("a", "b"))
+
+
 def test_software_may_differ_and_is_named() -> None:
     def under(version: str, keras: str = "3.12", commit: str = "abc") -> list[Record]:
         return [
@@ -290,7 +299,7 @@ def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
         return [dataclasses.replace(r, environment={**r.environment, STEPS_PER_TURN: 3}) for r in records]
 
     def told(base: Sequence[Record], candidate: Sequence[Record]) -> bool:
-        return any("in turn with another one" in note for note in judged(base, candidate).notes)
+        return any("interleaved their steps with another run" in note for note in judged(base, candidate).notes)
 
     assert told(in_turn(apart()), apart()) and told(apart(), [*in_turn(apart(number=1)), *apart(start=1.0)])
     assert not told(apart(), apart()) and not told(in_turn(apart()), in_turn(apart()))

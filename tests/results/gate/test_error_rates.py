@@ -102,8 +102,8 @@ def outcomes(
             if trial.is_over:
                 break
         assert trial.is_over
-        found[trial.decision().verdict] += 1
-        pairs += trial.decision().rounds
+        found[trial.decision.verdict] += 1
+        pairs += trial.decision.rounds
     return found, pairs / trials
 
 

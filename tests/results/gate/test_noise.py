@@ -1,4 +1,4 @@
-"""The noise of equal runs: estimated from rounds with a known one, what follows from it, and how it is kept."""
+"""The noise of equal runs: estimated from rounds with a known one, what follows from it, and how it is stored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from results.gate import noise
 from results.gate.findings import Verdict
 from results.gate.noise import Noise, NoiseFileError
+from results.gate.trial import SHORTEST_TRIAL, Trial
 
 
 def _rounds(true_noise: float, pairs: int, seed: int, drift: float = 0.0) -> tuple[list[float], list[float]]:
@@ -47,7 +48,7 @@ def test_the_threshold_is_five_percent_or_twice_the_noise(of: float, threshold: 
 
 def test_more_noise_needs_more_rounds() -> None:
     needed = [noise.rounds_needed(of, drop=0.075, threshold=0.05) for of in (0.0001, 0.01, 0.025)]
-    assert needed[0] == noise.SHORTEST_TRIAL and needed == sorted(needed) and needed[2] > needed[1] > needed[0]
+    assert needed[0] == SHORTEST_TRIAL and needed == sorted(needed) and needed[2] > needed[1] > needed[0]
     assert noise.rounds_needed(0.2, drop=0.075, threshold=0.05, most=20) is None
 
 
@@ -60,10 +61,10 @@ def test_so_many_rounds_find_the_drop_in_95_percent_of_the_cases_and_one_fewer_d
     def found(max_rounds: int) -> float:
         verdicts = []
         for pairs in np.exp(generator.normal([0, math.log(1 - 0.075)], 0.02, size=(1000, max_rounds, 2))).tolist():
-            trial = noise.trial_of(0.05, max_rounds)
+            trial = Trial(0.05, max_rounds=max_rounds)
             while not trial.is_over:
                 trial.add(*pairs.pop())
-            verdicts.append(trial.decision().verdict)
+            verdicts.append(trial.decision.verdict)
         return verdicts.count(Verdict.REGRESSED) / 1000
 
     assert found(needed) >= 0.95 > found(needed - 1)
@@ -74,8 +75,8 @@ def test_noise_is_kept_and_merged(tmp_path: Path) -> None:
     one = Noise(noise=0.01, low=0.007, high=0.02, rounds=10, time_utc="now", suite_commit="abc", title="trivial")
     other = dataclasses.replace(one, noise=0.03)
     assert noise.load(path) == {}
-    noise.keep(path, {"a": one, "b": one})
-    noise.keep(path, {"b": other})
+    noise.save(path, {"a": one, "b": one})
+    noise.save(path, {"b": other})
     assert noise.load(path) == {"a": one, "b": other}
     assert path == tmp_path / "baselines" / "hardware" / "noise.json"
     assert [entry.name for entry in path.parent.iterdir()] == ["noise.json"]
@@ -90,5 +91,5 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> No
     with pytest.raises(NoiseFileError, match="run calibrate again"):
         noise.load(path)
     with pytest.raises(NoiseFileError):
-        noise.keep(path, {})
+        noise.save(path, {})
     assert path.read_text() == text

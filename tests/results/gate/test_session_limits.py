@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from results.gate.findings import Verdict
-from results.gate.session_limits import FEWEST_SESSIONS, MOST_SESSIONS, Past
+from results.gate.session_limits import FEWEST_SESSIONS, MOST_SESSIONS, SessionLimits
 
 CHECKS = 2000
 # Of a session's variance, four fifths are common to its rounds; the rest is what the median of three rounds leaves.
@@ -38,7 +38,7 @@ def simulate(
     logs = levels + OWN * noise * generator.normal(size=(checks, stored + 1, 3))
     past = np.exp(np.median(logs[:, :-1], axis=2) + np.resize(steps, stored)).tolist()
     today = (np.exp(logs[:, -1]) * (1 - drop)).tolist()
-    judges = [Past(rates) for rates in past]
+    judges = [SessionLimits(rates) for rates in past]
     return Counter(
         judge.judge(rates, threshold=judge.threshold).verdict for judge, rates in zip(judges, today, strict=True)
     )
@@ -69,7 +69,7 @@ def test_a_second_session_today_makes_false_alarms_rare_with_heavy_tails(stored:
     levels = SHARED * 0.03 * draws(generator, "heavy tails", (CHECKS, stored + 2, 1))
     logs = levels + OWN * 0.03 * generator.normal(size=(CHECKS, stored + 2, 3))
     past, today = np.exp(np.median(logs[:, :-2], axis=2)).tolist(), np.exp(logs[:, -2:].reshape(CHECKS, 6)).tolist()
-    judges = [Past(rates) for rates in past]
+    judges = [SessionLimits(rates) for rates in past]
     found = [judge.judge(rates, threshold=judge.threshold) for judge, rates in zip(judges, today, strict=True)]
     assert sum(decision.verdict is Verdict.REGRESSED for decision in found) <= 0.01 * CHECKS
 
@@ -100,7 +100,7 @@ def test_the_smallest_drop_would_have_been_found() -> None:
     found = 0
     for _ in range(500):
         rates = np.exp(0.02 * generator.normal(size=11))
-        judge = Past(rates[:10].tolist())
+        judge = SessionLimits(rates[:10].tolist())
         smallest = judge.judge([1.0, 1.0], threshold=0.05).smallest_drop
         assert smallest is not None
         today = rates[10] * (1 - smallest)
@@ -113,7 +113,7 @@ QUIET = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 100.2]
 
 @pytest.mark.parametrize("change", [-0.1, 0.1])
 def test_a_clear_change_has_a_verdict_an_interval_and_numbers_in_its_reason(change: float) -> None:
-    decision = Past(QUIET).judge([100 * (1 + change)] * 3, threshold=0.05)
+    decision = SessionLimits(QUIET).judge([100 * (1 + change)] * 3, threshold=0.05)
     assert decision.verdict is (Verdict.REGRESSED if change < 0 else Verdict.IMPROVED)
     assert decision.change == pytest.approx(change)
     assert decision.change_low < change < decision.change_high
@@ -122,36 +122,36 @@ def test_a_clear_change_has_a_verdict_an_interval_and_numbers_in_its_reason(chan
 
 
 def test_a_drop_below_the_threshold_is_no_regression() -> None:
-    assert Past(QUIET).judge([96.0] * 3, threshold=0.05).verdict is not Verdict.REGRESSED
-    assert Past(QUIET).judge([96.0] * 3, threshold=0.03).verdict is Verdict.REGRESSED
+    assert SessionLimits(QUIET).judge([96.0] * 3, threshold=0.05).verdict is not Verdict.REGRESSED
+    assert SessionLimits(QUIET).judge([96.0] * 3, threshold=0.03).verdict is Verdict.REGRESSED
 
 
 def test_a_drop_of_exactly_the_threshold_counts() -> None:
-    assert Past([100.0] * 7).judge([95.0] * 3, threshold=0.05).verdict is Verdict.REGRESSED
+    assert SessionLimits([100.0] * 7).judge([95.0] * 3, threshold=0.05).verdict is Verdict.REGRESSED
 
 
 def test_equal_sessions_do_not_make_a_hair_a_change() -> None:
-    decision = Past([100.0] * 20).judge([99.5] * 3, threshold=0.001)
+    decision = SessionLimits([100.0] * 20).judge([99.5] * 3, threshold=0.001)
     assert decision.verdict is Verdict.INCONCLUSIVE
-    assert Past([100.0] * 20).judge([97.0] * 3, threshold=0.001).verdict is Verdict.REGRESSED
+    assert SessionLimits([100.0] * 20).judge([97.0] * 3, threshold=0.001).verdict is Verdict.REGRESSED
 
 
 def test_one_half_of_the_rounds_is_no_regression() -> None:
-    decision = Past(QUIET).judge([100.0, 100.0, 90.0, 90.0, 90.0], threshold=0.05)
+    decision = SessionLimits(QUIET).judge([100.0, 100.0, 90.0, 90.0, 90.0], threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.is_suspect
     assert "do not agree" in decision.reason
 
 
 def test_nothing_repeats_a_single_round() -> None:
-    decision = Past(QUIET).judge([80.0], threshold=0.05)
+    decision = SessionLimits(QUIET).judge([80.0], threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.is_suspect
-    assert "nothing repeats a single round" in decision.reason
-    assert Past(QUIET).judge([100.0], threshold=0.05).verdict is Verdict.UNCHANGED
+    assert "a single round is not repeated" in decision.reason
+    assert SessionLimits(QUIET).judge([100.0], threshold=0.05).verdict is Verdict.UNCHANGED
 
 
 @pytest.mark.parametrize("stored", range(FEWEST_SESSIONS))
 def test_too_few_sessions_are_counted_and_what_is_missing_is_said(stored: int) -> None:
-    decision = Past([100.0] * stored).judge([50.0] * 3, threshold=0.05)
+    decision = SessionLimits([100.0] * stored).judge([50.0] * 3, threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and decision.smallest_drop is None
     assert (
         f" {stored} stored session" in decision.reason and f"promote {FEWEST_SESSIONS - stored} more" in decision.reason
@@ -161,33 +161,33 @@ def test_too_few_sessions_are_counted_and_what_is_missing_is_said(stored: int) -
 
 def test_noise_that_hides_a_drop_is_said_with_the_smallest_that_it_does_not() -> None:
     noisy = [100.0, 110.0, 91.0, 105.0, 95.0, 112.0, 90.0]
-    decision = Past(noisy).judge([93.0] * 3, threshold=0.05)
+    decision = SessionLimits(noisy).judge([93.0] * 3, threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert decision.smallest_drop is not None and f"{100 * decision.smallest_drop:.1f} %" in decision.reason
 
 
 def test_a_session_that_strayed_as_far_before_makes_it_no_news() -> None:
-    assert Past([*QUIET, 88.0]).judge([88.0] * 3, threshold=0.05).verdict is Verdict.INCONCLUSIVE
-    assert Past([*QUIET, 88.0]).judge([80.0] * 3, threshold=0.05).verdict is Verdict.REGRESSED
+    assert SessionLimits([*QUIET, 88.0]).judge([88.0] * 3, threshold=0.05).verdict is Verdict.INCONCLUSIVE
+    assert SessionLimits([*QUIET, 88.0]).judge([80.0] * 3, threshold=0.05).verdict is Verdict.REGRESSED
 
 
 def test_only_the_last_sessions_count() -> None:
-    assert Past([50.0] * 30 + [100.0] * MOST_SESSIONS).centre == pytest.approx(math.log(100))
+    assert SessionLimits([50.0] * 30 + [100.0] * MOST_SESSIONS).centre == pytest.approx(math.log(100))
 
 
 def test_the_threshold_is_five_percent_or_twice_the_noise() -> None:
-    assert Past(QUIET).threshold == 0.05
-    assert Past([100.0] * 3).threshold == 0.05
-    noisy = Past([100.0, 110.0, 91.0, 105.0, 95.0, 112.0, 90.0])
+    assert SessionLimits(QUIET).threshold == 0.05
+    assert SessionLimits([100.0] * 3).threshold == 0.05
+    noisy = SessionLimits([100.0, 110.0, 91.0, 105.0, 95.0, 112.0, 90.0])
     assert noisy.threshold == pytest.approx(1 - math.exp(-2 * noisy.noise)) and noisy.threshold > 0.05
 
 
 def test_no_rounds_decide_nothing() -> None:
-    decision = Past(QUIET).judge([], threshold=0.05)
+    decision = SessionLimits(QUIET).judge([], threshold=0.05)
     assert decision.verdict is Verdict.INCONCLUSIVE and "no rounds of today" in decision.reason
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0, -0.1])
 def test_a_threshold_is_a_share(threshold: float) -> None:
     with pytest.raises(ValueError, match="threshold"):
-        Past(QUIET).judge([100.0], threshold=threshold)
+        SessionLimits(QUIET).judge([100.0], threshold=threshold)

@@ -24,36 +24,36 @@ def fed(changes: list[float], *, min_rounds: int = 5, max_rounds: int = 15) -> T
 def test_equal_sides_end_after_the_fewest_rounds() -> None:
     trial = fed([0.0] * 15)
     assert trial.is_over
-    assert trial.decision().verdict is Verdict.UNCHANGED
-    assert trial.decision().rounds == 5
+    assert trial.decision.verdict is Verdict.UNCHANGED
+    assert trial.decision.rounds == 5
 
 
 @pytest.mark.parametrize(("change", "verdict"), [(-0.15, Verdict.REGRESSED), (0.2, Verdict.IMPROVED)])
 def test_a_change_is_repeated_before_it_is_called_one(change: float, verdict: Verdict) -> None:
     seen = fed([change] * 5)
     assert not seen.is_over
-    assert seen.decision().verdict is Verdict.INCONCLUSIVE
-    assert seen.decision().is_suspect
+    assert seen.decision.verdict is Verdict.INCONCLUSIVE
+    assert seen.decision.is_suspect
     almost = fed([change] * (5 + CONFIRMING_ROUNDS - 1))
-    assert almost.decision().verdict is Verdict.INCONCLUSIVE
+    assert almost.decision.verdict is Verdict.INCONCLUSIVE
     done = fed([change] * 15)
-    assert done.decision().verdict is verdict
-    assert done.decision().rounds == 5 + CONFIRMING_ROUNDS
-    assert f"the last {CONFIRMING_ROUNDS} rounds alone showed it again" in done.decision().reason
+    assert done.decision.verdict is verdict
+    assert done.decision.rounds == 5 + CONFIRMING_ROUNDS
+    assert f"the last {CONFIRMING_ROUNDS} rounds alone showed it again" in done.decision.reason
 
 
 def test_what_fresh_rounds_do_not_repeat_has_not_regressed() -> None:
     trial = fed([-0.12] * 5 + [0.0] * 10)
     assert trial.is_over
-    assert trial.decision().verdict in (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
+    assert trial.decision.verdict in (Verdict.UNCHANGED, Verdict.INCONCLUSIVE)
 
 
 def test_a_small_drop_in_fresh_rounds_is_not_enough_though_all_together_show_it() -> None:
     changes = [-0.12] * 5 + [-0.04] * 10
     trial = fed(changes)
-    assert trial.decision().verdict is Verdict.INCONCLUSIVE
-    assert trial.decision().is_suspect
-    assert "the last 10 rounds alone did not show" in trial.decision().reason
+    assert trial.decision.verdict is Verdict.INCONCLUSIVE
+    assert trial.decision.is_suspect
+    assert "the last 10 rounds alone did not show" in trial.decision.reason
     # Over all of them it is large and sure enough: it is the repetition that is missing.
     assert judge([math.log1p(change) for change in changes], threshold=0.05, fresh=15).verdict is Verdict.REGRESSED
 
@@ -63,29 +63,29 @@ def test_a_small_drop_in_fresh_rounds_is_not_enough_though_all_together_show_it(
 )
 def test_a_change_that_is_not_clear_has_all_rounds(changes: list[float], verdict: Verdict) -> None:
     unclear = fed(changes * 8)
-    assert unclear.decision().rounds == 15
-    assert unclear.decision().verdict is verdict
-    assert fed([2 * change for change in changes] * 8).decision().rounds == 5 + CONFIRMING_ROUNDS
+    assert unclear.decision.rounds == 15
+    assert unclear.decision.verdict is verdict
+    assert fed([2 * change for change in changes] * 8).decision.rounds == 5 + CONFIRMING_ROUNDS
 
 
 def test_a_change_that_is_seen_too_late_to_be_repeated_is_not_decided() -> None:
     quiet_then_slow = [0.0, -0.08] * 5 + [0.0] + [-0.12] * 4
     trial = fed(quiet_then_slow)
     before = fed(quiet_then_slow[: 15 - CONFIRMING_ROUNDS])
-    assert not before.decision().is_suspect
-    assert fed(quiet_then_slow[:14]).decision().is_suspect
-    assert fed(quiet_then_slow[:14]).says.endswith("not decided")
+    assert not before.decision.is_suspect
+    assert fed(quiet_then_slow[:14]).decision.is_suspect
+    assert fed(quiet_then_slow[:14]).progress.endswith("not decided")
     assert trial.is_over
-    assert trial.decision().is_suspect
-    assert trial.decision().verdict is Verdict.INCONCLUSIVE
-    assert "no rounds were left" in trial.decision().reason
+    assert trial.decision.is_suspect
+    assert trial.decision.verdict is Verdict.INCONCLUSIVE
+    assert "no rounds were left" in trial.decision.reason
 
 
 def test_noise_ends_it_undecided_after_the_most_rounds() -> None:
     trial = fed([0.3, -0.25] * 10, max_rounds=12)
     assert trial.is_over
-    assert trial.decision().rounds == 12
-    assert trial.decision().verdict is Verdict.INCONCLUSIVE
+    assert trial.decision.rounds == 12
+    assert trial.decision.verdict is Verdict.INCONCLUSIVE
 
 
 def test_the_unit_of_rates_does_not_matter() -> None:
@@ -93,7 +93,7 @@ def test_the_unit_of_rates_does_not_matter() -> None:
     for number in range(5):
         one.add(100.0, 101.0 + number)
         other.add(1e5, 1.01e5 + 1e3 * number)
-    assert one.decision().change == pytest.approx(other.decision().change)
+    assert one.decision.change == pytest.approx(other.decision.change)
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -102,7 +102,7 @@ def test_a_round_without_a_rate_is_refused(bad: float) -> None:
     for rates in ((bad, 100.0), (100.0, bad)):
         with pytest.raises(ValueError, match="rate above zero"):
             trial.add(*rates)
-    assert trial.decision().rounds == 0
+    assert trial.decision.rounds == 0
 
 
 def test_a_trial_that_is_over_takes_no_more_rounds() -> None:
@@ -122,9 +122,9 @@ def test_a_threshold_is_a_share() -> None:
 
 
 def test_it_says_where_it_stands() -> None:
-    assert fed([]).says == "no rounds yet"
-    assert fed([-0.1]).says == "1 round: 9.6 % slower, at least 5 are needed"
-    assert fed([-0.1] * 6).says == "6 rounds: 10.0 % slower, repeating it"
-    assert fed([0.3, -0.25] * 3).says == "6 rounds: 1.3 % slower, not decided"
-    assert fed([0.01] * 5).says == "5 rounds: 1.1 % faster, unchanged"
-    assert fed([-0.1] * 9).says == "9 rounds: 10.0 % slower, regressed"
+    assert fed([]).progress == "no rounds yet"
+    assert fed([-0.1]).progress == "1 round: 9.6 % slower, at least 5 are needed"
+    assert fed([-0.1] * 6).progress == "6 rounds: 10.0 % slower, repeating it"
+    assert fed([0.3, -0.25] * 3).progress == "6 rounds: 1.3 % slower, not decided"
+    assert fed([0.01] * 5).progress == "5 rounds: 1.1 % faster, unchanged"
+    assert fed([-0.1] * 9).progress == "9 rounds: 10.0 % slower, regressed"

@@ -17,15 +17,15 @@ import pytest
 
 from results import gate
 from results.gate.findings import Finding, Findings, Side, Verdict
-from results.gate.views import github_benchmark_view, json_view, junit_view, markdown_view, text_view
+from results.gate.views import json_view, junit_view, text_view
 
 GOLDEN = Path(__file__).parent / "golden"
 VIEWS = {
     "findings.txt": text_view.render,
     "findings.json": json_view.render,
     "findings.xml": junit_view.render,
-    "findings.md": markdown_view.render,
-    "benchmark.json": github_benchmark_view.render,
+    "findings.md": text_view.render_markdown,
+    "benchmark.json": json_view.render_github_benchmark,
 }
 AWKWARD = 'vgg16 <fp16> & "größer" | 2 GPUs'
 FINDINGS = Findings(
@@ -200,7 +200,7 @@ def test_junit_says_what_is_known_as_properties() -> None:
 
 
 def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
-    lines = markdown_view.render(FINDINGS).splitlines()
+    lines = text_view.render_markdown(FINDINGS).splitlines()
     assert lines[0] == "## Performance gate: regressed"
     table = [line for line in lines if line.startswith("| ")]
     assert len(table) == 2 + len(FINDINGS.findings)
@@ -213,12 +213,12 @@ def test_markdown_keeps_its_table_whatever_is_in_a_title() -> None:
 def test_markdown_is_headed_by_what_it_comes_to() -> None:
     undecided = dataclasses.replace(FINDINGS, findings=[FINDINGS.findings[0], FINDINGS.findings[4]])
     for findings, heading in ((EVERYTHING_FINE, "passed"), (undecided, "undecided"), (FINDINGS, "regressed")):
-        assert markdown_view.render(findings).startswith(f"## Performance gate: {heading}\n")
-    assert "###" not in markdown_view.render(EVERYTHING_FINE), "no heading of nothing"
+        assert text_view.render_markdown(findings).startswith(f"## Performance gate: {heading}\n")
+    assert "###" not in text_view.render_markdown(EVERYTHING_FINE), "no heading of nothing"
 
 
 def test_the_chart_has_the_candidates_rates() -> None:
-    entries = json.loads(github_benchmark_view.render(FINDINGS))
+    entries = json.loads(json_view.render_github_benchmark(FINDINGS))
     assert [entry["value"] for entry in entries] == [1239.438, 93.0, 10.36, 1000.0]
     assert {entry["unit"] for entry in entries} == {"images/sec"}
     assert entries[1]["name"] == AWKWARD
@@ -226,7 +226,7 @@ def test_the_chart_has_the_candidates_rates() -> None:
     assert "change: -7.0 % (95 % interval -9.1 to -4.9) against main" in entries[1]["extra"]
     assert "range" not in entries[3], "one round has no interval"
     nothing = dataclasses.replace(FINDINGS.findings[0], candidate_images_per_sec=math.nan)
-    assert json.loads(github_benchmark_view.render(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
+    assert json.loads(json_view.render_github_benchmark(dataclasses.replace(FINDINGS, findings=[nothing]))) == []
 
 
 if __name__ == "__main__":

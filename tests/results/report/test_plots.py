@@ -14,7 +14,7 @@ from PIL import Image
 from results.record import Record, Status
 from results.report import figures, published
 from results.report.breakdown_plots import against, reductions
-from results.report.plots import PLOTS
+from results.report.write import PLOTS
 from results.summary import summarize
 from tests.support.records import fake_reduction, fake_run, golden_records
 

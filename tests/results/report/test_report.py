@@ -58,7 +58,11 @@ def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
 
 def test_side_tables_are_on_the_page_and_in_markdown(written: Path) -> None:
     page, markdown = ((written / name).read_text() for name in ("report.html", "report.md"))
-    for name, heading in (("published", "The same, published"), ("reductions", "Reductions"), ("input", "Stages of")):
+    for name, heading in (
+        ("published", "Published figures for the same settings"),
+        ("reductions", "Reductions"),
+        ("input", "Stages of"),
+    ):
         assert f'<section id="{name}">' in page and f'<a href="#{name}">' in page
         assert f"## {heading}" in markdown
     assert "| TFDS &lt;records>, 4 files | input | decode | 1000 | 800 | 64 | 1.00 |" in markdown
