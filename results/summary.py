@@ -33,6 +33,8 @@ _IN_EVERY_LABEL = (
     "precision",
     "forward_only",
 )
+# Managers whose label names the device of the shared variables.
+_KEEP_SHARED_VARIABLES = ("parameter_server",)
 MANAGER = ("variable_update", "shared_on", "modifiers")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
@@ -148,9 +150,9 @@ def manager_of(config: Mapping[str, Any]) -> str:
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
-    if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
+    if name in _KEEP_SHARED_VARIABLES and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
-    if name in ("replicated", "distributed_all_reduce") and modifiers.get("all_reduce_spec"):
+    if name not in _KEEP_SHARED_VARIABLES and modifiers.get("all_reduce_spec"):
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
@@ -160,7 +162,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
         words.append(f"repacked {modifiers['gradient_repacking']}")
     if modifiers.get("agg_small_grads_max_bytes"):
         words.append(f"small {modifiers['agg_small_grads_max_bytes']}")
-    if name == "local_sgd" and modifiers.get("local_sgd_steps"):
+    if modifiers.get("local_sgd_steps"):
         words.append(f"every {modifiers['local_sgd_steps']}")
     return " ".join(words)
 

@@ -1,25 +1,115 @@
-"""The names of the variable managers, for the command line. Imports without TensorFlow.
+"""The variable managers: what each is called and what it can do. Imports without TensorFlow.
 
-A new manager is one file, one line here, and one line in `variable_mgr.factory`.
+A new manager is one file in `variable_mgr/managers` and one entry in `MANAGERS`. The command line, the rules about
+modifiers and clusters, `explain`, `verify` and the tests follow from the entry and from the manager's own methods.
 """
 
 from __future__ import annotations
 
-MANAGERS = {
-    "collective_all_reduce": "as replicated, with TensorFlow's own collectives",
-    "distributed_all_reduce": "as replicated, over the towers of all workers, which one client drives",
-    "distributed_replicated": "one full copy per tower, and a master copy on parameter servers, in a cluster",
-    "independent": "one full copy per tower, gradients not exchanged: the upper bound of scaling",
-    "local_sgd": "one full copy per tower, which trains alone; every few steps the weights are averaged",
-    "parameter_server": "one shared copy, read by every tower, updated once per step",
-    "replicated": "one full copy per tower, every tower applies the same mean gradient",
-}
+import dataclasses
+import enum
 
-# Shorthands of the command line: a manager, and the modifier that comes with it.
-SHORTHANDS = {
-    "nccl": "replicated with --all_reduce_spec=nccl",
-    "staged": "parameter_server with --staged_vars",
+
+class Processes(enum.Flag):
+    """In which processes a manager works."""
+
+    ONE = enum.auto()  # a single process
+    PEERS = enum.auto()  # several workers without parameter servers, each its own client
+    SERVERS = enum.auto()  # several workers with parameter servers
+    ONE_CLIENT = enum.auto()  # several workers whose towers one client drives
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """What is known of a manager before TensorFlow is imported.
+
+    Attributes:
+        module: in `variable_mgr.managers`.
+        maker: a class or function of the module, called as `maker(place, shared_devices, modifiers)`.
+        meaning: what it does, for a person.
+        processes: where it works.
+        modifiers: the fields of `variable_mgr.modifiers.Modifiers` that it supports.
+        exchanges_gradients: every step applies the mean of the gradients of all towers.
+        one_copy: all towers read one copy of the weights; otherwise each has its own.
+    """
+
+    module: str
+    maker: str
+    meaning: str
+    processes: Processes = Processes.ONE
+    modifiers: tuple[str, ...] = ()
+    exchanges_gradients: bool = True
+    one_copy: bool = False
+
+    @property
+    def smallest_cluster(self) -> str | None:
+        """Returns the smallest cluster it works in, as of `--local_cluster`; None if it works in one process."""
+        if Processes.ONE in self.processes:
+            return None
+        return "ps:1,worker:2" if Processes.SERVERS in self.processes else "worker:2"
+
+
+_COMPACT = "compact_gradient_transfer"
+_AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_grads_max_bytes", _COMPACT)
+
+MANAGERS = {
+    "collective_all_reduce": Entry(
+        "replicated",
+        "collective",
+        "as replicated, with TensorFlow's own collectives",
+        Processes.ONE | Processes.PEERS,
+        (*_AROUND_A_REDUCTION, "fc_model_parallel"),
+    ),
+    "distributed_all_reduce": Entry(
+        "replicated",
+        "all_reducing",
+        "as replicated, over the towers of all workers, which one client drives",
+        Processes.ONE_CLIENT,
+        (*_AROUND_A_REDUCTION, "all_reduce_spec"),
+    ),
+    "distributed_replicated": Entry(
+        "distributed_replicated",
+        "DistributedReplicated",
+        "one full copy per tower, and a master copy on parameter servers, in a cluster",
+        Processes.SERVERS,
+        (_COMPACT,),
+    ),
+    "independent": Entry(
+        "replicated",
+        "independent",
+        "one full copy per tower, gradients not exchanged: the upper bound of scaling",
+        exchanges_gradients=False,
+    ),
+    "local_sgd": Entry(
+        "local_sgd",
+        "local_sgd",
+        "one full copy per tower, which trains alone; every few steps the weights are averaged",
+        Processes.ONE | Processes.PEERS,
+        ("local_sgd_steps",),
+        exchanges_gradients=False,
+    ),
+    "parameter_server": Entry(
+        "parameter_server",
+        "parameter_server",
+        "one shared copy, read by every tower, updated once per step",
+        Processes.ONE | Processes.SERVERS,
+        ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT),
+        one_copy=True,
+    ),
+    "replicated": Entry(
+        "replicated",
+        "all_reducing",
+        "one full copy per tower, every tower applies the same mean gradient",
+        Processes.ONE,
+        (*_AROUND_A_REDUCTION, "all_reduce_spec", "fc_model_parallel"),
+    ),
 }
+DEFAULT = "parameter_server"
+IN_ONE_PROCESS = tuple(name for name, entry in MANAGERS.items() if Processes.ONE in entry.processes)
+IN_GRAPH = tuple(name for name, entry in MANAGERS.items() if Processes.ONE_CLIENT in entry.processes)
+
+# Shorthands of the command line: the manager, and the flag that comes with it.
+SHORTHANDS = {"nccl": ("replicated", "--all_reduce_spec=nccl"), "staged": ("parameter_server", "--staged_vars")}
 
 # Training loops that users know, as a reference; not managers. They train the same model on the same images.
 REFERENCE_LOOPS = {
@@ -27,6 +117,13 @@ REFERENCE_LOOPS = {
     "mirrored_strategy": "tf.distribute.MirroredStrategy with a tf.function as its step",
 }
 
-# Managers that are nothing without other processes, and the smallest cluster in which they can be shown.
-NEED_A_CLUSTER = {"distributed_all_reduce": "worker:2", "distributed_replicated": "ps:1,worker:2"}
-IN_ONE_PROCESS = tuple(name for name in MANAGERS if name not in NEED_A_CLUSTER)
+
+def named(name: str | None) -> str:
+    """Returns the manager that `--variable_update` means: shorthands resolved, None is the default."""
+    return SHORTHANDS[name][0] if name in SHORTHANDS else name or DEFAULT
+
+
+def uses_servers(name: str | None) -> bool:
+    """Returns whether the manager that `--variable_update` means works with parameter servers."""
+    manager = named(name)
+    return manager in MANAGERS and Processes.SERVERS in MANAGERS[manager].processes

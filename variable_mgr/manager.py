@@ -1,4 +1,4 @@
-"""What a variable manager is: the interface, and the values that pass through it."""
+"""The interface of variable managers, and the values that pass through it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from variable_mgr.traffic import Traffic
+
 
 class VariableSpec(Protocol):
-    """What a manager must know of one variable in order to create it."""
+    """Describes one variable to be created."""
 
     @property
     def name(self) -> str:
-        """Canonical name: equal for every manager, and the name in a checkpoint."""
+        """The canonical name: equal for every manager, and the name in a checkpoint."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -34,7 +36,7 @@ class VariableSpec(Protocol):
 
 
 class Optimizer(Protocol):
-    """An update rule. It keeps what it must remember of a variable on that variable's own device, once per variable."""
+    """An update rule. Its slots are on the device of their variable, once per variable."""
 
     def apply(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Returns one operation per variable that updates it in place by its gradient."""
@@ -47,7 +49,7 @@ class TowerUpdate:
     Attributes:
         gradients: of weights.
         state: new values of all other variables.
-        decay: which part of a weight's value its gradient still lacks; empty but for managers that add it themselves.
+        decay: the factor of weight decay that the manager still has to add; empty unless `adds_decay`.
     """
 
     gradients: Mapping[str, tf.Tensor]
@@ -57,12 +59,12 @@ class TowerUpdate:
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """What ends a step: of all towers together, or of one where each goes its own way.
+    """The end of a step: of all towers together, or of one asynchronous tower.
 
     Attributes:
         operation: combines and applies gradients, and stores state.
-        staleness: of a tower that goes its own way, how many updates by others were completed between its reading of
-            the weights and the end of its own update, an int64 scalar; None where that does not depend on chance.
+        staleness: of an asynchronous tower, how many updates by others were completed between its reading of the
+            weights and the end of its own update, an int64 scalar; None if the number is always zero.
     """
 
     operation: tf.Operation
@@ -71,7 +73,7 @@ class Applied:
 
 @dataclasses.dataclass(frozen=True)
 class Preparation:
-    """What runs once after variables have their initial values; `computes` if towers compute in it, as in a step."""
+    """Runs once after variables have their initial values; `computes` if towers compute in it, as in a step."""
 
     operation: tf.Operation
     computes: bool = False
@@ -79,7 +81,7 @@ class Preparation:
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """One created variable: its canonical name, its kind, where it lives and how large it is."""
+    """One created variable: its canonical name, kind, device and size."""
 
     name: str
     kind: str
@@ -87,17 +89,42 @@ class Placed:
     size_bytes: int
 
 
+OWN_STEP = "computed in step t itself"
+STEP_BEFORE = "computed in step t-1 (zeros in the first step)"
+EARLIER_WEIGHTS = "not plain SGD: the gradient is of earlier weights, see above"
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """How data flows under a manager, in phrases for a person.
+
+    Attributes:
+        weights: where they live.
+        gradients: how they come together; to follow the word 'gradients'.
+        diagram: the flow as characters.
+        applied: which gradient is applied at step t; to follow the word 'gradient'.
+        deviation: how the arithmetic differs from one device with the whole batch; empty if it does not.
+    """
+
+    weights: str
+    gradients: str
+    diagram: str
+    applied: str = OWN_STEP
+    deviation: str = ""
+
+
 class VariableManager(abc.ABC):
     """Decides where variables live, what a tower reads, and how gradients come together.
 
     Use: `create` once, `read` once per tower, `apply` once with the updates of all towers. After the graph's
-    initialisers have run, `preparations` run once, then the steps.
+    initialisers have run, `preparations` run once, then the steps. `explain`, `traffic` and `links` work before
+    `create`, too.
+
+    Attributes:
+        adds_decay: whether `apply` adds weight decay, once where a weight lives, so that no tower has to.
     """
 
-    @property
-    def adds_decay(self) -> bool:
-        """Returns whether `apply` adds weight decay, once where a weight lives, so that no tower passes over it."""
-        return False
+    adds_decay = False
 
     @abc.abstractmethod
     def create(self, specs: Sequence[VariableSpec]) -> None:
@@ -109,16 +136,16 @@ class VariableManager(abc.ABC):
 
     @abc.abstractmethod
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
-        """Returns what ends a step: one entry if all towers step together, else one per tower.
+        """Returns the ends of a step: one if all towers step together, else one per tower.
 
         Args:
             updates: one per tower, in tower order; each gradient is of the tower's own mean loss.
             optimizer: the update rule.
         """
 
-    @abc.abstractmethod
     def preparations(self) -> list[Preparation]:
         """Returns what runs once, in this order, after all variables have their initial values."""
+        return []
 
     @abc.abstractmethod
     def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
@@ -131,10 +158,34 @@ class VariableManager(abc.ABC):
     def placed(self) -> list[Placed]:
         """Returns every created variable, copies included."""
 
-    @abc.abstractmethod
     def replica_drift(self) -> tf.Tensor | None:
-        """Returns the largest absolute difference between copies that must be equal; None where there are none."""
+        """Returns the largest absolute difference between copies that must be equal; None if there are none."""
+        return None
 
     @abc.abstractmethod
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows; under some managers only plain SGD is exact, so the optimizer matters."""
+
     def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together, for a person to read."""
+        """Returns in words where variables live and how gradients come together."""
+        facts = self.explain()
+        return f"{facts.weights}; gradients {facts.gradients}"
+
+    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+        """Returns what a training step sends between the devices of one process; unknown unless overridden.
+
+        No tower's device may be the host. Weights that are divided over towers are not counted.
+
+        Args:
+            weights_elements: the number of elements of each weight; all are float32.
+        """
+        return Traffic(gradient_bytes=None)
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns the bytes per step between processes by link, such as `worker 0 -> ps 1`; empty if unknown.
+
+        Args:
+            variables: of the model.
+            training: whether gradients are computed; a forward pass only fetches.
+        """
+        return {}

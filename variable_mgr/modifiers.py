@@ -1,29 +1,29 @@
-"""What can be changed about a variable manager, and where that makes no sense: one table. Imports no TensorFlow."""
+"""The modifiers of variable managers, and which combinations are rejected. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from variable_mgr.catalog import NEED_A_CLUSTER
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, Processes
+from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import Place
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Modifiers:
-    """Modifiers of a manager; each is named as its flag.
+    """Modifiers of a manager, each named like its flag.
 
     Attributes:
-        asynchronous: every tower applies its own gradient as soon as it is there.
-        staged_vars: towers compute with weights that were read a step before, so that reading hides behind computing.
-        relaxed_consistency: the gradients that are applied are those of the step before.
+        asynchronous: every tower applies its own gradient as soon as it is computed.
+        staged_vars: towers compute with weights read one step before, so that reads overlap with computation.
+        relaxed_consistency: each step applies the gradients of the step before.
         all_reduce_spec: how copies' gradients are reduced; None leaves it to the manager.
-        gradient_repacking: gradients travel in that many chunks; 0: one by one.
+        gradient_repacking: the number of chunks in which gradients travel; 0: one by one.
         agg_small_grads_max_bytes: gradients of at most this size travel in groups; 0: none.
-        agg_small_grads_max_group: gradients in such a group, at most.
+        agg_small_grads_max_group: the most gradients in such a group.
         compact_gradient_transfer: gradients travel in 16 bits.
-        compact_gradient_dtype: which 16 bits: `float16`, or `bfloat16` with float32's range and fewer digits.
-        local_sgd_steps: steps that towers train alone before weights are averaged; 0: not said.
+        compact_gradient_dtype: `float16`, or `bfloat16` with float32's range and fewer digits.
+        local_sgd_steps: steps that towers train alone before weights are averaged; 0: not given.
         fc_model_parallel: each tower holds some columns of the dense layers that end the model.
     """
 
@@ -50,39 +50,21 @@ class Modifiers:
         return 2 if self.compact_gradient_transfer else 4
 
 
-_ALL_REDUCING = ("replicated", "collective_all_reduce", "distributed_all_reduce")
-_GATHERING = ("parameter_server", "distributed_replicated")
-# Modifier: the flag, the managers that it goes with, and why it goes with no other.
-_GOES_WITH: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "asynchronous": (
-        "--cross_replica_sync=false",
-        ("parameter_server",),
-        "only there can one tower update what the others read",
-    ),
-    "staged_vars": ("--staged_vars", ("parameter_server",), "only there are weights read from another device"),
-    "relaxed_consistency": ("--variable_consistency=relaxed", _ALL_REDUCING, "only there are gradients all-reduced"),
-    "all_reduce_spec": (
-        "--all_reduce_spec (or --hierarchical_copy)",
-        ("replicated", "distributed_all_reduce"),
-        "the others have no reduction to choose",
-    ),
-    "gradient_repacking": ("--gradient_repacking", _ALL_REDUCING, "only there are gradients all-reduced"),
-    "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", _ALL_REDUCING, "only there are gradients all-reduced"),
-    "local_sgd_steps": ("--local_sgd_steps", ("local_sgd",), "the others do not average weights"),
-    "fc_model_parallel": (
-        "--fc_model_parallel",
-        ("replicated", "collective_all_reduce", "parameter_server"),
-        "there towers do not train one common model",
-    ),
-    "compact_gradient_transfer": (
-        "--compact_gradient_transfer",
-        _ALL_REDUCING + _GATHERING,
-        "there gradients do not travel",
-    ),
+# Modifier: its flag, and why other managers than those that list it in the catalog do not support it.
+_FLAGS = {
+    "asynchronous": ("--cross_replica_sync=false", "only there can one tower update what the others read"),
+    "staged_vars": ("--staged_vars", "only there are weights read from another device"),
+    "relaxed_consistency": ("--variable_consistency=relaxed", "only there are gradients all-reduced"),
+    "all_reduce_spec": ("--all_reduce_spec (or --hierarchical_copy)", "the others have no reduction to choose"),
+    "gradient_repacking": ("--gradient_repacking", "only there are gradients all-reduced"),
+    "agg_small_grads_max_bytes": ("--agg_small_grads_max_bytes", "only there are gradients all-reduced"),
+    "local_sgd_steps": ("--local_sgd_steps", "the others do not average weights"),
+    "fc_model_parallel": ("--fc_model_parallel", "the others do not train one common model in one process"),
+    "compact_gradient_transfer": ("--compact_gradient_transfer", "the others send no gradients"),
 }
 _ONE_STEP = "dividing the dense layers needs towers that take one common step with the newest weights"
-# Modifiers that do not go together, and why.
-_NOT_TOGETHER = {
+# Modifiers that exclude each other, and why.
+_EXCLUSIVE = {
     ("asynchronous", "staged_vars"): "staging needs towers that take one common step, and asynchronous ones do not",
     ("gradient_repacking", "agg_small_grads_max_bytes"): "both decide which gradients travel together",
     ("fc_model_parallel", "asynchronous"): _ONE_STEP,
@@ -92,53 +74,54 @@ _NOT_TOGETHER = {
 
 
 def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
-    """Returns a sentence if this manager cannot be modified so in this place, else None."""
-    for field, (flag, managers, because) in _GOES_WITH.items():
-        if getattr(modifiers, field) and manager not in managers:
+    """Returns a sentence if this manager does not support these modifiers, or not in this place; else None."""
+    supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()  # reference loops support none
+    for field, (flag, because) in _FLAGS.items():
+        if getattr(modifiers, field) and field not in supported:
+            supporting = [name for name, entry in MANAGERS.items() if field in entry.modifiers]
+            supporting.sort(key=lambda name: name not in IN_ONE_PROCESS)  # the first is proposed
             return (
-                f"{flag} goes with {' or '.join(managers)}, not with {manager}: {because}. "
-                f"Say --variable_update={managers[0]}, or leave it out."
+                f"{flag} goes with {' or '.join(supporting)}, not with {manager}: {because}. "
+                f"Use --variable_update={supporting[0]}, or omit it."
             )
-    for (first, second), because in _NOT_TOGETHER.items():
+    for (first, second), because in _EXCLUSIVE.items():
         if getattr(modifiers, first) and getattr(modifiers, second):
-            return f"{_GOES_WITH[first][0]} and {_GOES_WITH[second][0]}: {because}: give one of them."
-    problem = _why_not_here(manager, modifiers, place)
+            return f"{_FLAGS[first][0]} and {_FLAGS[second][0]}: {because}: use one of them."
+    problem = _why_not_here(manager, modifiers, place) if manager in MANAGERS else None
     if problem:
         return problem
-    spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec
-    if spec is None:
+    if modifiers.all_reduce_spec is None:
         return None
     try:
-        return all_reduce_spec.why_not(all_reduce_spec.parse(spec), place)
+        return all_reduce_spec.why_not(all_reduce_spec.parse(modifiers.all_reduce_spec), place)
     except all_reduce_spec.SpecError as error:
         return f"--all_reduce_spec: {error}"
 
 
-_CLUSTER_FLAGS = "--local_cluster=ps:1,worker:2, or --ps_hosts and --worker_hosts"
-
-
 def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | None:
-    """Returns a sentence if a manager wants other processes than there are."""
+    """Returns a sentence if a manager needs other processes than these."""
+    entry = MANAGERS[manager]
     if not place.in_cluster:
-        if manager in NEED_A_CLUSTER:
+        if entry.smallest_cluster:
             return (
-                f"{manager} is for several processes: say --local_cluster={NEED_A_CLUSTER[manager]}, or --worker_hosts."
+                f"{manager} is for several processes: use --local_cluster={entry.smallest_cluster}, or --worker_hosts."
             )
-        if manager == "parameter_server" and modifiers.compact_gradient_transfer:
+        if entry.one_copy and modifiers.compact_gradient_transfer:
             return (
-                "--compact_gradient_transfer: in one process gradients of parameter_server do not travel as such; say "
-                "--variable_update=replicated, or leave it out."
+                f"--compact_gradient_transfer: in one process gradients of {manager} do not travel as such; use "
+                "--variable_update=replicated, or omit it."
             )
         return None
-    if manager in ("independent", "replicated"):
+    if entry.processes == Processes.ONE:
+        others = (name for name, other in MANAGERS.items() if other.processes & (Processes.PEERS | Processes.SERVERS))
+        return f"{manager} works in one process only: for several use --variable_update={' or '.join(others)}."
+    if entry.processes & Processes.SERVERS and not place.ps:
         return (
-            f"{manager} works in one process only: for several say --variable_update=collective_all_reduce, "
-            "distributed_replicated or parameter_server."
+            f"{manager} keeps variables on parameter servers, and this cluster has none: use "
+            "--local_cluster=ps:1,worker:2, or --ps_hosts and --worker_hosts."
         )
-    if manager in _GATHERING and not place.ps:
-        return f"{manager} keeps variables on parameter servers, and this cluster has none: say {_CLUSTER_FLAGS}."
-    if manager not in _GATHERING and place.ps:
-        return f"{manager} has no use for parameter servers: leave them out of the cluster."
+    if not entry.processes & Processes.SERVERS and place.ps:
+        return f"{manager} has no use for parameter servers: omit them from the cluster."
     if modifiers.fc_model_parallel:
-        return "--fc_model_parallel divides layers over the towers of one process: leave out the cluster, or the flag."
+        return "--fc_model_parallel divides layers over the towers of one process: omit the cluster, or the flag."
     return None

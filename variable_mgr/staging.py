@@ -1,4 +1,4 @@
-"""Staging areas: what is put in during one step comes out in the next."""
+"""Staging areas: tensors put in during one step are taken out in the next."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[
     """Makes a staging area on a device.
 
     Args:
-        device: where what is staged lies.
-        tensors: what is put in, all at once.
+        device: of the area.
+        tensors: put in together.
 
     Returns:
-        The operation that puts the tensors in, and what comes out: what was put in first and not taken yet. The one
-        must run once before the first step, and once in every step.
+        The operation that puts the tensors in, and the oldest tensors in the area. The operation must run once before
+        the first step, and once in every step.
     """
     name = f"stage_{next(_names)}"
     dtypes = [tensor.dtype for tensor in tensors]

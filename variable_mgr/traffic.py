@@ -1,25 +1,29 @@
-"""How many bytes cross between devices in a step, by formula. Imports no TensorFlow.
+"""How many bytes a step sends between devices, or between processes, by formula. Imports no TensorFlow.
 
-A byte is counted once, where it is sent. What the runtime moves within one device is not counted; on logical CPU
-devices nothing is copied at all, and the figures say what the same setting would send between real ones.
+Payload only, counted once, where it is sent. What the runtime moves within one device and what a protocol adds are not
+counted. On logical CPU devices nothing is copied; the figures are those of the same setting on real devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from variable_mgr.modifiers import Modifiers
-from variable_mgr.placement import even_parts, group_small
-from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import find
+from variable_mgr.place import Place
+from variable_mgr.placement import balance_by_bytes
 
-FLOAT32_BYTES = 4
+if TYPE_CHECKING:
+    from variable_mgr.manager import VariableSpec
+
+FLOAT32_BYTES = 4  # every weight and statistic is float32
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes that all devices together send in one step; None where that is not known.
+    """Bytes that all devices together send in one step; None if unknown.
 
     Attributes:
         read_bytes: weights that towers fetch from other devices.
@@ -47,8 +51,8 @@ class DividedLayers:
 
     Attributes:
         batch_per_tower: images.
-        features: width of what the first of them reads.
-        outputs: width of each.
+        features: width of the input of the first layer.
+        outputs: width of each layer.
     """
 
     batch_per_tower: int
@@ -58,8 +62,8 @@ class DividedLayers:
     def activation_bytes(self, towers: int) -> int:
         """Returns what all towers together send in a step, forward and, as much again, backward.
 
-        Every tower sends its features to all others, then its columns of each layer, for all images; but of the logits
-        only those of the other tower's own images.
+        Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits
+        it sends only those of the other tower's own images.
         """
         images = towers * self.batch_per_tower
         *hidden, logits = self.outputs
@@ -67,63 +71,51 @@ class DividedLayers:
         return 2 * FLOAT32_BYTES * elements
 
 
-def traffic(
-    manager: str,
-    modifiers: Modifiers,
-    towers: int,
-    weights_elements: Sequence[int],
-    *,
-    shared_on_host: bool,
-    divided: DividedLayers | None = None,
-) -> Traffic:
-    """Returns what one step of a manager sends.
+def over_servers(
+    variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True
+) -> dict[str, int]:
+    """Returns the bytes per step by link, such as `worker 0 -> ps 1`.
+
+    All variables go to every worker. A weight's gradient comes back from each, moving averages come from worker 0.
 
     Args:
-        manager: a key of `variable_mgr.catalog.MANAGERS`.
-        modifiers: what is changed about it.
-        towers: how many, each on a device of its own.
-        weights_elements: elements of each weight that is not divided; all are float32.
-        shared_on_host: shared variables and averaging are on the host, not on the towers' devices.
-        divided: the layers whose weights are divided over the towers, if any.
+        variables: those on the servers, in the order of their creation.
+        place: of one worker.
+        wire_bytes: size of one element of a gradient on the wire.
+        training: whether anything comes back.
     """
-    of_the_rest = _traffic(manager, modifiers, towers, weights_elements, shared_on_host)
-    return dataclasses.replace(of_the_rest, activation_bytes=divided.activation_bytes(towers) if divided else 0)
+    variables = list(variables)
+    sizes = [FLOAT32_BYTES * math.prod(variable.shape) for variable in variables]
+    sent: Counter[str] = Counter()
+    for variable, size, ps in zip(variables, sizes, balance_by_bytes(sizes, range(len(place.ps))), strict=True):
+        for worker in range(place.workers):
+            sent[f"ps {ps} -> worker {worker}"] += size
+            if training:
+                back = wire_bytes / FLOAT32_BYTES if variable.kind == "weight" else worker == 0
+                sent[f"worker {worker} -> ps {ps}"] += round(size * back)
+    return dict(sent)
 
 
-def _traffic(
-    manager: str, modifiers: Modifiers, towers: int, weights_elements: Sequence[int], shared_on_host: bool
-) -> Traffic:
-    all_bytes = FLOAT32_BYTES * sum(weights_elements)
-    default = "pscpu" if shared_on_host else "psgpu"
-    if manager == "parameter_server":
-        away = towers if shared_on_host else towers - 1  # towers that find a variable on another device
-        return Traffic(read_bytes=away * all_bytes, gradient_bytes=away * all_bytes)
-    if manager == "local_sgd":
-        averaged = _reduced_bytes(default, weights_elements, towers, FLOAT32_BYTES)
-        every = modifiers.local_sgd_steps or 1
-        return Traffic(weight_bytes=None if averaged is None else averaged // every)
-    if manager == "independent":
-        return Traffic()
-    spec = "collective" if manager == "collective_all_reduce" else modifiers.all_reduce_spec or default
-    element_bytes = modifiers.wire_bytes
-    if modifiers.gradient_repacking:
-        weights_elements = even_parts(sum(weights_elements), modifiers.gradient_repacking)
-    if modifiers.agg_small_grads_max_bytes:
-        sizes = [FLOAT32_BYTES * elements for elements in weights_elements]
-        groups = group_small(sizes, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group)
-        weights_elements = [sum(weights_elements[index] for index in group) for group in groups]
-    return Traffic(gradient_bytes=_reduced_bytes(spec, weights_elements, towers, element_bytes))
+def around_ring(size_bytes: float, place: Place) -> dict[str, int]:
+    """Returns the bytes by link for reducing this many bytes around a ring of all towers of all workers.
+
+    Each tower sends 2 (n-1)/n of them to the next one, and the last tower of a worker sends to the next worker.
+    """
+    towers = place.towers_in_total
+    each = round(2 * (towers - 1) / towers * size_bytes)
+    return {f"worker {i} -> worker {(i + 1) % place.workers}": each for i in range(place.workers)}
 
 
-def _reduced_bytes(spec: str, weights_elements: Sequence[int], towers: int, element_bytes: int) -> int | None:
-    """Returns what a reduction sends; None if it uses an algorithm that does not say."""
-    if towers == 1:
-        return 0
-    ranges = all_reduce_spec.parse(spec)
-    total = 0.0
-    for elements in weights_elements:
-        sent = find(all_reduce_spec.choose(ranges, elements).algorithm).sent
-        if sent is None:
-            return None
-        total += sent(towers) * elements * element_bytes
-    return round(total)
+def busiest_server(sent: Mapping[str, int]) -> int | None:
+    """Returns the bytes in and out of the parameter server that has most of them; None without servers."""
+    of_server: Counter[str] = Counter()
+    for link, size in sent.items():
+        for end in link.split(" -> "):
+            if end.startswith("ps "):
+                of_server[end] += size
+    return max(of_server.values(), default=None)
+
+
+def weight_elements(variables: Iterable[VariableSpec]) -> list[int]:
+    """Returns the number of elements of each weight."""
+    return [math.prod(variable.shape) for variable in variables if variable.kind == "weight"]

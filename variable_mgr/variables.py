@@ -1,4 +1,4 @@
-"""Creating variables on a device, and what every manager does with the non-trained ones."""
+"""Creates, reads and assigns variables on their devices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr.manager import Placed, VariableSpec
+from variable_mgr.place import Place
+from variable_mgr.placement import balance_by_bytes
 
 
 def create(spec: VariableSpec, *, device: str, prefix: str, initial_value: tf.Tensor | None = None) -> tf.Variable:
@@ -16,7 +18,7 @@ def create(spec: VariableSpec, *, device: str, prefix: str, initial_value: tf.Te
     Args:
         spec: what to create.
         device: where.
-        prefix: goes before the canonical name, so that copies can be told apart in traces.
+        prefix: precedes the canonical name and distinguishes copies in traces.
         initial_value: used instead of the spec's own, so that copies start equal.
     """
     with tf.device(device):
@@ -24,15 +26,41 @@ def create(spec: VariableSpec, *, device: str, prefix: str, initial_value: tf.Te
         return tf.Variable(value, trainable=False, name=f"{prefix}/{spec.name}", shape=spec.shape)
 
 
-def create_tower_state(spec: VariableSpec, *, device: str, tower: int) -> tf.Variable:
+def create_shared(specs: Sequence[VariableSpec], devices: Sequence[str]) -> dict[str, tf.Variable]:
+    """Creates one variable per spec, spread over devices by bytes."""
+    homes = balance_by_bytes([size_bytes(spec) for spec in specs], devices)
+    return {spec.name: create(spec, device=home, prefix="shared") for spec, home in zip(specs, homes, strict=True)}
+
+
+def create_copies(specs: Sequence[VariableSpec], place: Place) -> list[dict[str, tf.Variable]]:
+    """Creates a copy of every variable on each tower's device.
+
+    One tensor initialises all copies, so random numbers are drawn once.
+    """
+    copies: list[dict[str, tf.Variable]] = []
+    for tower, device in enumerate(place.towers):
+        copy = {}
+        for spec in specs:
+            if spec.kind == "tower_state":
+                copy[spec.name] = create_tower_state(spec, place, tower)
+            else:
+                same = copies[0][spec.name].initial_value if copies else None
+                copy[spec.name] = create(spec, device=device, prefix=f"tower_{tower}", initial_value=same)
+        copies.append(copy)
+    return copies
+
+
+def create_tower_state(spec: VariableSpec, place: Place, tower: int) -> tf.Variable:
     """Creates a variable that belongs to one tower, such as the seed of dropout.
 
-    The tower's number is added to the initial value, so that no two towers drop the same units.
+    The tower's number among those of all workers is added to the initial value, so that no two drop the same units.
     """
+    device = place.towers[tower]
+    number = place.worker * len(place.towers) + tower
     with tf.device(device):
         value = spec.initial_value()
-        value += tf.constant(tower, value.dtype)
-    return create(spec, device=device, prefix=f"tower_{tower}", initial_value=value)
+        value += tf.constant(number, value.dtype)
+    return create(spec, device=device, prefix=f"tower_{number}", initial_value=value)
 
 
 def size_bytes(spec: VariableSpec) -> int:

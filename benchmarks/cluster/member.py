@@ -21,8 +21,9 @@ from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, 
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.provenance import suite_commit
 from benchmarks.topology.cluster import Cluster, Task
-from benchmarks.topology.placement import IN_GRAPH, trains
+from benchmarks.topology.placement import trains
 from results.record import Status
+from variable_mgr.catalog import IN_GRAPH
 
 _EXCHANGE_SECONDS = 600.0
 _PARTING_SECONDS = 30.0

@@ -21,7 +21,7 @@ from benchmarks.topology import discovery, placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
 from variable_mgr.modifiers import Modifiers, why_not
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 
 def _aside(**kwargs: Any) -> Any:

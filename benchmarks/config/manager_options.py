@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError
-from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from models import specs
-from variable_mgr.catalog import REFERENCE_LOOPS
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
 from variable_mgr.modifiers import Modifiers
 
 _LOCAL_SGD_STEPS = 4
@@ -29,31 +28,19 @@ def resolve(
         The fields of the configuration that are about variables, and sentences on how flags were understood.
 
     Raises:
-        UsageError: a combination that makes no sense or cannot run on these devices.
+        UsageError: flags contradict each other, or the manager cannot run on these devices.
     """
-    _refuse_what_has_no_effect(given)
-    refuse(given, cluster)
-    manager = given["variable_update"] or "parameter_server"
-    staged = bool(given["staged_vars"]) or manager == "staged"
+    _refuse_without_effect(given)
+    _refuse_for_reference_loops(given, cluster)
+    manager = named(given["variable_update"])
+    supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
     spec, notices = _resolve_spec(given, devices, manager)
-    manager = {"staged": "parameter_server", "nccl": "replicated"}.get(manager, manager)
     shared_on = given["local_parameter_device"] or devices["device"]
-    if manager in ("replicated", "distributed_all_reduce") and spec is None:
+    if "all_reduce_spec" in supported and spec is None:
         spec = "pscpu" if shared_on == "cpu" else "psgpu"
-    resolved = _modifiers(given, manager, staged=staged, spec=spec)
-    if cluster and cluster.controller and manager not in placement.IN_GRAPH:
-        raise UsageError(
-            f"--controller_host: under {manager} every worker is its own client. Say "
-            "--variable_update=distributed_all_reduce, or leave it out."
-        )
-    fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
-    return fields | {"keras_application": bool(given["keras_application"])}, notices
-
-
-def _modifiers(given: Mapping[str, Any], manager: str, *, staged: bool, spec: str | None) -> Modifiers:
-    return Modifiers(
+    resolved = Modifiers(
         asynchronous=given["cross_replica_sync"] is False,
-        staged_vars=staged,
+        staged_vars=bool(given["staged_vars"]) or given["variable_update"] == "staged",
         relaxed_consistency=given["variable_consistency"] == "relaxed",
         all_reduce_spec=spec,
         gradient_repacking=given["gradient_repacking"] or 0,
@@ -62,28 +49,35 @@ def _modifiers(given: Mapping[str, Any], manager: str, *, staged: bool, spec: st
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
         compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
         fc_model_parallel=bool(given["fc_model_parallel"]),
-        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if manager == "local_sgd" else 0),
+        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
     )
+    if cluster and cluster.controller and manager not in IN_GRAPH:
+        raise UsageError(
+            f"--controller_host: under {manager} every worker is its own client. Use "
+            "--variable_update=distributed_all_reduce, or omit it."
+        )
+    fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
+    return fields | {"keras_application": bool(given["keras_application"])}, notices
 
 
 def _resolve_spec(
     given: Mapping[str, Any], devices: Mapping[str, Any], manager: str
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Returns the reduction that was asked for, in whichever of its spellings, and what to say about that."""
+    """Returns the requested reduction, whichever flag names it, and notices about it."""
     asked = {
         "--all_reduce_spec": given["all_reduce_spec"],
         "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
-        "--variable_update=nccl": "nccl" if manager == "nccl" else None,
+        "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
     }
     if given["use_nccl"] and any(spec not in (None, "nccl") for spec in asked.values()):
         asked["--use_nccl=true"] = "nccl"
     named = {flag: spec for flag, spec in asked.items() if spec}
     if len(set(named.values())) > 1:
-        raise UsageError(f"{' and '.join(named)} each choose a reduction: give one of them.")
+        raise UsageError(f"{' and '.join(named)} each choose a reduction: use one of them.")
     if named or not given["use_nccl"]:
         return next(iter(named.values()), None), ()
     if manager != "replicated":
-        return None, (f"--use_nccl=true is about replicated: it has no effect under {manager}.",)
+        return None, (f"--use_nccl=true has no effect under {manager}, only under replicated.",)
     if devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
         return "nccl", ("--use_nccl=true: understood as --all_reduce_spec=nccl.",)
     return None, (
@@ -104,12 +98,12 @@ _ABOUT_GRADIENTS = (
 )
 
 
-def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
-    """Refuses flags that would be ignored, since who gives one expects it to act."""
+def _refuse_without_effect(given: Mapping[str, Any]) -> None:
+    """Refuses flags that would be ignored."""
     if given["agg_small_grads_max_group"] and not given["agg_small_grads_max_bytes"]:
-        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: give that, too.")
+        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
     if given["compact_gradient_dtype"] and not given["compact_gradient_transfer"]:
-        raise UsageError("--compact_gradient_dtype acts only with --compact_gradient_transfer: give that, too.")
+        raise UsageError("--compact_gradient_dtype acts only with --compact_gradient_transfer: add it.")
     if given["variable_update"] == "staged" and given["staged_vars"] is False:
         raise UsageError("--variable_update=staged and --nostaged_vars contradict each other: drop one of them.")
     if not given["forward_only"]:
@@ -119,7 +113,7 @@ def _refuse_what_has_no_effect(given: Mapping[str, Any]) -> None:
     acting += ["--variable_consistency=relaxed"] if given["variable_consistency"] == "relaxed" else []
     acting += ["--variable_update=staged"] if given["variable_update"] == "staged" else []
     if acting:
-        raise UsageError(f"--forward_only computes no gradients and updates nothing: leave out {', '.join(acting)}.")
+        raise UsageError(f"--forward_only computes no gradients and updates nothing: omit {', '.join(acting)}.")
 
 
 _APPLICATION = "resnet50"
@@ -144,39 +138,28 @@ _REFUSES = {
 }
 
 
-def refuse(given: Mapping[str, Any], cluster: Cluster | None) -> None:
-    """Refuses what these loops do not do; modifiers are refused by `variable_mgr.modifiers`, as of every manager.
-
-    Args:
-        given: flag values by name; None is not given.
-        cluster: the tasks; None for a single process.
-
-    Raises:
-        UsageError: something was asked for that would not happen.
-    """
+def _refuse_for_reference_loops(given: Mapping[str, Any], cluster: Cluster | None) -> None:
+    """Refuses what the reference loops do not support, except modifiers, which `modifiers.why_not` refuses."""
     loop = given["variable_update"]
-    if given["keras_application"] and (loop, _model(given)) != ("keras_fit", _APPLICATION):
+    model = specs.find(given["model"] or _APPLICATION).name
+    if given["keras_application"] and (loop, model) != ("keras_fit", _APPLICATION):
         raise UsageError(
-            "--keras_application takes Keras' own ResNet-50 and trains it with Keras' fit: say "
-            f"--variable_update=keras_fit --model={_APPLICATION}, or leave it out."
+            "--keras_application trains Keras' own ResNet-50 with Keras' fit: use "
+            f"--variable_update=keras_fit --model={_APPLICATION}, or omit it."
         )
     if loop not in REFERENCE_LOOPS:
         return
     if cluster:
         raise UsageError(
-            f"--variable_update={loop} works in one process only: leave out the cluster, or say "
+            f"--variable_update={loop} works in one process only: omit the cluster, or use "
             "--variable_update=collective_all_reduce."
         )
     for name, taken in _TAKES.items():
         if given[name] not in (None, *taken):
             raise UsageError(
-                f"--{name}={given[name]}: {loop} takes {' or '.join(taken)} only. Say that, or "
+                f"--{name}={given[name]}: {loop} takes {' or '.join(taken)} only. Use that, or "
                 "--variable_update=replicated."
             )
     for name, does in _REFUSES.items():
         if given[name]:
-            raise UsageError(f"--{name}: {loop} {does}. Leave it out, or say --variable_update=replicated.")
-
-
-def _model(given: Mapping[str, Any]) -> str:
-    return specs.find(given["model"] or _APPLICATION).name
+            raise UsageError(f"--{name}: {loop} {does}. Omit it, or use --variable_update=replicated.")

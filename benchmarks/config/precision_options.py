@@ -10,6 +10,7 @@ from typing import Any, Literal
 from benchmarks.errors import UsageError
 from benchmarks.system.hardware import CPUINFO, cpu_instructions
 from models.specs import ModelSpec
+from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
@@ -208,7 +209,7 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
         raise UsageError("--fp16_inc_loss_scale_every_n acts only with --fp16_enable_auto_loss_scale: give that, too.")
     if not dynamic:
         return LossScaling(scale or _LOSS_SCALE)
-    if manager in ("independent", "local_sgd") or modifiers.asynchronous:
+    if (manager in MANAGERS and not MANAGERS[manager].exchanges_gradients) or modifiers.asynchronous:
         raise UsageError(
             "--fp16_enable_auto_loss_scale: all towers must skip the same updates, and here they update independently: "
             "use --variable_update=replicated, or give a fixed --fp16_loss_scale."

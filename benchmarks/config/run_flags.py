@@ -84,7 +84,9 @@ IMAGE_FLAGS: Groups = {
     ),
 }
 
-_MANAGERS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.SHORTHANDS.items())
+_MANAGERS_IN_WORDS = "; ".join(
+    f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items()
+)
 _LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items())
 RUN_FLAGS: Groups = {
     "What is trained": (
@@ -150,7 +152,7 @@ RUN_FLAGS: Groups = {
         Flag(
             "variable_update",
             str,
-            f"variable manager (default parameter_server); {_MANAGERS_IN_WORDS}; training loops of others, for "
+            f"variable manager (default {catalog.DEFAULT}); {_MANAGERS_IN_WORDS}; training loops of others, for "
             f"comparison: {_LOOPS_IN_WORDS}",
             (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
         ),

@@ -15,7 +15,7 @@ from benchmarks.microbench.allreduce_report import Message, Timing
 from models import building, specs
 from models.seeds import seed_at_run_time
 from variable_mgr.expected import relative_error
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
 
 _FEWEST_ROUNDS = 3

@@ -76,7 +76,7 @@ class Report:
     ) -> None:
         self._store, self._provenance, self._devices = store, provenance, devices
         self._num_devices, self._modifiers, self._as_text = num_devices, modifiers, as_text
-        self._tolerance = expected.of(modifiers)
+        self._tolerance = expected.tolerance(modifiers)
         self._facts = {
             "device": device,
             "num_devices": num_devices,

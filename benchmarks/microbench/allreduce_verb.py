@@ -115,7 +115,7 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
     where, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
-    from variable_mgr import factory
+    from variable_mgr.reductions import wrappers
 
     report = Report(
         store,
@@ -134,7 +134,7 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
             messages.append(message)
     reductions = {
-        spec: factory.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
+        spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)
     }
     for message in messages:

@@ -19,7 +19,7 @@ from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
 from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import placement_table
-from benchmarks.training.traffic import sent_per_step
+from benchmarks.training.traffic import links_per_step, manager_on_real_devices, model_traffic
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
@@ -87,10 +87,32 @@ def build(config: Config, devices: Devices) -> RunGraph:
         finite=finite,
         placement={
             **placement_table(manager, devices, training=not config.forward_only),
-            "sent_per_step": sent_per_step(config, model, devices.place, manager),
+            "sent_per_step": _sent_per_step(config, model, manager),
             **work.per_image(images),
         },
     )
+
+
+def _sent_per_step(config: Config, model: building.Model, manager: VariableManager) -> dict[str, Any]:
+    """Returns for the record what a step sends: in one process between devices, in a cluster between processes."""
+    if config.cluster:
+        links = manager.links(model.variables, training=not config.forward_only)
+        return links_per_step(links) if links or not config.forward_only else {}
+    if config.forward_only:
+        return {}
+    by_formula = model_traffic(
+        manager_on_real_devices(
+            config.variable_update,
+            config.modifiers,
+            device=config.device,
+            towers=config.num_devices,
+            shared_on=config.shared_on,
+        ),
+        model,
+        config.batch_per_device,
+        divided_over=config.num_devices if config.modifiers.fc_model_parallel else 0,
+    )
+    return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
 
 
 def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunInput:

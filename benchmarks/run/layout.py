@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from benchmarks.config.config import Config
-from benchmarks.topology.placement import IN_GRAPH
+from variable_mgr.catalog import IN_GRAPH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

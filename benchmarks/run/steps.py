@@ -21,10 +21,10 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Phase, StopAfter, Taken, run_phase, timed
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
-from benchmarks.topology.placement import IN_GRAPH
 from benchmarks.training import training_step
 from benchmarks.training.run_input import RunInput
 from models import specs
+from variable_mgr.catalog import IN_GRAPH
 
 # The first step includes graph optimisation and memory growth, so its limit is longer.
 FIRST_STEPS = 3

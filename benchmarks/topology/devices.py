@@ -13,7 +13,7 @@ from benchmarks.system.hardware import gpu_inventory, usable_cores
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import HOST
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 # Of the memory of a split GPU: the CUDA context and libraries need the rest.
 _DEFAULT_SPLIT_FRACTION = 0.9
@@ -58,7 +58,7 @@ def plan(
         shared_on: `cpu` for the host, `gpu` for the towers' own devices.
         cluster: the tasks; None for a single process.
         manager: the variable manager.
-        group: see `variable_mgr.reductions.algorithms.Place`.
+        group: see `variable_mgr.place.Place`.
     """
     place = placement.place(kind, count, virtual=virtual_gpus > 1, cluster=cluster, manager=manager, group=group)
     if kind == "cpu":

@@ -12,12 +12,12 @@ from typing import Any
 
 from benchmarks.errors import UsageError
 from benchmarks.topology.cluster import Cluster, Task
+from variable_mgr.catalog import uses_servers
 
 _FORM = "give the number of tasks of each job, such as --local_cluster=ps:1,worker:2"
 _MOST_TASKS = 64
 # A task whose port is still to be chosen.
 _NO_ADDRESS = "127.0.0.1:0"
-_NEED_SERVERS = ("parameter_server", "distributed_replicated", "staged")
 # Runs a command until it ends or our connection does: without a terminal, ssh would leave it running.
 _WATCHED = (
     'exec 3<&0; cd "$0" || exit 2; "$@" </dev/null & p=$!; '
@@ -109,7 +109,7 @@ def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
     names = [name.strip() for name in hosts.split(",")]
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
-    servers = (manager or "parameter_server") in _NEED_SERVERS
+    servers = uses_servers(manager)
     return Cluster(
         ps=tuple(f"{name}:{port}" for name in names) if servers else (),
         workers=tuple(f"{name}:{port + 1}" for name in names),

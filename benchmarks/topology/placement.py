@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.topology.cluster import Cluster, Task
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.place import Place
 
 HOST = "/cpu:0"
-# One client drives the towers of all workers; under the others, each worker drives its own.
-IN_GRAPH = ("distributed_all_reduce",)
 
 
 def place(

@@ -1,29 +1,30 @@
-"""What a configuration sends between its devices in a step of its model, by formula. Imports Keras."""
+"""What a training step of a model sends between devices or processes, by formula. Imports Keras."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.config.config import Config
 from models import splitting
 from models.building import Model
-from variable_mgr import network_traffic
+from variable_mgr import factory
 from variable_mgr.manager import VariableManager
-from variable_mgr.reductions.algorithms import Place
-from variable_mgr.traffic import DividedLayers, Traffic, traffic
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+from variable_mgr.traffic import DividedLayers, Traffic, busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
 class DenseShare:
-    """What the dense layers that end a model are of the whole.
+    """The dense layers that end a model, compared with the whole model.
 
     Attributes:
-        weights: their elements.
-        kernel_weights: those that are multiplied, without biases.
-        all_weights: of the whole model.
-        layers: what dividing them over towers would send.
+        weights: number of their elements.
+        kernel_weights: the same without biases.
+        all_weights: number of elements of all weights of the model.
+        layers: decide what is sent if they are divided over towers.
     """
 
     weights: int
@@ -33,60 +34,58 @@ class DenseShare:
 
 
 def dense_share(model: Model, batch_per_device: int) -> DenseShare:
-    """Returns what the dense layers at the model's end are."""
+    """Returns the share of the dense layers at the model's end."""
     split = splitting.split(model)
     sizes = _weights(model)
     return DenseShare(
         sum(sizes[name] for name in split.divided),
         sum(sizes[layer.weights[0]] for layer in split.tail if layer.weights),
         sum(sizes.values()),
-        _layers(split, batch_per_device),
+        DividedLayers(batch_per_device, split.features, tuple(layer.outputs for layer in split.tail if layer.outputs)),
     )
 
 
-def model_traffic(config: Config, model: Model) -> Traffic:
-    """Returns how many bytes the devices send in a training step."""
-    sizes = _weights(model)
-    divided = None
-    if config.modifiers.fc_model_parallel:
-        split = splitting.split(model)
-        divided = _layers(split, config.batch_per_device)
-        for name in split.divided:
-            del sizes[name]
-    return traffic(
-        config.variable_update,
-        config.modifiers,
-        config.num_devices,
-        list(sizes.values()),
-        shared_on_host=config.shared_on == "cpu",
-        divided=divided,
-    )
+def manager_on_real_devices(
+    name: str, modifiers: Modifiers, *, device: str, towers: int, shared_on: str
+) -> VariableManager:
+    """Makes a manager of one process that creates no variables: no tower's device is the host, as formulas need.
 
-
-def sent_per_step(config: Config, model: Model, place: Place, manager: VariableManager) -> dict[str, Any]:
-    """Returns for the record what is sent in a step: in a process between devices, in a cluster between processes.
-
-    A forward pass sends nothing but what it fetches from parameter servers.
+    Args:
+        name: of the manager.
+        modifiers: of the manager.
+        device: kind of the towers' devices, `cpu` or `gpu`.
+        towers: number of towers.
+        shared_on: `cpu`: shared variables are on the host; `gpu`: on the towers' devices.
     """
-    if config.forward_only and not (place.ps and config.variable_update == "parameter_server"):
-        return {}
-    if config.cluster is None:
-        by_formula = model_traffic(config, model)
-        return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
-    if config.forward_only:
-        sent = network_traffic.fetched(place, manager.placed())
-    else:
-        sent = network_traffic.links(config.variable_update, config.modifiers, place, manager.placed())
+    place = Place(tuple(f"/{device}:{tower}" for tower in range(towers)), "the host")
+    shared = (place.host,) if shared_on == "cpu" else place.towers
+    return factory.make(name, place, shared_devices=shared, modifiers=modifiers)
+
+
+def model_traffic(manager: VariableManager, model: Model, batch_per_device: int, *, divided_over: int = 0) -> Traffic:
+    """Returns how many bytes the devices of one process send in a training step.
+
+    Args:
+        manager: as of `manager_on_real_devices`.
+        model: what is trained.
+        batch_per_device: images per tower.
+        divided_over: the number of towers over which the dense layers are divided; 0: they are not.
+    """
+    sizes = _weights(model)
+    if not divided_over:
+        return manager.traffic(list(sizes.values()))
+    of_the_rest = manager.traffic([sizes[name] for name in sizes if name not in splitting.split(model).divided])
+    layers = dense_share(model, batch_per_device).layers
+    return dataclasses.replace(of_the_rest, activation_bytes=layers.activation_bytes(divided_over))
+
+
+def links_per_step(links: Mapping[str, int]) -> dict[str, Any]:
+    """Returns for the record what processes send each other in a step."""
     return {
-        "links": dict(sent),
-        "total_bytes": sum(sent.values()) if sent else None,
-        "busiest_ps_bytes": network_traffic.busiest_server(sent),
+        "links": dict(links),
+        "total_bytes": sum(links.values()) if links else None,
+        "busiest_ps_bytes": busiest_server(links),
     }
-
-
-def _layers(split: splitting.SplitModel, batch_per_device: int) -> DividedLayers:
-    outputs = tuple(layer.outputs for layer in split.tail if layer.outputs)
-    return DividedLayers(batch_per_device, split.features, outputs)
 
 
 def _weights(model: Model) -> dict[str, int]:

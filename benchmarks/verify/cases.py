@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,11 +15,11 @@ from benchmarks.errors import headline
 from benchmarks.topology import devices as device_planning
 from benchmarks.verify import oracle
 from variable_mgr import expected, factory
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
-# What may be put around a reduction, by the name that the table shows.
+# Wrappers of a reduction, by the name that the table shows.
 TRANSFERS: dict[str, dict[str, Any]] = {
     "": {},
     "relaxed": {"relaxed_consistency": True},
@@ -32,6 +33,8 @@ TRANSFERS: dict[str, dict[str, Any]] = {
         "compact_gradient_transfer": True,
     },
 }
+# Managers of which one tower tests something: where variables live, or nothing that is exchanged.
+_WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,13 +49,13 @@ class Case:
 
     @property
     def tolerance(self) -> float:
-        """Returns how large the error may be."""
-        return expected.AFTER_CONVOLUTIONS if self.reference == "whole batch" else expected.of(self.modifiers)
+        """Returns the largest error that passes."""
+        return expected.AFTER_CONVOLUTIONS if self.reference == "whole batch" else expected.tolerance(self.modifiers)
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What came of a case: the error, or the sentence why it cannot run here."""
+class CaseResult:
+    """The result of a case: the error, or the sentence why it cannot run here."""
 
     case: Case
     error: float | None
@@ -65,51 +68,49 @@ class Verdict:
 
 
 def cases() -> Iterator[Case]:
-    """Yields everything that there is to compare; to be registered is to be in it."""
-    for optimizer in ("sgd", "momentum"):
-        yield from _managers_against_numpy(optimizer)
-    yield from _reductions_against_numpy()
-    yield from _against_the_whole_batch()
+    """Yields every comparison in one process; it follows from the catalogs of managers and of algorithms."""
+    for optimizer, manager in itertools.product(("sgd", "momentum"), MANAGERS):
+        yield from _scalars(manager, optimizer)  # a manager that needs a cluster is a row with the reason
+    for manager, (transfer, fields) in itertools.product(IN_ONE_PROCESS, TRANSFERS.items()):
+        if "gradient_repacking" in MANAGERS[manager].modifiers:
+            for algorithm in ALGORITHMS if "all_reduce_spec" in MANAGERS[manager].modifiers else ("",):
+                modifiers = Modifiers(all_reduce_spec=algorithm or None, **fields)
+                yield Case(manager, modifiers, "cpu", "sgd", " ".join(filter(None, (manager, algorithm, transfer))))
+    for manager in IN_ONE_PROCESS:
+        yield from _whole_batch(manager)
 
 
-def _managers_against_numpy(optimizer: str) -> Iterator[Case]:
-    for manager in MANAGERS:
-        for shared_on in ("cpu", "gpu") if manager == "parameter_server" else ("cpu",):
-            where = f" variables on {shared_on}" if manager == "parameter_server" else ""
-            yield Case(manager, Modifiers(), shared_on, optimizer, f"{manager}{where}")
-    for shared_on in ("cpu", "gpu"):
-        title = f"parameter_server variables on {shared_on} staged"
-        yield Case("parameter_server", Modifiers(staged_vars=True), shared_on, optimizer, title)
-    title = "parameter_server asynchronous, towers in turn"
-    yield Case("parameter_server", Modifiers(asynchronous=True), "cpu", optimizer, title)
-    for steps in (2, 3):
-        yield Case("local_sgd", Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"local_sgd every {steps} steps")
+def _scalars(manager: str, optimizer: str) -> Iterator[Case]:
+    entry = MANAGERS[manager]
+    for shared_on in ("cpu", "gpu") if entry.one_copy else ("cpu",):
+        title = f"{manager} variables on {shared_on}" if entry.one_copy else manager
+        yield Case(manager, Modifiers(), shared_on, optimizer, title)
+        if "staged_vars" in entry.modifiers:
+            yield Case(manager, Modifiers(staged_vars=True), shared_on, optimizer, f"{title} staged")
+    if "asynchronous" in entry.modifiers:
+        title = f"{manager} asynchronous, towers in turn"
+        yield Case(manager, Modifiers(asynchronous=True), "cpu", optimizer, title)
+    for steps in (2, 3) if "local_sgd_steps" in entry.modifiers else ():
+        yield Case(manager, Modifiers(local_sgd_steps=steps), "gpu", optimizer, f"{manager} every {steps} steps")
 
 
-def _reductions_against_numpy() -> Iterator[Case]:
-    for transfer, fields in TRANSFERS.items():
-        modifiers = Modifiers(**fields)  # type: ignore[arg-type]
-        yield Case("collective_all_reduce", modifiers, "cpu", "sgd", f"collective_all_reduce {transfer}".strip())
-        for algorithm in ALGORITHMS:
-            chosen = dataclasses.replace(modifiers, all_reduce_spec=algorithm)
-            yield Case("replicated", chosen, "cpu", "sgd", f"replicated {algorithm} {transfer}".strip())
-
-
-def _against_the_whole_batch() -> Iterator[Case]:
-    # Shards and sizes matter only for tensors that are not scalars.
-    for spec in [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
-        yield Case("replicated", Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"replicated {spec}")
-    for manager in ("collective_all_reduce", "parameter_server"):
+def _whole_batch(manager: str) -> Iterator[Case]:
+    entry = MANAGERS[manager]
+    if "all_reduce_spec" in entry.modifiers:
+        # Shards and sizes matter only for tensors that are not scalars.
+        for spec in [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
+            yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"{manager} {spec}")
+    elif entry.exchanges_gradients:
         yield Case(manager, Modifiers(), "gpu", "whole batch", manager)
-    for manager in ("collective_all_reduce", "parameter_server", "replicated"):
+    if "fc_model_parallel" in entry.modifiers:
         title = f"{manager} with dense layers divided over towers"
         yield Case(manager, Modifiers(fc_model_parallel=True), "gpu", "whole batch", title)
 
 
-def verdicts(
+def results(
     kind: str, towers: int, virtual_gpus: int, config: Callable[[int], tf.compat.v1.ConfigProto]
-) -> Iterator[Verdict]:
-    """Runs all cases on `towers` devices of a kind and yields what came of each.
+) -> Iterator[CaseResult]:
+    """Runs all cases on `towers` devices of a kind and yields their results.
 
     Args:
         kind: `cpu` or `gpu`.
@@ -122,7 +123,7 @@ def verdicts(
     def plan(count: int, shared_on: str) -> device_planning.Devices:
         return device_planning.plan(kind, count, virtual_gpus=virtual_gpus, shared_on=shared_on)
 
-    @functools.cache  # trained when the first case needs it, and not again for the others
+    @functools.cache  # trained when the first case needs it
     def weights_of_one_device() -> dict[str, np.ndarray]:
         alone = plan(1, "cpu")
         return oracle.convolutional_weights(maker("replicated", alone, Modifiers()), alone, towers, config(1))
@@ -130,48 +131,28 @@ def verdicts(
     for case in cases():
         devices = plan(towers, case.shared_on)
         reason = why_not(case.manager, case.modifiers, devices.place)
-        if towers == 1 and case.manager not in ("independent", "parameter_server"):
-            reason = "there is nothing to exchange with one tower; say --num_gpus=2 (on one GPU with --virtual_gpus=2)."
+        if towers == 1 and case.manager not in _WITH_ONE_TOWER:
+            reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
         if reason:
-            yield Verdict(case, None, reason)
+            yield CaseResult(case, None, reason)
             continue
+        make = maker(case.manager, devices, case.modifiers)
         try:
             if case.reference == "whole batch":
-                make = maker(case.manager, devices, case.modifiers)
                 divided = case.modifiers.fc_model_parallel
                 weights = oracle.convolutional_weights(make, devices, towers, config(towers), divided=divided)
                 error = largest_difference(weights, weights_of_one_device())
             else:
-                error = _scalar_error(case, devices, config(towers))
-            yield Verdict(case, error)
+                wanted = expected.of_manager(case.manager, case.modifiers, case.reference, towers)
+                error = oracle.trained(make, devices, case.reference, config(towers)).error(wanted)
+            yield CaseResult(case, error)
         except tf.errors.OpError as failure:
-            yield Verdict(case, float("inf"), headline(failure))
+            yield CaseResult(case, float("inf"), headline(failure))
 
 
 def maker(manager: str, devices: device_planning.Devices, modifiers: Modifiers) -> oracle.MakeManager:
-    """Returns what makes a manager on these devices."""
+    """Returns a function that makes a manager on these devices."""
     return functools.partial(factory.make, manager, devices.place, shared_devices=devices.shared, modifiers=modifiers)
-
-
-def _scalar_error(case: Case, devices: device_planning.Devices, config: tf.compat.v1.ConfigProto) -> float:
-    make = maker(case.manager, devices, case.modifiers)
-    wanted = wanted_of(case.manager, case.modifiers, len(devices.towers), case.reference)
-    return oracle.trained(make, devices, case.reference, config).error(wanted)
-
-
-def wanted_of(manager: str, modifiers: Modifiers, towers: int, optimizer: str) -> expected.Trajectory:
-    """Returns what the scalars must become under a manager with modifiers."""
-    if modifiers.asynchronous:
-        return expected.expected_in_turn(towers, optimizer)
-    mode = "relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain"
-    return expected.expected(
-        towers,
-        optimizer,
-        exchanged=manager not in ("independent", "local_sgd"),
-        mode=mode,
-        copies=1 if manager == "parameter_server" else towers,
-        average_every=(modifiers.local_sgd_steps or 1) if manager == "local_sgd" else 0,
-    )
 
 
 def largest_difference(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:

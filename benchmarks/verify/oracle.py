@@ -1,13 +1,12 @@
-"""Two references that every variable manager is compared with: scalars in NumPy, and one device with the whole batch.
+"""Trains under a manager, for comparison with two references: scalars in NumPy, and one device with the whole batch.
 
-The first: loss = mean over the batch of x * a * b, with scalars a = 1, b = 2 and x = the 16 numbers -1..14 in order,
-two per tower and step; learning rate 2^-5, weight decay 2^-4. What must come out is computed in float64 by NumPy,
-without any of the code under test. The second: a small convolutional network without batch normalisation, on N towers
-and on one device with the N-fold batch.
+The first problem, two scalars, and its reference are in `variable_mgr.expected`. The second is a small convolutional
+network without batch normalisation, on N towers and on one device with the N-fold batch.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import keras
@@ -38,7 +37,7 @@ def trained(
     *,
     in_turn: bool = False,
 ) -> Trajectory:
-    """Trains the scalars under a manager and returns what came out, as this process sees it.
+    """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
     Args:
         make_manager: makes the manager under test.
@@ -46,12 +45,10 @@ def trained(
         optimizer: `sgd` or `momentum`.
         config: of the session.
         team: the processes that train together.
-        in_turn: the workers' steps follow each other.
+        in_turn: the workers take their steps one after the other.
     """
-    team = team or Alone()
-    options = tf.compat.v1.RunOptions()
-    options.experimental.collective_graph_key = team.collective_key
-    with tf.Graph().as_default() as graph, tf.device(team.device or None), graph.container(_container(devices)):
+    trajectory = Trajectory()
+    with _Training(devices, config, team) as training:
         step = training_step.build_training_step(
             _product_model(),
             _numbers(devices),
@@ -61,64 +58,63 @@ def trained(
             objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
         )
         a, b = _copies("a"), _copies("b")
-        trajectory = Trajectory()
-        with tf.compat.v1.Session(team.target, graph=graph, config=_configured(config, team)) as session:
-            _initialize(step, session, team, devices, options)
-            for number in range(STEPS):
-                if in_turn:
-                    trajectory.loss.append(_in_turn(step, session, team, devices, number))
-                else:
-                    trajectory.loss.append(_bounded(step, session, team, options))
-                trajectory.a.append([float(value) for value in session.run(a)])
-                trajectory.b.append([float(value) for value in session.run(b)])
+        session = training.start(step)
+        for number in range(STEPS):
+            trajectory.loss.append(training.step_in_turn(number) if in_turn else training.step())
+            trajectory.a.append([float(value) for value in session.run(a)])
+            trajectory.b.append([float(value) for value in session.run(b)])
     return trajectory
 
 
-def _container(devices: Devices) -> str:
-    """Names what keeps the shared state of one graph apart from that of the next one in the same cluster."""
-    return f"oracle{devices.place.group}"
+class _Training:
+    """One graph, its session, and the processes that train it together."""
 
+    def __init__(self, devices: Devices, config: tf.compat.v1.ConfigProto, team: Team | None) -> None:
+        self._place, self._config, self._team = devices.place, config, team or Alone()
+        # Keeps the shared state of one graph apart from that of the next one in the same cluster.
+        self._name = f"oracle{devices.place.group}"
+        self._options = tf.compat.v1.RunOptions()
+        self._options.experimental.collective_graph_key = self._team.collective_key
+        self._contexts = contextlib.ExitStack()
 
-def _configured(config: tf.compat.v1.ConfigProto, team: Team) -> tf.compat.v1.ConfigProto:
-    team.configure(config)
-    return config
+    def __enter__(self) -> _Training:
+        self._graph = self._contexts.enter_context(tf.Graph().as_default())
+        self._contexts.enter_context(tf.device(self._team.device or None))
+        self._contexts.enter_context(self._graph.container(self._name))
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        self._contexts.close()
 
-def _initialize(
-    step: training_step.Step,
-    session: tf.compat.v1.Session,
-    team: Team,
-    devices: Devices,
-    options: tf.compat.v1.RunOptions,
-) -> None:
-    name = f"{_container(devices)} is initialised"
-    step.initialize(session, alone=team.is_leader, shared_is_there=lambda: team.meet(name), options=options)
+    def start(self, step: training_step.Step) -> tf.compat.v1.Session:
+        """Opens the session and initialises everything."""
+        self._team.configure(self._config)
+        session = tf.compat.v1.Session(self._team.target, graph=self._graph, config=self._config)
+        self._session, self._step = self._contexts.enter_context(session), step
+        step.initialize(
+            session,
+            alone=self._team.is_leader,
+            shared_is_there=lambda: self._team.meet(f"{self._name} is initialised"),
+            options=self._options,
+        )
+        return session
 
+    def step(self) -> float:
+        """Runs one step and returns its loss; fails after a time if another process never does its part."""
+        self._team.expect("A step of the comparison", _STEP_SECONDS)
+        loss = self._step.run(self._session, self._options)
+        self._team.expect_nothing()
+        return loss
 
-def _bounded(
-    step: training_step.Step,
-    session: tf.compat.v1.Session,
-    team: Team,
-    options: tf.compat.v1.RunOptions | None = None,
-) -> float:
-    """Runs one step, for which others may never do their part: a fault of a manager must not make us wait for ever."""
-    team.expect("A step of the comparison", _STEP_SECONDS)
-    loss = step.run(session, options)
-    team.expect_nothing()
-    return loss
-
-
-def _in_turn(
-    step: training_step.Step, session: tf.compat.v1.Session, team: Team, devices: Devices, number: int
-) -> float:
-    """Runs this worker's step when those before it have run theirs; all go on together."""
-    loss = 0.0
-    team.meet(f"{_container(devices)} step {number}")  # or one would step before the others have read the last one
-    for worker in range(devices.place.workers):
-        if worker == devices.place.worker:
-            loss = _bounded(step, session, team)
-        team.meet(f"{_container(devices)} step {number} of worker {worker}")
-    return loss
+    def step_in_turn(self, number: int) -> float:
+        """Runs this worker's step after those of the workers before it; all continue together."""
+        loss = 0.0
+        self._team.meet(f"{self._name} step {number}")  # all must have read the results of the last step
+        for worker in range(self._place.workers):
+            if worker == self._place.worker:
+                loss = self.step()
+            self._team.meet(f"{self._name} step {number} of worker {worker}")
+        return loss
 
 
 def convolutional_weights(
@@ -133,23 +129,20 @@ def convolutional_weights(
     """Trains a small convolutional network and returns its weights by name.
 
     Args:
-        make_manager: makes the manager under test, given as `divided` the names of the weights that are.
+        make_manager: makes the manager under test, given as `divided` the names of the divided weights.
         devices: one device per tower, or one alone.
-        towers_in_total: decides on the data, so that one device alone trains on the same images as many towers.
+        towers_in_total: decides the data, so that one device alone trains on the images of all towers.
         config: of the session.
         team: the processes that train together, each on its part of the images.
         divided: whether each tower holds some columns of the dense layers.
     """
-    team = team or Alone()
-    options = tf.compat.v1.RunOptions()
-    options.experimental.collective_graph_key = team.collective_key
     generator = np.random.default_rng(1)
     count, here = _IMAGES_PER_TOWER * towers_in_total, len(devices.towers)
     workers, worker = devices.place.workers, devices.place.worker
     images = generator.normal(size=(count, _IMAGE_SIZE, _IMAGE_SIZE, 3)).astype(np.float32)
     labels = generator.integers(0, _CLASSES, count)
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
-    with tf.Graph().as_default() as graph, tf.device(team.device or None), graph.container(_container(devices)):
+    with _Training(devices, config, team) as training:
         inputs = []
         for device, i, j in zip(devices.towers, np.split(images, here), np.split(labels, here), strict=True):
             with tf.device(device):
@@ -164,11 +157,10 @@ def convolutional_weights(
             optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=MOMENTUM),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
         )
-        with tf.compat.v1.Session(team.target, graph=graph, config=_configured(config, team)) as session:
-            _initialize(step, session, team, devices, options)
-            for _ in range(STEPS):
-                _bounded(step, session, team, options)
-            weights = session.run(manager.checkpoint_variables())
+        session = training.start(step)
+        for _ in range(STEPS):
+            training.step()
+        weights = session.run(manager.checkpoint_variables())
     return {name: np.concatenate(parts, axis=-1) for name, parts in weights.items()}
 
 
@@ -199,7 +191,7 @@ def _convolutional_model() -> building.Model:
 
 
 def _numbers(devices: Devices) -> list[TowerInput]:
-    """Two numbers per tower and step, in order over the towers of all workers, then over the steps, round and round."""
+    """Returns two numbers per tower and step, in order over the towers of all workers, then over the steps."""
     towers, here = devices.place.towers_in_total, len(devices.towers)
     first = devices.place.worker * here
     with tf.device(HOST):
@@ -214,7 +206,7 @@ def _numbers(devices: Devices) -> list[TowerInput]:
 
 
 def _copies(name: str) -> list[tf.Variable]:
-    """All copies of a weight, in tower order, whatever the manager."""
+    """Returns all copies of a weight, in tower order."""
     every = tf.compat.v1.global_variables()
     copies = (variable for variable in every if variable.op.name.endswith(f"/product/{name}"))
     return sorted(copies, key=lambda variable: (len(variable.op.name), variable.op.name))

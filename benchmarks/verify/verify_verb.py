@@ -1,4 +1,4 @@
-"""The verb `verify`: is the arithmetic of every manager right on these devices? Imports TensorFlow late."""
+"""The verb `verify`: compares the arithmetic of every manager on these devices with references."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
 
 if TYPE_CHECKING:
-    from benchmarks.verify.cases import Verdict
+    from benchmarks.verify.cases import CaseResult
 
 _HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
 
@@ -44,7 +44,7 @@ def run(config: Config) -> ExitStatus:
     say(f"Every manager, reduction and modifier on {plan.description}, against NumPy (sgd, momentum) and against one")
     say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
     return _table(
-        cases.verdicts(
+        cases.results(
             config.device,
             config.num_devices,
             config.virtual_gpus,
@@ -63,13 +63,13 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
 
     def work(team: ClusterTeam) -> None:
         nonlocal status
-        verdicts = cluster_cases.verdicts(config, cluster, team)
+        results = cluster_cases.results(config, cluster, team)
         if team.is_leader:
             say("\nEvery manager that works across processes, against NumPy (sgd, momentum) and against one device")
             say("with the whole batch. The error is the largest relative difference, absolute below 1.\n")
-            status = _table(verdicts)
+            status = _table(results)
         else:
-            collections.deque(verdicts, maxlen=0)
+            collections.deque(results, maxlen=0)
 
     watchdog = Watchdog(lambda error: warn(str(error)))
     watchdog.start()
@@ -78,18 +78,16 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
     return status
 
 
-def _table(verdicts: Iterable[Verdict]) -> ExitStatus:
-    """Prints a row per verdict as it comes, and how many passed."""
+def _table(results: Iterable[CaseResult]) -> ExitStatus:
+    """Prints a row per result as it arrives, and how many passed."""
     say(_HEADING)
     counts = {"ok": 0, "FAIL": 0, "-": 0}
-    for verdict in verdicts:
-        word = "-" if verdict.error is None else "ok" if verdict.passed else "FAIL"
+    for result in results:
+        word = "-" if result.error is None else "ok" if result.passed else "FAIL"
         counts[word] += 1
-        error = "" if verdict.error is None else f"{verdict.error:.1e}"
-        line = (
-            f"{word:4}  {error:>8}  {verdict.case.tolerance:>8.0e}  {verdict.case.reference:<11}  {verdict.case.title}"
-        )
-        say(f"{line}: {verdict.reason}" if verdict.reason else line)
+        error = "" if result.error is None else f"{result.error:.1e}"
+        line = f"{word:4}  {error:>8}  {result.case.tolerance:>8.0e}  {result.case.reference:<11}  {result.case.title}"
+        say(f"{line}: {result.reason}" if result.reason else line)
     say(f"\n{counts['ok']} ok, {counts['FAIL']} failed, {counts['-']} cannot run here.")
     if counts["FAIL"]:
         warn("The arithmetic of the failed rows is wrong on these devices: do not trust their speed either.")

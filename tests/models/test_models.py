@@ -21,7 +21,7 @@ from tests.support import models
 from tests.support.models import small_and_whole_models
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 pytestmark = pytest.mark.xdist_group("models")
 

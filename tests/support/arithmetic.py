@@ -8,6 +8,7 @@ import numpy as np
 
 from benchmarks.topology import devices
 from benchmarks.verify import cases, oracle
+from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 
 NO_MODIFIERS = Modifiers()
@@ -19,7 +20,7 @@ def scalar_error(
     """Trains two scalars and returns the error against NumPy."""
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
     got = oracle.trained(cases.maker(manager, plan, modifiers), plan, optimizer, devices.session_config("cpu", towers))
-    return got.error(cases.wanted_of(manager, modifiers, towers, optimizer))
+    return got.error(expected.of_manager(manager, modifiers, optimizer, towers))
 
 
 def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:

@@ -22,7 +22,7 @@ from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.verify import cluster_cases, verify_verb
-from benchmarks.verify.cases import Case, Verdict
+from benchmarks.verify.cases import Case, CaseResult
 from models import building
 from tests.support.clusters import free_addresses
 
@@ -62,7 +62,7 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
 
 
 @pytest.fixture(scope="module")
-def verdicts() -> Iterator[dict[Case, Verdict]]:
+def results() -> Iterator[dict[Case, CaseResult]]:
     """What the leader finds, by case; of the cases before the first that fails with an error."""
     ps, *workers = free_addresses(3)
     values = flag.parse(["--device=cpu", f"--num_gpus={TOWERS}"], verify_verb.VERIFY_FLAGS).values
@@ -71,7 +71,7 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
     clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]
     servers = [start_server(cluster, server_config) for cluster in clusters]
-    found: dict[Case, Verdict] = {}
+    found: dict[Case, CaseResult] = {}
     errors = []
     build, lock = building.stateless_building, threading.Lock()
 
@@ -83,9 +83,9 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
     def work(cluster: Cluster, target: str) -> None:
         team = _team(cluster, server_config, target)
         try:
-            for verdict in cluster_cases.verdicts(chosen, cluster, team):
+            for result in cluster_cases.results(chosen, cluster, team):
                 if team.is_leader:
-                    found[verdict.case] = verdict
+                    found[result.case] = result
         except Exception as error:
             errors.append(error)
 
@@ -107,7 +107,7 @@ def verdicts() -> Iterator[dict[Case, Verdict]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.title}, {case.reference}")
-def test_the_arithmetic_across_tasks(verdicts: dict[Case, Verdict], case: Case) -> None:
-    assert case in verdicts, "the comparison was not finished"
-    assert verdicts[case].error is not None, verdicts[case].reason
-    assert verdicts[case].passed
+def test_the_arithmetic_across_tasks(results: dict[Case, CaseResult], case: Case) -> None:
+    assert case in results, "the comparison was not finished"
+    assert results[case].error is not None, results[case].reason
+    assert results[case].passed

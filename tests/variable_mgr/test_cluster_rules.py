@@ -13,8 +13,9 @@ from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr import factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
+from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place, find
+from variable_mgr.reductions.algorithms import ALGORITHMS, find
 from variable_mgr.reductions.all_reduce import AllReduce
 from variable_mgr.reductions.all_reduce_spec import Range, SpecError
 

@@ -52,7 +52,7 @@ def test_pairs_that_run_do_the_arithmetic(manager: str, modifiers: Modifiers) ->
         error, most = weights_error(manager, 2, modifiers), expected.AFTER_CONVOLUTIONS
     else:
         error, most = scalar_error(manager, 2, "momentum", modifiers=modifiers), expected.EXACT
-    assert error <= max(most, expected.of(modifiers))
+    assert error <= max(most, expected.tolerance(modifiers))
 
 
 @pytest.mark.parametrize(("manager", "modifiers"), REFUSED, ids=_title)

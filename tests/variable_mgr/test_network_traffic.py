@@ -2,60 +2,86 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from variable_mgr import network_traffic
-from variable_mgr.manager import Placed
+from variable_mgr import factory, traffic
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 WORKERS = 3
 
 
-def _server(index: int) -> str:
-    return f"/job:ps/replica:0/task:{index}/device:CPU:0"
+@dataclasses.dataclass(frozen=True)
+class _Variable:
+    """A variable of which only the size matters; all are float32."""
+
+    kind: str
+    shape: tuple[int, ...]
 
 
-ON_SERVERS = [
-    Placed("name", "weight", _server(0), 400),
-    Placed("name", "weight", _server(1), 80),
-    Placed("name", "statistic", _server(1), 12),
+VARIABLES = [
+    _Variable("weight", (10, 10)),  # 400 bytes, to ps 0
+    _Variable("weight", (20,)),  # 80 bytes, to ps 1
+    _Variable("statistic", (3,)),  # 12 bytes, to ps 1
+    _Variable("tower_state", (7,)),
 ]
-OWN = Placed("name", "tower_state", "/job:worker/replica:0/task:0/device:CPU:0", 7)
 
 
-def _place(servers: int) -> Place:
-    ps = tuple(_server(index) for index in range(servers))
-    return Place(("/cpu:0", "/cpu:1"), "/cpu:0", ps=ps, workers=WORKERS)
+def _links(manager: str, servers: int, *, training: bool = True, **modifiers: object) -> dict[str, int]:
+    ps = tuple(f"/job:ps/replica:0/task:{index}/cpu:0" for index in range(servers))
+    place = Place(("/cpu:0", "/cpu:1"), "/cpu:0", ps=ps, workers=WORKERS)
+    made = factory.make(manager, place, shared_devices=(place.host,), modifiers=Modifiers(**modifiers))
+    return made.links(VARIABLES, training=training)
 
 
-@pytest.mark.parametrize(("modifiers", "back"), [(Modifiers(), 1.0), (Modifiers(compact_gradient_transfer=True), 0.5)])
-def test_every_worker_gets_all_and_only_the_first_sends_moving_averages_back(modifiers: Modifiers, back: float) -> None:
-    sent = network_traffic.links("parameter_server", modifiers, _place(2), [*ON_SERVERS, OWN])
+@pytest.mark.parametrize(("compact", "back"), [(False, 1.0), (True, 0.5)])
+def test_every_worker_gets_all_and_only_the_first_sends_moving_averages_back(compact: bool, back: float) -> None:
+    sent = _links("parameter_server", 2, compact_gradient_transfer=compact)
     for worker in range(WORKERS):
         assert sent[f"ps 0 -> worker {worker}"] == 400
         assert sent[f"ps 1 -> worker {worker}"] == 92
         assert sent[f"worker {worker} -> ps 0"] == 400 * back
         assert sent[f"worker {worker} -> ps 1"] == 80 * back + (12 if worker == 0 else 0)
     assert len(sent) == 4 * WORKERS
-    assert network_traffic.busiest_server(sent) == WORKERS * 400 * (1 + back)
+    assert traffic.busiest_server(sent) == WORKERS * 400 * (1 + back)
+
+
+def test_masters_are_of_weights_only() -> None:
+    sent = _links("distributed_replicated", 2)
+    assert sent == {
+        link: size
+        for n in range(WORKERS)
+        for ps, size in ((0, 400), (1, 80))
+        for link in (f"ps {ps} -> worker {n}", f"worker {n} -> ps {ps}")
+    }
 
 
 def test_a_forward_pass_only_fetches() -> None:
-    sent = network_traffic.fetched(_place(2), [*ON_SERVERS, OWN])
+    sent = _links("parameter_server", 2, training=False)
     assert sent == {f"ps {ps} -> worker {n}": size for n in range(WORKERS) for ps, size in ((0, 400), (1, 92))}
+    assert not _links("distributed_replicated", 2, training=False)
+    assert not _links("collective_all_reduce", 0, training=False)
 
 
-@pytest.mark.parametrize(("manager", "every", "share"), [("collective_all_reduce", None, 1), ("local_sgd", 4, 0.25)])
+@pytest.mark.parametrize(
+    ("manager", "modifiers", "share"),
+    [
+        ("collective_all_reduce", {}, 1),
+        ("collective_all_reduce", {"compact_gradient_transfer": True}, 0.5),
+        ("local_sgd", {"local_sgd_steps": 4}, 0.25),
+    ],
+)
 def test_a_ring_of_all_towers_crosses_from_each_worker_to_the_next(
-    manager: str, every: int | None, share: float
+    manager: str, modifiers: dict[str, object], share: float
 ) -> None:
-    placed = [Placed("name", "weight", device, 600) for device in ("/cpu:0", "/cpu:1")] + [OWN]
-    sent = network_traffic.links(manager, Modifiers(local_sgd_steps=every), _place(0), placed)
-    each = round(2 * 5 / 6 * 600 * share)
+    sent = _links(manager, 0, **modifiers)
+    each = round(2 * 5 / 6 * 480 * share)
     assert sent == {"worker 0 -> worker 1": each, "worker 1 -> worker 2": each, "worker 2 -> worker 0": each}
-    assert network_traffic.busiest_server(sent) is None
+    assert traffic.busiest_server(sent) is None
 
 
 def test_one_process_sends_nothing() -> None:
-    assert not network_traffic.links("replicated", Modifiers(), Place(("/cpu:0",), "/cpu:0"), [OWN])
+    place = Place(("/cpu:0",), "/cpu:0")
+    assert not factory.make("replicated", place, shared_devices=("/cpu:0",), modifiers=Modifiers()).links(VARIABLES)

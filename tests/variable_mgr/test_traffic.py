@@ -4,16 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.training.traffic import manager_on_real_devices
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.algorithms import ALGORITHMS
-from variable_mgr.traffic import Traffic, traffic
+from variable_mgr.traffic import Traffic
 
 WEIGHTS = [1000, 24]  # 4096 bytes
 
 
 def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: object) -> Traffic:
-    return traffic(manager, Modifiers(**modifiers), towers, WEIGHTS, shared_on_host=on_host)
+    shared_on = "cpu" if on_host else "gpu"
+    spec = {"all_reduce_spec": "pscpu" if on_host else "psgpu"} if manager == "replicated" else {}
+    made = manager_on_real_devices(
+        manager, Modifiers(**{**spec, **modifiers}), device="cpu", towers=towers, shared_on=shared_on
+    )
+    return made.traffic(WEIGHTS)
 
 
 def test_by_hand() -> None:

@@ -23,10 +23,10 @@ from benchmarks.topology import devices, placement
 from models import specs
 from results.store import Store, StoreError
 from tests.support.commands import Finished
-from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.place import Place, Turn
+from variable_mgr.reductions import all_reduce_spec, wrappers
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import NoExchange, TowerTensors
 from variable_mgr.reductions.all_reduce_spec import fastest_spec
 
@@ -42,7 +42,7 @@ def _measure(
 ) -> dict[str, allreduce_report.Timing]:
     place = placement.place("cpu", towers)
     reductions = {
-        spec: factory.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
+        spec: wrappers.reduction(place, Modifiers(), spec, first_number=100 * n) for n, spec in enumerate(specs_)
     }
     session_config = devices.session_config("cpu", towers)
     return allreduce.measure(

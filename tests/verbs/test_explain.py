@@ -8,7 +8,7 @@ from benchmarks.cli import explain_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.process import tensorflow_setup
 from tests.support.commands import Finished
-from variable_mgr.catalog import MANAGERS, NEED_A_CLUSTER
+from variable_mgr.catalog import MANAGERS
 
 
 def _explained(*arguments: str) -> config.Config:
@@ -37,7 +37,7 @@ def test_every_manager_can_be_explained(
     manager: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
-    cluster = [f"--local_cluster={NEED_A_CLUSTER[manager]}"] if manager in NEED_A_CLUSTER else []
+    cluster = [f"--local_cluster={smallest}"] if (smallest := MANAGERS[manager].smallest_cluster) else []
     explain_verb.run(_explained("--model=trivial", "--num_gpus=2", f"--variable_update={manager}", *cluster))
     text = capsys.readouterr().out
     for fact in ("Configuration:", "Weights:", "Gradients:", "Applied at step t:", "Sent per step:", "tower 0"):
@@ -61,7 +61,7 @@ def test_what_is_done_to_gradients_is_told(capsys: pytest.CaptureFixture[str], m
     modified = ("--gradient_repacking=4", "--compact_gradient_transfer", "--variable_update=replicated")
     explain_verb.run(_explained("--model=trivial", "--num_gpus=2", *modified))
     text = capsys.readouterr().out
-    assert "packed into 4 equal chunks; sent as float16" in text
+    assert "packed into 4 equal chunks, sent as float16, reduced by" in text
     assert "rounded to float16" in text
     explain_verb.run(
         _explained("--model=trivial", "--num_gpus=2", "--variable_update=local_sgd", "--local_sgd_steps=1")

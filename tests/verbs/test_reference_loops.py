@@ -202,7 +202,7 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
     ],
 )
 def test_what_such_a_loop_does_not_do_is_refused_with_a_way_out(loop: str, flag: str) -> None:
-    with pytest.raises(UsageError, match=r"(?i)leave|drop one|say ") as refused:
+    with pytest.raises(UsageError, match=r"(?i)leave|omit|drop one|use ") as refused:
         _resolve("--device=cpu", f"--variable_update={loop}", flag)
     assert loop in str(refused.value)
 

@@ -12,7 +12,8 @@ from benchmarks.verify import cases as verify
 from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.place import Place, Turn
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 
 
 def test_everything_that_is_registered_is_a_case() -> None:
@@ -21,9 +22,9 @@ def test_everything_that_is_registered_is_a_case() -> None:
     assert len(list(verify.cases())) >= 40
 
 
-def _only(monkeypatch: pytest.MonkeyPatch, case: verify.Case) -> verify.Verdict:
+def _only(monkeypatch: pytest.MonkeyPatch, case: verify.Case) -> verify.CaseResult:
     monkeypatch.setattr(verify, "cases", lambda: iter([case]))
-    (verdict,) = verify.verdicts("cpu", 2, 1, lambda count: devices.session_config("cpu", count))
+    (verdict,) = verify.results("cpu", 2, 1, lambda count: devices.session_config("cpu", count))
     return verdict
 
 
@@ -63,14 +64,14 @@ def test_the_verb_prints_a_row_for_each_verdict(
 ) -> None:
     asked = []
 
-    def verdicts(kind: str, towers: int, virtual_gpus: int, config: object) -> Iterator[verify.Verdict]:
+    def results(kind: str, towers: int, virtual_gpus: int, config: object) -> Iterator[verify.CaseResult]:
         asked.append((kind, towers, virtual_gpus))
-        yield verify.Verdict(_case("independent", compact_gradient_transfer=True), 5e-3)
-        yield verify.Verdict(_case("replicated"), None, "It cannot run.")
-        yield verify.Verdict(_case("local_sgd", "whole batch"), last_error * 10)
-        yield verify.Verdict(_case("parameter_server"), last_error)
+        yield verify.CaseResult(_case("independent", compact_gradient_transfer=True), 5e-3)
+        yield verify.CaseResult(_case("replicated"), None, "It cannot run.")
+        yield verify.CaseResult(_case("local_sgd", "whole batch"), last_error * 10)
+        yield verify.CaseResult(_case("parameter_server"), last_error)
 
-    monkeypatch.setattr(verify, "verdicts", verdicts)
+    monkeypatch.setattr(verify, "results", results)
     done = run_bench("verify", "--device=cpu", "--num_gpus=3")
     assert asked == [("cpu", 3, 1)]
     assert done.status == status
@@ -117,7 +118,7 @@ def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [_case(manager, "momentum") for manager in IN_ONE_PROCESS]
     cases.append(_case("parameter_server", "momentum", staged_vars=True))
     monkeypatch.setattr(verify, "cases", lambda: iter(cases))
-    for verdict in verify.verdicts("cpu", 1, 1, lambda count: devices.session_config("cpu", count)):
+    for verdict in verify.results("cpu", 1, 1, lambda count: devices.session_config("cpu", count)):
         assert verdict.passed
         if verdict.case.manager in ("independent", "parameter_server"):
             assert verdict.error is not None

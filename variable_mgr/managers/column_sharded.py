@@ -8,43 +8,45 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import (
+    Applied,
+    Explanation,
+    Optimizer,
+    Placed,
+    Preparation,
+    TowerUpdate,
+    VariableManager,
+    VariableSpec,
+)
 from variable_mgr.placement import even_parts
+from variable_mgr.traffic import Traffic
+
+_DIAGRAM = """\
+    and of the dense layers, which are divided:
+    features  <---all--->  features      of the images of all towers
+    [columns]              [columns]     each its own, for all images
+    outputs   <---all--->  outputs       ... to the logits, and back the same way"""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shard:
     """Some columns of a variable, as a variable of its own."""
 
-    whole: VariableSpec
-    columns: int
-
-    @property
-    def name(self) -> str:
-        return self.whole.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.whole.shape[:-1], self.columns)
-
-    @property
-    def dtype(self) -> str:
-        return self.whole.dtype
-
-    @property
-    def kind(self) -> str:
-        return self.whole.kind
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: str
 
     def initial_value(self) -> tf.Tensor:
         raise NotImplementedError("shards are cut out of one initial value")
 
 
 class ColumnSharded(VariableManager):
-    """Wraps a manager and keeps some weights out of its hands: every tower holds some columns of each, once in all.
+    """Wraps a manager and divides some weights: every tower holds some columns of each.
 
-    A tower reads only its own columns, so whoever computes with them must bring the tower the inputs of all towers. Its
-    gradient must be that of the mean over all towers; it is applied where it is, and sent nowhere. This is the "one
-    weird trick" of Krizhevsky 2014, arXiv:1404.5997.
+    A tower reads only its own columns, so the caller must compute with the inputs of all towers. The gradient must be
+    that of the mean over all towers; it is applied on its tower. Source: Krizhevsky 2014, "One weird trick for
+    parallelizing convolutional neural networks", arXiv:1404.5997.
 
     Args:
         inner: holds all other variables.
@@ -72,7 +74,7 @@ class ColumnSharded(VariableManager):
             with tf.device(self._devices[0]):
                 values = tf.split(spec.initial_value(), columns, axis=-1)
             for tower, (device, count, value) in enumerate(zip(self._devices, columns, values, strict=True)):
-                shard = _Shard(spec, count)
+                shard = _Shard(spec.name, (*spec.shape[:-1], count), spec.dtype, spec.kind)
                 self._shard_specs[tower].append(shard)
                 self._shards[tower][spec.name] = variables.create(
                     shard, device=device, prefix=f"tower_{tower}", initial_value=value
@@ -118,8 +120,18 @@ class ColumnSharded(VariableManager):
         """Returns the inner manager's: of the columns there is one copy."""
         return self._inner.replica_drift()
 
-    def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together."""
-        return (
-            f"{self._inner.describe()}; of the dense layers each tower holds some columns, whose gradients stay there"
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
+        inner = self._inner.explain(optimizer)
+        if len(self._devices) == 1:
+            return inner
+        return dataclasses.replace(
+            inner,
+            weights=f"{inner.weights}; of the dense layers each tower holds some columns",
+            gradients=f"{inner.gradients}; those of the dense layers stay on their tower",
+            diagram=f"{inner.diagram}\n\n{_DIAGRAM}",
         )
+
+    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+        """Returns the inner manager's, which has the weights that are not divided."""
+        return self._inner.traffic(weights_elements)

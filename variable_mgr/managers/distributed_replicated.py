@@ -7,49 +7,58 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import (
+    Applied,
+    Explanation,
+    Optimizer,
+    Placed,
+    Preparation,
+    TowerUpdate,
+    VariableManager,
+    VariableSpec,
+)
 from variable_mgr.managers.gathering import Gathering
-from variable_mgr.managers.one_copy import create_shared
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+from variable_mgr.traffic import over_servers
+
+_DIAGRAM = """\
+    worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...       one copy of the weights per tower
+       ^            |                ^            |
+    new value  mean gradient      new value  mean gradient       each weight on its own, as soon as it is ready
+       |            v                |            v
+    [parameter servers: master weights, one update of each when all workers' gradients have arrived]"""
 
 
 class DistributedReplicated(VariableManager):
     """Keeps a copy of every variable per tower, and the master copy of each weight on a parameter server.
 
-    For each weight on its own: (1) the mean over a worker's towers goes to the master; (2) when all workers' have come,
-    the master is updated; (3) its new value goes out to all copies. So weights of which the gradient is there early
-    travel while others are still computed, and the next step finds its weights at hand. What optimizers remember is
-    beside the master. Moving averages are each tower's own.
+    For each weight on its own: (1) the mean over a worker's towers goes to the master; (2) when those of all workers
+    have arrived, the master is updated; (3) its new value goes to all copies. So weights whose gradient is ready early
+    travel while others are still computed. Slots of optimizers are beside the master. Moving averages are each tower's
+    own.
 
     Args:
         place: this worker's towers, and the parameter servers.
-        gathering: brings the workers' gradients together.
+        shared_devices: not used; masters are on parameter servers.
+        modifiers: decide in which type gradients travel.
     """
 
-    def __init__(self, place: Place, gathering: Gathering) -> None:
+    adds_decay = True  # a master holds what all copies held when the gradients were computed
+
+    def __init__(self, place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> None:
         self._place = place
-        self._gathering = gathering
+        self._gathering = Gathering(place, modifiers.wire_dtype)
         self._specs: list[VariableSpec] = []
         self._masters: dict[str, tf.Variable] = {}
-        self._copies: list[dict[str, tf.Variable]] = [{} for _ in place.towers]
+        self._copies: list[dict[str, tf.Variable]] = []
         self._reads: list[dict[str, tf.Tensor]] = [{} for _ in place.towers]
-
-    @property
-    def adds_decay(self) -> bool:
-        """Returns True: a master holds what all copies held when the gradients were computed."""
-        return True
 
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates the masters, and a copy of every variable on every tower's device."""
         self._specs = list(specs)
-        self._masters = create_shared([spec for spec in specs if spec.kind == "weight"], self._place.ps)
-        first = self._place.worker * len(self._place.towers)
-        for tower, (device, copy) in enumerate(zip(self._place.towers, self._copies, strict=True)):
-            for spec in specs:
-                if spec.kind == "tower_state":
-                    copy[spec.name] = variables.create_tower_state(spec, device=device, tower=first + tower)
-                else:
-                    copy[spec.name] = variables.create(spec, device=device, prefix=f"tower_{tower}")
+        self._masters = variables.create_shared([spec for spec in specs if spec.kind == "weight"], self._place.ps)
+        self._copies = variables.create_copies(specs, self._place)
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's own copy."""
@@ -58,7 +67,7 @@ class DistributedReplicated(VariableManager):
         return values
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
-        """Sends the means, updates the masters (the chief), and renews the copies, each weight on its own."""
+        """Sends the means, updates the masters (the chief), and refreshes the copies, each weight on its own."""
         names = list(updates[0].gradients)
         means = self._gathering.local_means([[update.gradients[name] for name in names] for update in updates])
         operations = [
@@ -121,9 +130,19 @@ class DistributedReplicated(VariableManager):
         with tf.device(self._place.host):
             return tf.reduce_max(tf.stack(differences)) if differences else None
 
-    def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together."""
-        return (
-            f"one full copy per tower, masters spread by bytes over {', '.join(self._place.ps)}; each gradient "
-            f"averaged over {self._place.workers} workers, applied to the master and copied back on its own"
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
+        place = self._place
+        return Explanation(
+            f"{place.towers_in_total} copies, one per tower; masters spread by bytes over {', '.join(place.ps)}",
+            f"averaged over a worker's towers, then over {place.workers} workers, applied to the master and copied "
+            "back, each weight on its own",
+            _DIAGRAM,
         )
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns what workers and parameter servers send each other; a forward pass sends nothing."""
+        if not training:
+            return {}
+        weights = [variable for variable in variables if variable.kind == "weight"]
+        return over_servers(weights, self._place, wire_bytes=self._gathering.wire_bytes)

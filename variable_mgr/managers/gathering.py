@@ -1,8 +1,8 @@
-"""How the workers of a cluster meet on parameter servers: gradients come together there, and what follows goes out.
+"""Queues on parameter servers through which workers exchange gradients and new values.
 
-Every worker builds the same graph for its own towers, and queues of equal names meet: a worker puts in, another takes
-out. Worker 0, the chief, takes what all have put in and updates the variables, once per global step. Gradients are
-added in the order of the workers, whichever came first, so equal runs give equal bits.
+Every worker builds the same graph for its own towers, and queues of equal names are shared. Worker 0, the chief,
+dequeues the gradients of all workers and updates the variables, once per global step. Gradients are added in the order
+of the workers, not of their arrival, so equal runs give equal bits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
-from variable_mgr.reductions.algorithms import Place
 
 CHIEF = 0
 
 
 class Gathering:
-    """The queues of one graph. The chief makes and takes what it must, the others only their part.
+    """The queues of one graph.
 
     Args:
         place: this worker's towers, and which worker it is.
@@ -30,14 +30,19 @@ class Gathering:
         self._wire_dtype = wire_dtype
 
     @property
+    def wire_bytes(self) -> int:
+        """Returns the size of one element of a gradient that travels."""
+        return int(tf.as_dtype(self._wire_dtype).size)
+
+    @property
     def is_chief(self) -> bool:
         """Returns whether this worker updates the variables."""
         return self._place.worker == CHIEF
 
     def local_means(self, towers: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Returns the mean over this worker's towers of each tensor: one of each leaves the worker.
+        """Returns the mean over this worker's towers of each tensor, in the type that travels.
 
-        Each is taken on the device of one of the towers, which take turns by bytes, and cast there to what travels.
+        Each is computed on the device of one of the towers, chosen to balance bytes.
         """
         homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], self._place.towers)
         means = []
@@ -48,7 +53,7 @@ class Gathering:
         return means
 
     def send(self, name: str, gradient: tf.Tensor, variable: tf.Variable, after: Sequence[tf.Tensor]) -> tf.Operation:
-        """Sends this worker's gradient to where the variable is, once `after`, which is there too, is done."""
+        """Sends this worker's gradient to the variable's device after `after`, tensors on the same device."""
         with tf.device(variable.device), tf.control_dependencies(after):
             return self._queue("gradient", name, self._place.worker, gradient.dtype, variable.shape).enqueue(gradient)
 
@@ -59,14 +64,13 @@ class Gathering:
         sent: Sequence[tf.Tensor],
         decay: Mapping[str, float],
     ) -> list[tf.Tensor]:
-        """Takes every worker's gradient of each variable and returns their means with decay; for the chief alone.
+        """Returns the mean of all workers' gradients of each variable, on its device, plus decay; only for the chief.
 
         Args:
             names: of the variables, as they were sent.
-            variables: each mean is where its variable is.
+            variables: those to update.
             sent: what this worker has sent, for the types.
-            decay: which part of a variable's value is added to its mean, by name. Until the mean is applied, that is
-                the value with which all workers computed.
+            decay: the factor of weight decay by name; the variable still has the value with which all workers computed.
         """
         means = []
         for name, variable, own in zip(names, variables, sent, strict=True):
@@ -85,7 +89,7 @@ class Gathering:
             return sent[0] if workers == 1 else tf.add_n(sent) / workers
 
     def publish(self, name: str, variable: tf.Variable, after: Sequence[tf.Operation]) -> list[tf.Operation]:
-        """Hands the variable as it is after `after` to every worker; for the chief alone."""
+        """Sends the variable's value after `after` to every worker; only for the chief."""
         with tf.device(variable.device), tf.control_dependencies(after):
             value = variable.read_value()
             return [
@@ -94,14 +98,14 @@ class Gathering:
             ]
 
     def published(self, name: str, variable: tf.Variable) -> tf.Tensor:
-        """Takes what the chief has published for this worker, and brings it here: one transfer, on this host."""
+        """Returns the value that the chief has published, transferred once to this worker's host."""
         with tf.device(variable.device):
             value = self._queue("value", name, self._place.worker, variable.dtype, variable.shape).dequeue()
         with tf.device(self._place.host):
             return tf.identity(value)
 
     def end_together(self, after: Sequence[tf.Operation]) -> tf.Operation:
-        """Ends a step: the chief's when `after` is done, which holds all updates; the others' when the chief's has."""
+        """Returns the end of a step: the chief's follows `after`, its updates; the others' also follow the chief's."""
         with tf.device(self._place.ps[0]):
             if not self.is_chief:
                 ended = self._queue("ended", "step", self._place.worker, tf.bool, ()).dequeue()
@@ -116,5 +120,5 @@ class Gathering:
     def _queue(
         what: str, name: str, worker: int, dtype: tf.DType, shape: Sequence[int] | tf.TensorShape
     ) -> tf.queue.FIFOQueue:
-        # A step puts one in and takes it out; staging's first gradients wait for the step after.
+        # A step enqueues one and dequeues it; staging's first gradients wait for the next step.
         return tf.queue.FIFOQueue(2, [dtype], shapes=[shape], shared_name=f"{what}/{name}/{worker}")

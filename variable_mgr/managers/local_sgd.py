@@ -6,8 +6,19 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from variable_mgr.reductions.algorithms import Place
-from variable_mgr.reductions.all_reduce import Reduction
+from variable_mgr.managers.replicated import Replicated
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
+
+
+def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
+    """Makes copies whose weights are averaged, across workers by collectives, in one process on shared devices."""
+    on_shared = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
+    spec = "collective" if place.workers > 1 else on_shared
+    mean = AllReduce(all_reduce_spec.parse(spec), place)
+    return Replicated(place, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
 
 
 class ParameterAveraging:
@@ -25,7 +36,7 @@ class ParameterAveraging:
     def __init__(self, reduction: Reduction, place: Place, every_steps: int) -> None:
         self._reduction = reduction
         self._place = place
-        self._every_steps = every_steps
+        self.every_steps = every_steps
 
     def after(self, updates: Sequence[tf.Operation], copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
         """Returns the operation that ends a step.
@@ -38,7 +49,7 @@ class ParameterAveraging:
             steps = tf.Variable(tf.zeros([], tf.int64), trainable=False, name="steps_since_start")
             with tf.control_dependencies(updates):
                 now = steps.assign_add(1, read_value=True)
-                is_due = tf.equal(now % self._every_steps, 0)
+                is_due = tf.equal(now % self.every_steps, 0)
                 return tf.cond(is_due, lambda: self._average(copies), tf.no_op)
 
     def _average(self, copies: Sequence[Sequence[tf.Variable]]) -> tf.Operation:
@@ -53,7 +64,12 @@ class ParameterAveraging:
                     operations.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value))
         return tf.group(*operations)
 
+    def sent_bytes(self, weights_elements: Sequence[int]) -> int | None:
+        """Returns the bytes that averaging sends per step, on average; None if unknown."""
+        sent = self._reduction.sent_bytes(weights_elements)
+        return None if sent is None else sent // self.every_steps
+
     def describe(self) -> str:
         """Returns in words what happens."""
-        plural = "" if self._every_steps == 1 else f" {self._every_steps}"
-        return f"weights, every{plural} step{'s' * (self._every_steps > 1)}, {self._reduction.describe()}"
+        every = "every step" if self.every_steps == 1 else f"every {self.every_steps} steps"
+        return f"the weights are averaged after {every}, {self._reduction.describe()}"

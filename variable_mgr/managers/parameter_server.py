@@ -1,45 +1,58 @@
-"""`parameter_server` in one process: one shared copy of every variable."""
+"""`parameter_server`: one shared copy of every variable, in one process or on the parameter servers of a cluster."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableSpec
+from variable_mgr.manager import Applied, Explanation, Optimizer, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.managers.gathering import Gathering
 from variable_mgr.managers.one_copy import OneCopy
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.managers.staged import Staged
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
+from variable_mgr.traffic import FLOAT32_BYTES, Traffic, over_servers
+
+_DIAGRAM = """\
+    tower 0        tower 1        ...
+     ^    |         ^    |
+     |    gradients |    gradients
+     |    v         |    v
+    [weights: {update}]"""
+_CLUSTER_DIAGRAM = """\
+    worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...
+       ^            |                ^            |
+    weights   mean gradient       weights   mean gradient        over the network, once per worker
+       |            v                |            v
+    [parameter servers: weights, {update}]"""
+
+
+def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    """Makes the form for one process, or for a cluster, staged if the modifiers ask for it."""
+    manager: VariableManager
+    if place.in_cluster:
+        gathering = Gathering(place, modifiers.wire_dtype)
+        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous)
+    else:
+        manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
+    return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 
 class ParameterServer(OneCopy):
-    """Keeps one copy, on one device or spread over several by bytes.
+    """Keeps one copy in one process, on one device or spread over several by bytes.
 
-    Every tower computes with the same read of a variable, so the runtime copies it once per device and step. The mean
-    gradient is taken and applied where the variable lives.
-
-    Asynchronously, every tower applies its own gradient as soon as it has it, and waits for nobody. An update of one
-    variable is never torn (it holds the variable's lock), and none is lost.
+    The mean gradient is taken and applied where the variable lives. Asynchronously, every tower applies its own
+    gradient as soon as it is computed. An update of one variable is never torn (it holds the variable's lock), and none
+    is lost.
 
     Args:
         place: the towers' devices, and the host, which counts the updates of asynchronous towers.
         variable_devices: where variables may live.
-        asynchronous: whether each tower goes its own way.
+        asynchronous: whether each tower applies its own gradients.
     """
-
-    def __init__(self, place: Place, variable_devices: Sequence[str], *, asynchronous: bool = False) -> None:
-        super().__init__(place, variable_devices, counted_on=place.host if asynchronous else None)
-        self._asynchronous = asynchronous
-        self._all_read: tf.Operation | None = None
-
-    def create(self, specs: Sequence[VariableSpec]) -> None:
-        """Creates the variables, and notes when all are read."""
-        super().create(specs)
-        self._all_read = tf.group(*self._reads.values())
-
-    def read(self, tower: int) -> list[tf.Tensor]:
-        """Returns the shared read of every shared variable, and the tower's own state."""
-        return self._values(tower, self._reads)
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies each gradient on the variable's device: the towers' mean once, or each tower's own."""
@@ -58,13 +71,92 @@ class ParameterServer(OneCopy):
         return [Applied(tf.group(*operations))]
 
     def _update(self, gradients: Mapping[str, tf.Tensor], optimizer: Optimizer) -> list[tf.Operation]:
-        # Where a gradient does not depend on the variable's own value, its update might come before the step's read.
-        with tf.control_dependencies([self._all_read]):
+        # A gradient that does not depend on its variable's value could otherwise update it before the step reads it.
+        with tf.control_dependencies([tf.group(*self._reads.values())]):
             return optimizer.apply([self._shared[name] for name in gradients], list(gradients.values()))
 
-    def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together."""
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
         where = self._variable_devices
-        spread = f"on {where[0]}" if len(where) == 1 else f"spread by bytes over {', '.join(where)}"
-        how = "applied by each tower for itself" if self._asynchronous else "averaged and applied"
-        return f"one shared copy {spread}; gradients {how} where the variable lives"
+        weights = f"one shared copy {'on' if len(where) == 1 else 'spread by bytes over'} {', '.join(where)}"
+        if not self._asynchronous:
+            diagram = _DIAGRAM.format(update="mean of the gradients, one update")
+            return Explanation(weights, "averaged and applied where the variable lives", diagram)
+        gradients = "applied by each tower for itself where the variable lives"
+        alone = Explanation(weights, gradients, _DIAGRAM.format(update="an update per tower"))
+        if len(self._place.towers) == 1:
+            return alone
+        return dataclasses.replace(
+            alone,
+            applied="of the weights as they were when its tower read them: with N equal towers, about N-1 updates ago "
+            "(the record of a run has a histogram)",
+            deviation="not plain SGD: one update per tower, of weights that others have updated meanwhile",
+        )
+
+    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+        """Returns one read and one gradient of each weight for each tower on another device."""
+        towers = len(self._place.towers) - (self._variable_devices != [self._place.host])
+        size_bytes = towers * FLOAT32_BYTES * sum(weights_elements)
+        return Traffic(read_bytes=size_bytes, gradient_bytes=size_bytes)
+
+
+class ClusterParameterServer(OneCopy):
+    """Keeps one copy, spread over the parameter servers by bytes. Every worker builds its own part of the whole.
+
+    A worker sends one gradient of each variable: the mean over its towers. Synchronously, the workers' means are
+    averaged and applied once per global step, where the variable lives, and the next step starts after that.
+    Asynchronously, every worker applies its own mean without waiting; no update of a variable is torn or lost.
+
+    Args:
+        place: this worker's towers, and the parameter servers.
+        gathering: brings the workers' gradients together.
+        asynchronous: whether each worker applies its own gradients.
+    """
+
+    def __init__(self, place: Place, gathering: Gathering, *, asynchronous: bool = False) -> None:
+        super().__init__(place, place.ps, asynchronous=asynchronous)
+        self._gathering = gathering
+        self.adds_decay = not asynchronous  # the weights are then still those that all workers read
+
+    def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
+        """Sends the mean over this worker's towers; the chief applies the mean over all workers, or each its own."""
+        names = list(updates[0].gradients)
+        shared = [self._shared[name] for name in names]
+        means = self._gathering.local_means([[update.gradients[name] for name in names] for update in updates])
+        state = [operation for tower, update in enumerate(updates) for operation in self._store_state(tower, update)]
+        if self._asynchronous:
+            received = []
+            for variable, own in zip(shared, means, strict=True):
+                with tf.device(variable.device):
+                    received.append(tf.cast(own, variable.dtype))
+            return [self._counted([*optimizer.apply(shared, received), *state])]
+        operations = [
+            self._gathering.send(name, own, self._shared[name], after=[self._reads[name]])
+            for name, own in zip(names, means, strict=True)
+        ]
+        if self._gathering.is_chief:
+            operations += optimizer.apply(shared, self._gathering.means(names, shared, means, updates[0].decay))
+        return [Applied(self._gathering.end_together([*operations, *state]))]
+
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
+        weights = f"one shared copy spread by bytes over {', '.join(self._place.ps)}"
+        if not self._asynchronous:
+            return Explanation(
+                weights,
+                f"averaged over a worker's towers, then over {self._place.workers} workers, and applied once where the "
+                "variable lives",
+                _CLUSTER_DIAGRAM.format(update="mean over the workers, one update"),
+            )
+        return Explanation(
+            weights,
+            "averaged over a worker's towers; each worker's mean applied as it comes where the variable lives",
+            _CLUSTER_DIAGRAM.format(update="an update per worker"),
+            "of the weights as they were when the worker read them (the record of a run has a histogram)",
+            "not plain SGD: one update per worker, of weights that others have updated meanwhile",
+        )
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns what workers and parameter servers send each other."""
+        shared = [variable for variable in variables if variable.kind != "tower_state"]
+        return over_servers(shared, self._place, wire_bytes=self._gathering.wire_bytes, training=training)

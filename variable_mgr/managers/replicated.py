@@ -1,55 +1,103 @@
-"""`replicated`, `independent` and their relatives: one full copy of every variable per tower."""
+"""`replicated` and its relatives: one full copy of every variable per tower."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from variable_mgr import variables
-from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
-from variable_mgr.managers.local_sgd import ParameterAveraging
-from variable_mgr.reductions.algorithms import Place
-from variable_mgr.reductions.all_reduce import Reduction
+from variable_mgr.manager import (
+    EARLIER_WEIGHTS,
+    OWN_STEP,
+    STEP_BEFORE,
+    Applied,
+    Explanation,
+    Optimizer,
+    Placed,
+    Preparation,
+    TowerUpdate,
+    VariableManager,
+    VariableSpec,
+)
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
+from variable_mgr.reductions import wrappers
+from variable_mgr.reductions.all_reduce import NoExchange, Reduction
 from variable_mgr.reductions.kernels import collective_sum
+from variable_mgr.traffic import FLOAT32_BYTES, Traffic, around_ring, weight_elements
+
+if TYPE_CHECKING:
+    from variable_mgr.managers.local_sgd import ParameterAveraging
 
 # Keys of the collectives that send worker 0's values to all, far from those of gradients.
 _INITIAL_KEYS, _FINAL_KEYS = 1_000_000, 2_000_000
+_DIAGRAM = """\
+    tower 0        tower 1        ...
+    [weights]      [weights]      one copy each
+       |              |
+    gradients      gradients
+       |              |
+       {exchange}
+       |              |
+    update         update         each its own copy"""
+_WORKERS_DIAGRAM = """\
+    worker 0: tower 0   tower 1 ...   worker 1: tower 0   tower 1 ...    one copy of the weights per tower
+              |         |                       |         |
+              +---------+{exchange:-^23}+---------+
+              |         |                       |         |
+              update    update                  update    update"""
+
+
+def all_reducing(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
+    """Makes `replicated` and `distributed_all_reduce`: copies whose gradients are reduced as a spec says."""
+    return Replicated(place, wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "pscpu"))
+
+
+def collective(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
+    """Makes `collective_all_reduce`: copies whose gradients TensorFlow's collectives reduce."""
+    return Replicated(place, wrappers.reduction(place, modifiers, "collective"), wire_bytes=modifiers.wire_bytes)
+
+
+def independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
+    """Makes `independent`: copies that train apart."""
+    return Replicated(place, NoExchange())
 
 
 class Replicated(VariableManager):
     """Keeps a copy per tower. All start equal; the reduction decides whether they stay so.
 
-    Where several workers each build this for their own towers, all start with what tower 0 of worker 0 has.
+    With several workers, each builds this for its own towers, and all start with the values of tower 0 of worker 0.
 
     Args:
         place: the towers.
-        reduction: combines the towers' gradients (`NoExchange` makes this the `independent` manager).
-        averaging: averages the weights themselves now and then (with `NoExchange`, the `local_sgd` manager).
+        reduction: combines the towers' gradients.
+        averaging: averages the weights themselves every few steps.
+        wire_bytes: the size of one element of a gradient on its way between workers.
     """
 
-    def __init__(self, place: Place, reduction: Reduction, averaging: ParameterAveraging | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        reduction: Reduction,
+        averaging: ParameterAveraging | None = None,
+        *,
+        wire_bytes: int = FLOAT32_BYTES,
+    ) -> None:
         self._place = place
         self._devices = list(place.towers)
         self._reduction = reduction
         self._averaging = averaging
+        self._wire_bytes = wire_bytes
         self._specs: list[VariableSpec] = []
-        self._copies: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
+        self._copies: list[dict[str, tf.Variable]] = []
         self._all_read: list[tf.Operation] = []
 
     def create(self, specs: Sequence[VariableSpec]) -> None:
         """Creates a copy of every variable on every tower's device."""
         self._specs = list(specs)
-        first = self._copies[0]
-        earlier = self._place.worker * len(self._devices)
-        for tower, (device, copy) in enumerate(zip(self._devices, self._copies, strict=True)):
-            for spec in specs:
-                if spec.kind == "tower_state":
-                    copy[spec.name] = variables.create_tower_state(spec, device=device, tower=earlier + tower)
-                else:
-                    # One tensor initialises all copies: the random numbers are drawn once.
-                    same = first[spec.name].initial_value if tower else None
-                    copy[spec.name] = variables.create(spec, device=device, prefix=f"tower_{tower}", initial_value=same)
+        self._copies = variables.create_copies(specs, self._place)
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's own copy."""
@@ -59,14 +107,14 @@ class Replicated(VariableManager):
         return values
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
-        """Applies to every copy what the reduction hands to its tower."""
+        """Applies to every copy the gradients that the reduction returns for its tower."""
         names = list(updates[0].gradients)
         gradients = [[update.gradients[name] for name in names] for update in updates]
-        # All weights may be in a wrapper's hands, and then there is nothing to reduce.
+        # Without names a wrapper handles all weights, and nothing is left to reduce.
         reduced, operations = self._reduction.mean(gradients) if names else (gradients, [])
         towers = zip(self._copies, self._all_read, reduced, updates, strict=True)
         for copy, all_read, means, update in towers:
-            # A deferred gradient does not wait for this step's computing, but its update must wait for its reads.
+            # A deferred gradient does not wait for this step's computation, but its update must wait for its reads.
             with tf.control_dependencies([all_read]):
                 operations += optimizer.apply([copy[name] for name in names], means)
             operations += variables.assign_all(copy, update.state)
@@ -122,7 +170,43 @@ class Replicated(VariableManager):
         with tf.device(self._devices[0]):
             return tf.reduce_max(tf.stack(differences))
 
-    def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together."""
-        averaging = f"; {self._averaging.describe()}" if self._averaging else ""
-        return f"one full copy per tower; gradients {self._reduction.describe()}{averaging}"
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
+        towers, averaging = self._place.towers_in_total, self._averaging
+        gradients, deviation, exchange = self._reduction.describe(), "", "mean"
+        if averaging:
+            gradients, exchange = f"{gradients}; {averaging.describe()}", "mean of weights"
+        if not self._reduction.makes_equal and towers > 1:
+            exact = averaging is not None and averaging.every_steps == 1 and optimizer == "sgd"
+            deviation = "" if exact else "every tower steps by its own gradient, unlike one device with the whole batch"
+        if self._place.in_cluster:
+            gradients += " (over all towers of all workers)" if self._reduction.makes_equal else ""
+            diagram = _WORKERS_DIAGRAM.format(exchange=f" {exchange} ")
+            diagram += f"\n    all driven by one client, at {self._place.host}" if self._place.hosts else ""
+        else:
+            exchanged = averaging or self._reduction.makes_equal
+            diagram = _DIAGRAM.format(exchange=f"+{f' {exchange} ':-^14}+" if exchanged else "   (nothing)")
+        deferred = self._reduction.deferred
+        return Explanation(
+            f"{towers} copies, one per tower",
+            gradients,
+            diagram,
+            STEP_BEFORE if deferred else OWN_STEP,
+            EARLIER_WEIGHTS if deferred else deviation,
+        )
+
+    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+        """Returns what the reduction sends, and per step on average what averaging sends."""
+        return Traffic(
+            gradient_bytes=self._reduction.sent_bytes(weights_elements),
+            weight_bytes=self._averaging.sent_bytes(weights_elements) if self._averaging else 0,
+        )
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns what workers send each other around a ring; unknown where one client drives all towers."""
+        if self._place.workers == 1 or not training:
+            return {}
+        elements = sum(weight_elements(variables))
+        if self._averaging:
+            return around_ring(elements * FLOAT32_BYTES / self._averaging.every_steps, self._place)
+        return around_ring(elements * self._wire_bytes, self._place)

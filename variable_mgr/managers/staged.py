@@ -1,4 +1,4 @@
-"""Staging: towers compute with weights that were fetched during the step before, so that fetching costs no time."""
+"""Staging: towers compute with weights fetched during the step before, so that fetching overlaps with computation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from variable_mgr import staging
-from variable_mgr.manager import Applied, Optimizer, Placed, Preparation, TowerUpdate, VariableManager, VariableSpec
+from variable_mgr.manager import (
+    EARLIER_WEIGHTS,
+    Applied,
+    Explanation,
+    Optimizer,
+    Placed,
+    Preparation,
+    TowerUpdate,
+    VariableManager,
+    VariableSpec,
+)
+from variable_mgr.traffic import Traffic
 
 
 class Staged(VariableManager):
@@ -18,9 +29,10 @@ class Staged(VariableManager):
     In one step, in any order: (a) the weights are read and staged for the next step; (b) each tower computes with the
     weights staged in the step before, and stages its gradients; (c) the gradients staged in the step before are
     applied. So the gradient that is applied at step t was computed at t-1 from weights read at t-2: this is not plain
-    SGD. Weights are read before they are updated, so what is staged does not depend on chance.
+    SGD. Weights are read before they are updated, so what is staged is deterministic.
 
-    Only weights are staged. Moving averages and seeds are read and written in the step itself, or updates were lost.
+    Only weights are staged. Moving averages and seeds are read and written in the step itself; otherwise updates would
+    be lost.
 
     Args:
         inner: decides where variables live and how gradients come together.
@@ -81,6 +93,20 @@ class Staged(VariableManager):
         """Returns the inner manager's."""
         return self._inner.replica_drift()
 
-    def describe(self) -> str:
-        """Returns in words where variables live and how gradients come together."""
-        return f"{self._inner.describe()}; weights staged two steps, gradients one step before they are applied"
+    def explain(self, optimizer: str = "sgd") -> Explanation:
+        """Returns how data flows."""
+        inner = self._inner.explain(optimizer)
+        return dataclasses.replace(
+            inner,
+            gradients=f"{inner.gradients}; weights are staged two steps, gradients one step before they are applied",
+            applied="computed in step t-1 from weights read in step t-2",
+            deviation=EARLIER_WEIGHTS,
+        )
+
+    def traffic(self, weights_elements: Sequence[int]) -> Traffic:
+        """Returns the inner manager's."""
+        return self._inner.traffic(weights_elements)
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns the inner manager's."""
+        return self._inner.links(variables, training=training)

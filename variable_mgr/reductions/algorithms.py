@@ -1,71 +1,17 @@
-"""The all-reduce algorithms: what they are called, where they can run, and how they are found. Imports no TensorFlow.
+"""The catalog of all-reduce algorithms. Imports no TensorFlow.
 
-An algorithm turns one tensor's values, one per tower, into the mean of them for every tower. A new one is a function
-and one entry here; it can then be named in `--all_reduce_spec` and is tested with all others.
+An algorithm turns one tensor's values, one per tower, into their mean for every tower. A new one is a function in
+`kernels` and one entry here; then `--all_reduce_spec` accepts it, and all tests of algorithms include it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
-Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where towers are, and what they have around them.
-
-    Attributes:
-        towers: one device per tower of this process (where one client drives all workers: of all of them).
-        host: the device of this process' own CPU.
-        virtual: whether several towers' devices share a physical one.
-        ps: one device per parameter server; none in a single process.
-        workers: how many processes like this one train together.
-        worker: which of them this is.
-        hosts: where one client drives the towers of several workers, the CPU of each, in the order of the towers.
-        group: tells the collectives of several graphs in one cluster apart.
-    """
-
-    towers: tuple[str, ...]
-    host: str
-    virtual: bool = False
-    ps: tuple[str, ...] = ()
-    workers: int = 1
-    worker: int = 0
-    hosts: tuple[str, ...] = ()
-    group: int = 1
-
-    @property
-    def towers_in_total(self) -> int:
-        """Returns how many towers train together."""
-        return self.workers * len(self.towers)
-
-    def by_worker(self) -> dict[str, list[str]]:
-        """Returns the towers of each worker's host, in order."""
-        workers: dict[str, list[str]] = {}
-        for tower, host in zip(self.towers, self.hosts, strict=True):
-            workers.setdefault(host, []).append(tower)
-        return workers
-
-    @property
-    def in_cluster(self) -> bool:
-        """Returns whether there are other processes than this one."""
-        return bool(self.ps or self.hosts) or self.workers > 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Turn:
-    """What is different for every tensor: a number of its own, and the tower whose turn it is to add, by bytes."""
-
-    number: int
-    tower: int
-
-
-# From one value per tower, the place and the tensor's turn: one mean per tower.
-MeanFunction = Callable[[Sequence[Tensor], Place, Turn], list[Tensor]]
+from variable_mgr.place import MeanFunction, Place, Tensor, Turn
 
 
 def _anywhere(place: Place) -> str | None:
@@ -79,10 +25,10 @@ class Algorithm:
     Attributes:
         name: as in a spec.
         meaning: what it does, for a person.
-        mean: does it.
+        mean: computes the means.
         why_not: returns a sentence if it cannot run in a place, else None.
-        sent: for a number of towers, each on a device of its own and none on the host: by what factor of a tensor's
-            bytes all devices together send, until every tower has the mean; None: not known.
+        sent: returns, for a number of towers on devices other than the host, how many times a tensor's bytes all
+            devices together send; None: unknown.
     """
 
     name: str
@@ -101,38 +47,28 @@ def find(name: str) -> Algorithm:
     if "/" not in name:
         return ALGORITHMS[name]
     inside, across = (ALGORITHMS[part] for part in name.split("/"))
-
-    def mean(values: Sequence[Tensor], place: Place, turn: Turn) -> list[Tensor]:
-        module = importlib.import_module("variable_mgr.reductions.kernels")
-        means: list[Tensor] = module.in_two_levels(values, place, turn, inside.mean, across.mean)
-        return means
-
     meaning = f"inside a worker {inside.meaning}, then across workers {across.meaning}"
-    return Algorithm(name, meaning, mean, lambda place: _why_not_in_two_levels(inside, across, place))
+    mean = functools.partial(_kernel, "in_two_levels", inside=inside.mean, across=across.mean)
+    return Algorithm(name, meaning, mean, functools.partial(_why_not_in_two_levels, inside, across))
 
 
 def register(algorithm: Algorithm) -> None:
-    """Makes an algorithm known under its name."""
+    """Adds an algorithm under its name."""
     ALGORITHMS[algorithm.name] = algorithm
 
 
-def _built_in(function: str) -> MeanFunction:
-    """Returns a function of `variable_mgr.reductions.kernels`, which is imported when it is first called."""
-
-    def mean(values: Sequence[Tensor], place: Place, turn: Turn) -> list[Tensor]:
-        means: list[Tensor] = getattr(importlib.import_module("variable_mgr.reductions.kernels"), function)(
-            values, place, turn
-        )
-        return means
-
-    return mean
+def _kernel(function: str, values: Sequence[Tensor], place: Place, turn: Turn, **options: MeanFunction) -> list[Tensor]:
+    """Calls a function of `variable_mgr.reductions.kernels`, which imports TensorFlow."""
+    kernels = importlib.import_module("variable_mgr.reductions.kernels")
+    means: list[Tensor] = getattr(kernels, function)(values, place, turn, **options)
+    return means
 
 
 def _needs_power_of_two(place: Place) -> str | None:
     count = len(place.towers)
     if count & (count - 1) == 0:
         return None
-    return f"rechd halves the towers again and again, so it needs 2, 4, 8 ... of them, not {count}; use xring instead."
+    return f"rechd halves the towers repeatedly, so it needs 2, 4, 8 ... of them, not {count}; use xring instead."
 
 
 def _needs_physical_gpus(place: Place) -> str | None:
@@ -140,15 +76,14 @@ def _needs_physical_gpus(place: Place) -> str | None:
         return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
     if all("gpu" in device.lower() for device in place.towers):
         return None
-    return "nccl moves data between NVIDIA GPUs only; on CPU devices say --variable_update=collective_all_reduce."
+    return "nccl moves data between NVIDIA GPUs only; on CPU devices use --variable_update=collective_all_reduce."
 
 
 def _why_not_in_two_levels(inside: Algorithm, across: Algorithm, place: Place) -> str | None:
-    """Asks each of the two about its own part of the towers."""
     if not place.hosts:
         return (
             f"{inside.name}/{across.name} works inside and across workers, which one client drives only under "
-            "distributed_all_reduce: give the part before the slash."
+            "distributed_all_reduce: use the part before the slash."
         )
     groups = list(place.by_worker().values())
     heads = Place(tuple(group[0] for group in groups), place.host)
@@ -157,43 +92,34 @@ def _why_not_in_two_levels(inside: Algorithm, across: Algorithm, place: Place) -
 
 
 def _to_one_and_back(towers: int) -> float:
-    """The one that adds is a tower. A ring and its relatives send as much, but spread evenly over the towers."""
+    """A tower adds for all. Rings and their relatives send as much, but spread evenly over the towers."""
     return 2 * (towers - 1)
+
+
+def _built_in(
+    name: str,
+    meaning: str,
+    function: str,
+    sent: Callable[[int], float] = _to_one_and_back,
+    why_not: Callable[[Place], str | None] = _anywhere,
+) -> Algorithm:
+    return Algorithm(name, meaning, functools.partial(_kernel, function), why_not, sent)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        Algorithm(
-            "pscpu", "copied to the host and averaged there", _built_in("copy_to_host"), sent=lambda towers: 2 * towers
-        ),
-        Algorithm(
-            "psgpu",
-            "copied to one tower's device, in turn by bytes, and averaged there",
-            _built_in("copy_in_turn"),
-            sent=_to_one_and_back,
-        ),
-        Algorithm(
-            "xring",
-            "reduce-scatter and all-gather around a ring of the towers",
-            _built_in("ring"),
-            sent=_to_one_and_back,
-        ),
-        Algorithm(
-            "rechd",
-            "recursive halving and doubling",
-            _built_in("recursive_halving_doubling"),
-            _needs_power_of_two,
-            _to_one_and_back,
-        ),
-        Algorithm(
+        _built_in("pscpu", "copied to the host and averaged there", "copy_to_host", lambda towers: 2 * towers),
+        _built_in("psgpu", "copied to one tower's device, in turn by bytes, and averaged there", "copy_in_turn"),
+        _built_in("xring", "reduce-scatter and all-gather around a ring of the towers", "ring"),
+        _built_in("rechd", "recursive halving and doubling", "recursive_halving_doubling", why_not=_needs_power_of_two),
+        _built_in(
             "hierarchical",
             "averaged in two groups, then between them",
-            _built_in("hierarchical"),
-            # Into the two adders and back, and once each way between these.
-            sent=lambda towers: 2 * (towers - 2) + 2,
+            "hierarchical",
+            lambda towers: 2 * (towers - 2) + 2,  # to the two adders and back, and once each way between these
         ),
-        Algorithm("collective", "TensorFlow's own ring collective", _built_in("collective"), sent=_to_one_and_back),
-        Algorithm("nccl", "NVIDIA's NCCL", _built_in("nccl"), _needs_physical_gpus, _to_one_and_back),
+        _built_in("collective", "TensorFlow's own ring collective", "collective"),
+        _built_in("nccl", "NVIDIA's NCCL", "nccl", why_not=_needs_physical_gpus),
     )
 }

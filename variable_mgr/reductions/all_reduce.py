@@ -1,8 +1,4 @@
-"""How the gradients of all towers become one mean: reductions are values that are given to a manager.
-
-`AllReduce` is the reduction itself; what is done to the gradients around it (packing, casting, deferring) wraps it, see
-`variable_mgr.reductions.wrappers`.
-"""
+"""Reductions turn the gradients of all towers into one mean. Wrappers are in `variable_mgr.reductions.wrappers`."""
 
 from __future__ import annotations
 
@@ -11,10 +7,12 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from variable_mgr.place import Place, Turn
 from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import Place, Turn, find
+from variable_mgr.reductions.algorithms import find
 from variable_mgr.reductions.all_reduce_spec import Range
+from variable_mgr.traffic import FLOAT32_BYTES
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -23,12 +21,14 @@ TowerTensors = Sequence[Sequence[tf.Tensor]]
 class Reduction(Protocol):
     """Maps n lists of tensors, one list per tower, to n lists of means."""
 
-    @property
-    def makes_equal(self) -> bool:
-        """Whether all towers receive the same values, so that equal copies stay equal."""
+    makes_equal: bool  # all towers receive the same values, so that equal copies stay equal
+    deferred: bool  # the means are those of the step before
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns for each tower the mean over all towers of each tensor, and operations that every step must run."""
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns the bytes that all towers and the host send to reduce tensors of these sizes; None if unknown."""
 
     def describe(self) -> str:
         """Returns in words what happens, to follow 'gradients'."""
@@ -37,11 +37,15 @@ class Reduction(Protocol):
 class NoExchange:
     """Every tower keeps its own gradients."""
 
-    makes_equal = False
+    makes_equal = deferred = False
 
     def mean(self, towers: TowerTensors) -> tuple[list[list[tf.Tensor]], list[tf.Operation]]:
         """Returns what came."""
         return [list(tensors) for tensors in towers], []
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns 0."""
+        return 0
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -52,12 +56,12 @@ class AllReduce:
     """Reduces every tensor by the algorithm that a spec chooses for its size. One tower costs nothing.
 
     Args:
-        ranges: a parsed spec; `all_reduce_spec.why_not` has been asked.
+        ranges: a parsed spec; checked by `all_reduce_spec.why_not`.
         place: the towers' devices, in tower order, and the host.
-        first_number: of the numbers that tell tensors apart; of several reductions in one graph, no two may meet.
+        first_number: of the numbers of its tensors, which must differ between reductions in one graph.
     """
 
-    makes_equal = True
+    makes_equal, deferred = True, False
 
     def __init__(self, ranges: Sequence[Range], place: Place, first_number: int = 0) -> None:
         self._ranges = ranges
@@ -96,6 +100,16 @@ class AllReduce:
                 joined = tf.concat([shard[tower] for shard in reduced], axis=0)
                 means.append(tf.reshape(joined, values[tower].shape))
         return means
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns what the algorithms send between real devices; None if one of them does not state it."""
+        towers, total = self._place.towers_in_total, 0.0
+        for count in elements if towers > 1 else ():
+            sent = find(all_reduce_spec.choose(self._ranges, count).algorithm).sent
+            if sent is None:
+                return None
+            total += sent(towers) * count * element_bytes
+        return round(total)
 
     def describe(self) -> str:
         """Returns in words what happens."""

@@ -1,4 +1,4 @@
-"""The little language of `--all_reduce_spec`: which algorithm for tensors of which size. Imports no TensorFlow.
+"""The syntax of `--all_reduce_spec`: an algorithm for each range of tensor sizes. Imports no TensorFlow.
 
     spec  ::= range | range ':' size ':' spec
     range ::= algorithm ['/' algorithm] ['#' shards]
@@ -18,7 +18,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place, find
+from variable_mgr.place import Place
+from variable_mgr.reductions.algorithms import ALGORITHMS, find
 
 _RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
@@ -26,7 +27,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 class SpecError(ValueError):
-    """The text is no spec."""
+    """The text is not a valid spec."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ def parse(text: str) -> tuple[Range, ...]:
     """Reads a spec.
 
     Raises:
-        SpecError: says what is wrong with which part.
+        SpecError: a part is not valid.
     """
     parts = text.split(":")
     if len(parts) % 2 == 0:

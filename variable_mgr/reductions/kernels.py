@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from variable_mgr.reductions.algorithms import MeanFunction, Place, Turn
+from variable_mgr.place import MeanFunction, Place, Turn
 
 _T = TypeVar("_T")
 _S = TypeVar("_S")

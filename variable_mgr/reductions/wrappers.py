@@ -1,89 +1,149 @@
-"""What is done to gradients around their reduction: each is a reduction that wraps another, and undoes what it did.
+"""Reductions that wrap another one: each changes the gradients before it, and undoes the change after it.
 
-The order in use, from the outside: pack, cast, defer, reduce. So a deferred gradient is kept packed and cast.
+From the outside: pack, cast, defer, reduce. So a deferred gradient is kept packed and cast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import abc
+from collections.abc import Sequence
 
 import tensorflow as tf
 
+from variable_mgr.modifiers import Modifiers
+from variable_mgr.place import Place
 from variable_mgr.placement import even_parts, group_small
-from variable_mgr.reductions.algorithms import Place
-from variable_mgr.reductions.all_reduce import Reduction, TowerTensors
+from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
+from variable_mgr.traffic import FLOAT32_BYTES
 
 Result = tuple[list[list[tf.Tensor]], list[tf.Operation]]
 
 
-class Repacked:
-    """Concatenates all gradients of a tower into one vector and cuts it into equal chunks, however large they were.
+def reduction(place: Place, modifiers: Modifiers, spec: str, *, first_number: int = 0) -> Reduction:
+    """Makes the reduction of a spec with the wrappers of the modifiers; `first_number` as of `AllReduce`."""
+    made: Reduction = AllReduce(all_reduce_spec.parse(spec), place, first_number)
+    if modifiers.relaxed_consistency:
+        made = Deferred(made, place)
+    if place.towers_in_total == 1:  # nothing travels, so nothing is packed or cast
+        return made
+    if modifiers.compact_gradient_transfer:
+        made = Compact(made, place, modifiers.wire_dtype)
+    if modifiers.agg_small_grads_max_bytes:
+        made = SmallAggregated(made, place, modifiers.agg_small_grads_max_bytes, modifiers.agg_small_grads_max_group)
+    if modifiers.gradient_repacking:
+        made = Repacked(made, place, modifiers.gradient_repacking)
+    return made
+
+
+class _Wrapper(abc.ABC):
+    """Abstract. Reduces what `_before` makes of each tower's tensors by `inner`, and undoes that with `_after`."""
+
+    def __init__(self, inner: Reduction, place: Place) -> None:
+        self._inner, self._place = inner, place
+        self.makes_equal, self.deferred = inner.makes_equal, inner.deferred
+
+    def mean(self, towers: TowerTensors) -> Result:
+        """Returns means of the original shapes and types."""
+        prepared = []
+        for tensors, device in zip(towers, self._place.towers, strict=True):
+            with tf.device(device):
+                prepared.append(self._before(tensors))
+        means, operations = self._inner.mean(prepared)
+        restored = []
+        for reduced, tensors, device in zip(means, towers, self._place.towers, strict=True):
+            with tf.device(device):
+                restored.append(self._after(reduced, tensors))
+        return restored, operations
+
+    def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
+        """Returns what the inner reduction sends of the tensors that it gets."""
+        return self._inner.sent_bytes(*self._sizes(elements, element_bytes))
+
+    def describe(self) -> str:
+        """Returns in words what happens."""
+        return f"{self._words()}, {self._inner.describe()}"
+
+    @abc.abstractmethod
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]: ...
+
+    @abc.abstractmethod
+    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
+        """Returns the elements of the tensors that the inner reduction gets, and the bytes of an element."""
+
+    @abc.abstractmethod
+    def _words(self) -> str: ...
+
+
+class Repacked(_Wrapper):
+    """Concatenates all gradients of a tower into one vector and cuts it into equal chunks.
 
     Many small tensors cost many small messages; one large one cannot overlap. Chunks are in between.
 
     Args:
         inner: reduces the chunks.
         place: the towers' devices.
-        chunks: how many.
+        chunks: the number of chunks.
     """
 
     def __init__(self, inner: Reduction, place: Place, chunks: int) -> None:
-        self._inner, self._place, self._chunks = inner, place, chunks
-        self.makes_equal = inner.makes_equal
+        super().__init__(inner, place)
+        self._chunks = chunks
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means in the shapes that came."""
-        return _wrapped(self._inner, self._place, towers, self._pack, unpack)
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        sizes, _ = self._sizes([tensor.shape.num_elements() for tensor in tensors], FLOAT32_BYTES)
+        return list(tf.split(flat(tensors), sizes))
 
-    def _pack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        elements = sum(tensor.shape.num_elements() for tensor in tensors)
-        return list(tf.split(flat(tensors), even_parts(elements, min(self._chunks, elements))))
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return unpack(reduced, like)
 
-    def describe(self) -> str:
-        """Returns in words what happens."""
-        return f"packed into {self._chunks} chunks, {self._inner.describe()}"
+    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
+        return even_parts(sum(elements), min(self._chunks, sum(elements))), element_bytes
+
+    def _words(self) -> str:
+        return f"packed into {self._chunks} equal chunks"
 
 
-class SmallAggregated:
-    """Concatenates small gradients that follow each other, so that they travel together; large ones go alone.
+class SmallAggregated(_Wrapper):
+    """Concatenates consecutive small gradients, so that they travel together; large ones travel alone.
 
     Args:
         inner: reduces the groups.
         place: the towers' devices.
-        max_bytes: what is at most that large is small.
-        max_group: tensors in one group, at most.
+        max_bytes: the largest size of a small gradient.
+        max_group: the most gradients in one group.
     """
 
     def __init__(self, inner: Reduction, place: Place, max_bytes: int, max_group: int) -> None:
-        self._inner, self._place = inner, place
+        super().__init__(inner, place)
         self._max_bytes, self._max_group = max_bytes, max_group
-        self.makes_equal = inner.makes_equal
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means in the shapes that came."""
-        sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in towers[0]]
-        groups = group_small(sizes, self._max_bytes, self._max_group)
+    def _groups(self, tensors: Sequence[tf.Tensor]) -> list[list[tf.Tensor]]:
+        sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+        return [[tensors[i] for i in group] for group in group_small(sizes, self._max_bytes, self._max_group)]
 
-        def pack(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [
-                tensors[group[0]] if len(group) == 1 else flat([tensors[index] for index in group]) for group in groups
-            ]
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [group[0] if len(group) == 1 else flat(group) for group in self._groups(tensors)]
 
-        def restore(packed: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            restored: list[tf.Tensor] = []
-            for tensor, group in zip(packed, groups, strict=True):
-                restored += [tensor] if len(group) == 1 else unpack([tensor], [like[index] for index in group])
-            return restored
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        restored: list[tf.Tensor] = []
+        for tensor, group in zip(reduced, self._groups(like), strict=True):
+            restored += [tensor] if len(group) == 1 else unpack([tensor], group)
+        return restored
 
-        return _wrapped(self._inner, self._place, towers, pack, restore)
+    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
+        groups = group_small([element_bytes * count for count in elements], self._max_bytes, self._max_group)
+        return [sum(elements[index] for index in group) for group in groups], element_bytes
 
-    def describe(self) -> str:
-        """Returns in words what happens."""
-        return f"up to {self._max_bytes} bytes grouped by at most {self._max_group}, {self._inner.describe()}"
+    def _words(self) -> str:
+        return f"those of at most {self._max_bytes} bytes in groups of at most {self._max_group}"
 
 
-class Compact:
-    """Halves what travels: casts float32 gradients to a 16-bit type before the reduction and back after it.
+class Compact(_Wrapper):
+    """Casts float32 gradients to a 16-bit type before the reduction and back after it, which halves what travels.
 
     Args:
         inner: reduces in that type.
@@ -92,29 +152,26 @@ class Compact:
     """
 
     def __init__(self, inner: Reduction, place: Place, dtype: str) -> None:
-        self._inner, self._place, self._dtype = inner, place, tf.as_dtype(dtype)
-        self.makes_equal = inner.makes_equal
+        super().__init__(inner, place)
+        self._dtype = tf.as_dtype(dtype)
 
-    def mean(self, towers: TowerTensors) -> Result:
-        """Returns means of the types that came."""
+    def _before(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(tensor, self._dtype) for tensor in tensors]
 
-        def cast(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.cast(tensor, self._dtype) for tensor in tensors]
+    def _after(self, reduced: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(tensor, original.dtype) for tensor, original in zip(reduced, like, strict=True)]
 
-        def cast_back(tensors: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.cast(tensor, original.dtype) for tensor, original in zip(tensors, like, strict=True)]
+    def _sizes(self, elements: Sequence[int], element_bytes: int) -> tuple[Sequence[int], int]:
+        return elements, self._dtype.size
 
-        return _wrapped(self._inner, self._place, towers, cast, cast_back)
-
-    def describe(self) -> str:
-        """Returns in words what happens."""
-        return f"sent as {self._dtype.name}, {self._inner.describe()}"
+    def _words(self) -> str:
+        return f"sent as {self._dtype.name}"
 
 
 class Deferred:
-    """Hands out the mean of the step before, so that reducing can hide behind the next step's computing.
+    """Returns the means of the step before, so that the reduction overlaps with the next step's computation.
 
-    The first step hands out zeros. This is `--variable_consistency=relaxed`: the gradient applied at step t is of the
+    The first step returns zeros. This is `--variable_consistency=relaxed`: the gradient applied at step t is of the
     weights before step t-1's update.
 
     Args:
@@ -122,9 +179,11 @@ class Deferred:
         place: the towers' devices.
     """
 
+    deferred = True
+
     def __init__(self, inner: Reduction, place: Place) -> None:
         self._inner, self._place = inner, place
-        self.makes_equal = inner.makes_equal
+        self.makes_equal, self.sent_bytes = inner.makes_equal, inner.sent_bytes
 
     def mean(self, towers: TowerTensors) -> Result:
         """Returns the last step's means, and the operations that keep this step's gradients."""
@@ -158,23 +217,3 @@ def unpack(packed: Sequence[tf.Tensor], like: Sequence[tf.Tensor]) -> list[tf.Te
     """Returns the elements of the packed vectors, in order, as tensors of the shapes of `like`."""
     parts = tf.split(flat(packed), [original.shape.num_elements() for original in like])
     return [tf.reshape(part, original.shape) for part, original in zip(parts, like, strict=True)]
-
-
-def _wrapped(
-    inner: Reduction,
-    place: Place,
-    towers: TowerTensors,
-    before: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
-    after: Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]],
-) -> Result:
-    """Reduces what `before` makes of each tower's tensors, and gives the means and the originals to `after`."""
-    prepared = []
-    for tensors, device in zip(towers, place.towers, strict=True):
-        with tf.device(device):
-            prepared.append(before(tensors))
-    means, operations = inner.mean(prepared)
-    restored = []
-    for reduced, tensors, device in zip(means, towers, place.towers, strict=True):
-        with tf.device(device):
-            restored.append(after(reduced, tensors))
-    return restored, operations

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.topology.cluster import Cluster, Task
-from benchmarks.topology.placement import IN_GRAPH, place, trains
-from variable_mgr.catalog import MANAGERS
-from variable_mgr.reductions.algorithms import Place
+from benchmarks.topology.placement import place, trains
+from variable_mgr.catalog import IN_GRAPH, MANAGERS
+from variable_mgr.place import Place
 
 WORKER_0, WORKER_1 = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
 TWO_WORKERS = Cluster(ps=("h:1", "h:2"), workers=("h:3", "h:4"), own=Task("worker", 1))

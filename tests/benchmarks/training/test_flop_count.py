@@ -16,7 +16,7 @@ from models.specs import ModelSpec
 from tests.support import models
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 pytestmark = pytest.mark.xdist_group("models")
 

@@ -11,7 +11,7 @@ from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, traffic, training_step
 from models import building, splitting
 from variable_mgr import factory
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -100,4 +100,12 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
         sent = _sent_in_graph(step.loops[0].operation)
-    assert traffic.model_traffic(chosen, whole).total_bytes == sent
+    by_formula = traffic.model_traffic(
+        traffic.manager_on_real_devices(
+            chosen.variable_update, chosen.modifiers, device="cpu", towers=towers, shared_on=chosen.shared_on
+        ),
+        whole,
+        BATCH,
+        divided_over=towers if chosen.modifiers.fc_model_parallel else 0,
+    )
+    assert by_formula.total_bytes == sent

@@ -10,7 +10,7 @@ import itertools
 import pytest
 
 from benchmarks.topology.placement import place
-from benchmarks.verify.cases import TRANSFERS, wanted_of
+from benchmarks.verify.cases import TRANSFERS
 from tests.support.arithmetic import scalar_error
 from variable_mgr import expected
 from variable_mgr.catalog import IN_ONE_PROCESS
@@ -71,7 +71,7 @@ def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
 )
 def test_reduction_does_the_arithmetic_of_what_is_transferred(spec: str, towers: int, transfer: str) -> None:
     modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])
-    assert scalar_error("replicated", towers, "sgd", modifiers=modifiers) <= expected.of(modifiers)
+    assert scalar_error("replicated", towers, "sgd", modifiers=modifiers) <= expected.tolerance(modifiers)
 
 
 @pytest.mark.parametrize("transfer", TRANSFERS)
@@ -94,8 +94,8 @@ def test_local_sgd_averages_weights_when_it_says(towers: int, optimizer: str, st
 
 
 def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> None:
-    weights = wanted_of("local_sgd", Modifiers(local_sgd_steps=1), 3, "sgd")
-    assert weights.error(wanted_of("replicated", Modifiers(), 3, "sgd")) < 1e-12
+    weights = expected.of_manager("local_sgd", Modifiers(local_sgd_steps=1), "sgd", 3)
+    assert weights.error(expected.of_manager("replicated", Modifiers(), "sgd", 3)) < 1e-12
 
 
 def test_the_oracle_by_hand() -> None:

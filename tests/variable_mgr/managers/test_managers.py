@@ -19,7 +19,7 @@ from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
-from variable_mgr.reductions.algorithms import Place
+from variable_mgr.place import Place
 
 pytestmark = pytest.mark.xdist_group("managers")  # they share what has been trained
 every_manager = pytest.mark.parametrize("name", IN_ONE_PROCESS)

@@ -14,9 +14,10 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import allreduce_verb
 from benchmarks.topology import devices
 from benchmarks.verify import cases
+from variable_mgr.place import Place, Turn
 from variable_mgr.placement import group_small
 from variable_mgr.reductions import all_reduce_spec, wrappers
-from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, Place, Turn, register
+from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
-from variable_mgr.reductions.algorithms import ALGORITHMS, Place
+from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import Range
 
 ranges = st.builds(Range, st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 64))

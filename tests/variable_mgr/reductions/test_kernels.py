@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.topology import devices
+from variable_mgr.place import MeanFunction, Place, Turn
 from variable_mgr.reductions import kernels
-from variable_mgr.reductions.algorithms import ALGORITHMS, MeanFunction, Place, Turn
+from variable_mgr.reductions.algorithms import ALGORITHMS
 
 HOST = "/job:worker/device:CPU:9"
 RUN_HERE = {

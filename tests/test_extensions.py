@@ -1,0 +1,135 @@
+"""What it takes to add something: each test extends a copy of the product as CONTRIBUTING says, and uses the copy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
+
+pytestmark = pytest.mark.process
+PRODUCT = ("run_bench.py", "benchmarks", "models", "results", "variable_mgr")
+
+
+class Tree:
+    """A copy of the product that a test extends."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in PRODUCT:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / name, directory / name)
+
+    def add_file(self, path: str, text: str) -> None:
+        """Writes a file that does not exist yet."""
+        assert not (self.directory / path).exists(), path
+        (self.directory / path).write_text(text)
+
+    def add_line(self, path: str, after: str, line: str) -> None:
+        """Inserts a line after the only line that is `after`."""
+        lines = (self.directory / path).read_text().splitlines()
+        assert lines.count(after) == 1, f"{path} has {lines.count(after)} lines '{after}'"
+        lines.insert(lines.index(after) + 1, line)
+        (self.directory / path).write_text("\n".join(lines) + "\n")
+
+    def run(self, *words: str) -> Finished:
+        """Runs run_bench.py of the copy."""
+        return finished([sys.executable, str(self.directory / "run_bench.py"), *words], self.directory, ENVIRONMENT)
+
+    def python(self, code: str) -> str:
+        """Runs code on the copy and returns what it prints."""
+        done = finished([sys.executable, "-c", code], self.directory, ENVIRONMENT)
+        assert done.status == 0, done.stderr
+        return done.stdout
+
+
+ENVIRONMENT = {name: value for name, value in USER_ENVIRONMENT.items() if name != "PYTHONPATH"}
+
+TOY_MANAGER = '''
+"""`toy`: one shared copy, updated by the mean gradient."""
+
+import tensorflow as tf
+
+from variable_mgr.manager import Applied, Explanation
+from variable_mgr.managers.one_copy import OneCopy
+
+
+class Toy(OneCopy):
+    def __init__(self, place, shared_devices, modifiers):
+        super().__init__(place, shared_devices, asynchronous=False)
+
+    def apply(self, updates, optimizer):
+        names = list(updates[0].gradients)
+        with tf.control_dependencies([tf.group(*self._reads.values())]):
+            means = [tf.add_n([update.gradients[name] for update in updates]) / len(updates) for name in names]
+            operations = optimizer.apply([self._shared[name] for name in names], means)
+        for tower, update in enumerate(updates):
+            operations += self._store_state(tower, update)
+        return [Applied(tf.group(*operations))]
+
+    def explain(self, optimizer="sgd"):
+        return Explanation("one toy copy", "averaged by a toy", "tower 0 -> [weights] <- tower 1")
+'''
+
+
+@pytest.fixture(scope="module")
+def with_toy_manager(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    """A tree with one more manager: one file, and one line of the catalog."""
+    tree = Tree(tmp_path_factory.mktemp("manager"))
+    tree.add_file("variable_mgr/managers/toy.py", TOY_MANAGER)
+    line = '    "toy": Entry("toy", "Toy", "a toy of the tests", one_copy=True),'
+    tree.add_line("variable_mgr/catalog.py", "MANAGERS = {", line)
+    return tree
+
+
+def test_a_manager_in_the_catalog_can_be_chosen(with_toy_manager: Tree) -> None:
+    assert " toy," in with_toy_manager.run("run", "--help").stdout
+    done = with_toy_manager.run("--print_config", "--variable_update=toy")
+    assert done.status == 0, done.stderr
+    assert json.loads(done.stdout)["variable_update"] == "toy"
+    refused = with_toy_manager.run("--variable_update=toy", "--staged_vars")
+    assert refused.status == 2 and "not with toy" in refused.stderr
+    refused = with_toy_manager.run("--variable_update=toy", "--local_cluster=worker:2")
+    assert refused.status == 2 and "toy works in one process only" in refused.stderr
+
+
+def test_a_manager_in_the_catalog_is_explained(with_toy_manager: Tree) -> None:
+    done = with_toy_manager.run("explain", "toy", "--model=trivial", "--num_gpus=2")
+    assert done.status == 0, done.stderr
+    for words in ("one toy copy", "averaged by a toy", "Sent per step:     unknown", "<- tower 1"):
+        assert words in done.stdout
+
+
+def test_a_manager_in_the_catalog_trains(with_toy_manager: Tree) -> None:
+    small = ("--model=trivial", "--num_gpus=2", "--device=cpu", "--batch_size=2", "--num_batches=2")
+    done = with_toy_manager.run("--variable_update=toy", *small)
+    assert done.status == 0, done.stderr
+    (line,) = (with_toy_manager.directory / "out" / "results.jsonl").read_text().splitlines()
+    record = json.loads(line)
+    assert (record["status"], record["config"]["variable_update"]) == ("ok", "toy")
+    assert record["placement"]["manager"] == "one toy copy; gradients averaged by a toy"
+
+
+def test_a_manager_in_the_catalog_is_verified(with_toy_manager: Tree) -> None:
+    """Against NumPy with each optimizer and each home of shared variables, and against the whole batch."""
+    code = """
+from benchmarks.topology import devices
+from benchmarks.verify import cases
+of_toy = [case for case in cases.cases() if case.manager == "toy"]
+cases.cases = lambda: iter(of_toy)
+for result in cases.results("cpu", 2, 1, lambda count: devices.session_config("cpu", count)):
+    print(result.case.title, result.case.reference, result.error is not None and result.passed, sep=", ")
+"""
+    assert with_toy_manager.python(code).splitlines() == [
+        "toy variables on cpu, sgd, True",
+        "toy variables on gpu, sgd, True",
+        "toy variables on cpu, momentum, True",
+        "toy variables on gpu, momentum, True",
+        "toy, whole batch, True",
+    ]

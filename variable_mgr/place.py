@@ -1,0 +1,63 @@
+"""Where towers are and what surrounds them. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Tensor = Any  # a tf.Tensor; this module does not import TensorFlow
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The devices of the towers and of what surrounds them.
+
+    Attributes:
+        towers: one device per tower of this process; of all workers where one client drives them.
+        host: the CPU device of this process.
+        virtual: whether several towers' devices share a physical one.
+        ps: one device per parameter server; none in a single process.
+        workers: the number of processes like this one that train together.
+        worker: the index of this process among them.
+        hosts: where one client drives the towers of several workers, the CPU of each tower's worker.
+        group: keeps the collectives of several graphs in one cluster apart.
+    """
+
+    towers: tuple[str, ...]
+    host: str
+    virtual: bool = False
+    ps: tuple[str, ...] = ()
+    workers: int = 1
+    worker: int = 0
+    hosts: tuple[str, ...] = ()
+    group: int = 1
+
+    @property
+    def towers_in_total(self) -> int:
+        """Returns how many towers train together."""
+        return self.workers * len(self.towers)
+
+    def by_worker(self) -> dict[str, list[str]]:
+        """Returns the towers of each worker's host, in order."""
+        workers: dict[str, list[str]] = {}
+        for tower, host in zip(self.towers, self.hosts, strict=True):
+            workers.setdefault(host, []).append(tower)
+        return workers
+
+    @property
+    def in_cluster(self) -> bool:
+        """Returns whether other processes take part."""
+        return bool(self.ps or self.hosts) or self.workers > 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """What differs between tensors: a number of its own, and the tower that adds it, chosen to balance bytes."""
+
+    number: int
+    tower: int
+
+
+# From one value per tower, the place and the tensor's turn: one mean per tower.
+MeanFunction = Callable[[Sequence[Tensor], Place, Turn], list[Tensor]]
