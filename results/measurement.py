@@ -1,4 +1,4 @@
-"""What was observed in a run, and the numbers that follow from it."""
+"""What was observed in a run, and the numbers derived from it."""
 
 from __future__ import annotations
 
@@ -6,101 +6,133 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal
 
 from results import statistics
 
 _STEPS_FOR_P999 = 1000
 _LAST_STEPS = 10
 
-# What holds a GPU's clock down under full load: the one reason that is the rule.
+# The usual reason why a GPU lowers its clock under full load.
 POWER_LIMIT = "power limit"
+
+
+def _of_run(workers: Literal["sum", "max"]) -> Any:
+    """A number of a run; `workers` combines those of a cluster's workers. Other fields take the first worker's."""
+    return dataclasses.field(default=None, metadata={"of_run": workers})
+
+
+def _of_step(workers: Literal["mean", "max", "first", "each"]) -> Any:
+    """A number that a step may yield besides its time and loss; `workers` combines those of a cluster's workers."""
+    return dataclasses.field(default_factory=list, metadata={"of_step": workers})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was observed, one entry per step, all times in seconds.
+    """What was observed. Lists have one entry per measured step unless stated otherwise; all times are in seconds.
+
+    A new number is one field here; its producer passes it to `RunLog.observe` or, per step, to `Observed`.
 
     Attributes:
-        images_per_step: images that one global step consumes, over all devices; None where a step has none.
+        images_per_step: images of one global step over all devices; None if a step has no images.
         startup_seconds: from the start of the process to the start of the first step.
-        startup_phases_seconds: what that is made of, in order: `Python` (interpreter, own modules, a look at the
-            machine), `TensorFlow` (its import), `cluster` (until all tasks agree), `graph` (building it), `variables`
-            (the session, initialising, filling the input). In a cluster, of the worker that took longest.
-        first_step_seconds: the first step alone, which pays for graph optimisation and memory growth.
+        startup_phases_seconds: the parts of that, in order: `Python` (interpreter, own modules, hardware inventory),
+            `TensorFlow` (its import), `cluster` (until all tasks agree), `graph` (building it), `variables` (session,
+            initialisation, filling the input). In a cluster, those of the slowest worker.
+        first_step_seconds: the first step alone, which includes graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
         step_seconds: the measured steps.
-        losses: mean loss over all devices, per measured step; None stands for a value that is not finite.
-        warmup_losses: likewise, of the first step and the warm-up steps.
+        losses: mean loss over all devices; None if it is not finite.
+        warmup_losses: the same of the first step and the warm-up steps.
         peak_host_memory_bytes: largest resident set of the process.
-        replica_drift: largest absolute difference between copies of a variable that must be equal;
-            None where copies may differ or there is only one.
-        tower_step_seconds: where towers go their own way, the measured steps of each tower; empty elsewhere. There, a
-            global step is as many completed tower steps as there are towers.
-            Where the workers of a cluster do, it is those of each worker.
-        staleness_counts: likewise, how many tower steps applied a gradient of weights that were 0, 1, 2 ... updates
+        replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
+            one copy, or copies may differ.
+        tower_step_seconds: of asynchronous towers, the measured steps of each tower; of asynchronous workers, those of
+            each worker; otherwise empty. A global step is then as many completed tower steps as there are towers.
+        staleness_counts: how many asynchronous tower steps applied a gradient of weights that were 0, 1, 2 ... updates
             old.
-        worker_step_seconds: in a cluster, the measured steps of each worker, as it saw them.
-        worker_compute_seconds: likewise, from the begin of a step until the worker had its gradients.
-        message_bytes: where a step all-reduces a message, the size of that, of one tower.
-        largest_error: likewise, the largest relative difference (absolute below 1) to the mean in NumPy.
-        top_1_accuracies: share of a step's images that it classified rightly before its update; empty if not asked for.
-        top_5_accuracies: likewise, where the right class is among the five likeliest.
-        loss_scales: what the loss was multiplied by, per measured step; empty unless it follows the gradients.
-        skipped_updates: per measured step 1 if its update was left out, since gradients overflowed; likewise.
-        fp32_losses: losses of the same steps, trained again in fp32; empty if not asked for.
-        input_wait_seconds: of each measured step, how long it did nothing but wait for images; empty if none are read.
-        skipped_records: bad records that were left out; None where none may be.
-        input_stages: images per second of the input alone, ended after each of its stages; empty if not measured.
-        bare_decode_images_per_sec: what decoding alone would reach with the same files; None if not measured.
-        telemetry: for each process that measured, what it saw of its host and its physical GPUs from the begin of the
-            measured steps to their end, as docs/performance.md lists it; what could not be seen is None.
+        worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
+        worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
+        message_bytes: size of the all-reduced message of one tower; None if there is none.
+        largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
+        top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.
+        top_5_accuracies: the same, with the correct class among the five most likely.
+        loss_scales: factor of the loss; empty unless it follows the gradients.
+        skipped_updates: 1 if the step's update was skipped because gradients overflowed; empty as `loss_scales`.
+        fp32_losses: losses of the same steps, trained again in fp32; empty unless requested.
+        input_wait_seconds: time in which the step only waited for images; empty if none are read.
+        skipped_records: number of bad records that were skipped; None if skipping is off.
+        input_stages: images per second of the input alone, up to each of its stages; empty if not measured.
+        bare_decode_images_per_sec: rate of decoding alone with the same files; None if not measured.
+        telemetry: for each process that measured, its host and physical GPUs during the measured steps, as listed in
+            docs/performance.md; unknown values are None.
     """
 
     images_per_step: int | None
     startup_seconds: float | None = None
     startup_phases_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    first_step_seconds: float | None = None
+    first_step_seconds: float | None = _of_run("max")
     warmup_step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     warmup_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    peak_host_memory_bytes: int | None = None
-    replica_drift: float | None = None
+    peak_host_memory_bytes: int | None = _of_run("max")
+    replica_drift: float | None = _of_run("max")
     tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
     worker_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
-    worker_compute_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
+    worker_compute_seconds: Sequence[Sequence[float]] = _of_step("each")
     message_bytes: int | None = None
     largest_error: float | None = None
-    top_1_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
-    top_5_accuracies: Sequence[float] = dataclasses.field(default_factory=list)
-    loss_scales: Sequence[float] = dataclasses.field(default_factory=list)
-    skipped_updates: Sequence[float] = dataclasses.field(default_factory=list)
+    top_1_accuracies: Sequence[float] = _of_step("mean")
+    top_5_accuracies: Sequence[float] = _of_step("mean")
+    loss_scales: Sequence[float] = _of_step("first")
+    skipped_updates: Sequence[float] = _of_step("first")
     fp32_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
-    input_wait_seconds: Sequence[float] = dataclasses.field(default_factory=list)
-    skipped_records: int | None = None
+    input_wait_seconds: Sequence[float] = _of_step("max")
+    skipped_records: int | None = _of_run("sum")
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
     bare_decode_images_per_sec: float | None = None
     telemetry: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 
 
+def _rules(kind: str) -> dict[str, str]:
+    return {field.name: field.metadata[kind] for field in dataclasses.fields(Measurement) if kind in field.metadata}
+
+
+# How the numbers of a cluster's workers combine, by the name of the field.
+RUN_NUMBERS, STEP_NUMBERS = _rules("of_run"), _rules("of_step")
+
+
+class Observed(dict[str, Any]):
+    """Numbers of one step by the name of their field in `Measurement`: scalar tensors in a graph, floats after it ran.
+
+    Raises:
+        TypeError: `Measurement` has no such number of a step.
+    """
+
+    def __init__(self, *numbers: Any, **named: Any) -> None:  # as `dict`, which TensorFlow expects
+        super().__init__(*numbers, **named)
+        unknown = sorted(self.keys() - STEP_NUMBERS.keys())
+        if unknown:
+            raise TypeError(f"no numbers of a step: {', '.join(unknown)}; see results.measurement.Measurement")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Derived:
-    """Numbers computed from the measurement; None where it does not support one.
+    """Numbers computed from the measurement; None if it does not support one.
 
-    `step_ms_p999` wants 1,000 steps. `compile_seconds` is what the first step took longer than the median one, where
-    XLA compiled in it: also the little that every first step does besides. `loss_difference_to_fp32` is the mean loss
-    of the last ten steps less that in fp32.
-    `synthetic_ratio` is the rate over that of the same run with synthetic images, where the results hold one.
-    `slowest_worker` is the one that takes longest to its gradients (to the end of its step, where workers go their own
-    way), by median; `straggler_ratio` is its time over the median of the others.
-    `power_watts` is the mean power of the GPUs that computed (GPU only: without their host), or in a run on CPUs that
-    of their hosts' CPU packages, whoever else used them (CPU package: without memory and the rest); `images_per_joule`
-    is the rate over it; `telemetry[...]["energy_of"]` says which. `cpu_cores_used` is the CPU time of the processes
-    that measured over time. `peak_gpu_memory_bytes` is the most that was taken of one GPU's memory, needed or not.
-    `measured_peak_tflops` is what matrix products were measured to reach on the devices together (of logical CPU
-    devices: on their host), and `mfu_of_measured_peak` is the step's arithmetic over that.
+    `step_ms_p999` needs 1,000 steps. `compile_seconds` is the first step less the median step, if XLA compiled in the
+    first; it includes what every first step does. `loss_difference_to_fp32` is the mean loss of the last ten steps
+    less that in fp32. `synthetic_ratio` is the rate over that of the same run with synthetic images, if the results
+    hold one. `slowest_worker` has the largest median time until its gradients (of asynchronous workers: of a step);
+    `straggler_ratio` is that time over the median of the others.
+    `power_watts` is the mean power of the GPUs that computed (`GPU only`), or, of a run on CPUs, of the CPU packages
+    (`CPU package`: all processes, without memory); `telemetry[...]["energy_of"]` names which. `images_per_joule` is the
+    rate over it. `cpu_cores_used` is the CPU time of the measuring processes over the elapsed time.
+    `peak_gpu_memory_bytes` is the most memory allocated on one GPU.
+    `measured_peak_tflops` is the measured matrix-product peak of all devices (of logical CPU devices: of their host);
+    `mfu_of_measured_peak` is the step's arithmetic over that.
     """
 
     images_per_sec: float | None = None
@@ -130,7 +162,7 @@ class Derived:
 
 
 def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
-    """Returns what was seen of each physical GPU, once, by a name that says whose it is."""
+    """Returns the telemetry of each physical GPU, once, by its name: `GPU 0`, or in a cluster `GPU 0 of worker 1`."""
     found: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for worker, process in enumerate(measurement.telemetry):
         of_worker = f" of worker {worker}" if len(measurement.telemetry) > 1 else ""
@@ -140,8 +172,11 @@ def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
 
 
 def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False) -> Derived:
-    """Computes the derived numbers from the measured steps of `num_devices` devices; `compiled` says if XLA did so."""
-    seconds = measurement.step_seconds
+    """Computes the derived numbers from the measured steps of `num_devices` devices.
+
+    `compiled`: XLA compiled within the first step.
+    """
+    seconds, stale = measurement.step_seconds, measurement.staleness_counts
     if not seconds:
         return Derived()
     p50, p90, p99, p999 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99, 99.9)))
@@ -153,7 +188,7 @@ def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False
         step_ms_p999=p999 if len(seconds) >= _STEPS_FOR_P999 else None,
         compile_seconds=max(0.0, first - p50 / 1000) if compiled and first else None,
         loss_difference_to_fp32=_loss_difference(measurement),
-        staleness_mean=_staleness_mean(measurement.staleness_counts),
+        staleness_mean=sum(age * count for age, count in enumerate(stale)) / sum(stale) if stale else None,
         input_wait_share=_input_wait_share(measurement),
         **_straggler(measurement),
         **_resources(measurement),
@@ -163,7 +198,7 @@ def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False
 
 
 def _loss_difference(measurement: Measurement) -> float | None:
-    """Returns how far the losses at the end are from those in fp32; None if one of them is not finite."""
+    """Returns the mean difference of the last losses to those in fp32; None if one of them is not finite."""
     pairs = list(zip(measurement.losses, measurement.fp32_losses, strict=False))[-_LAST_STEPS:]
     differences = [loss - in_fp32 for loss, in_fp32 in pairs if loss is not None and in_fp32 is not None]
     whole = pairs and len(differences) == len(pairs) and math.isfinite(sum(differences))
@@ -185,10 +220,10 @@ def _rates(seconds: Sequence[float], images: int | None, num_devices: int) -> di
 
 
 def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices: int) -> dict[str, Any]:
-    """Returns what nccl-tests calls so: bytes of the message over the mean time, and that times 2 (n-1)/n.
+    """Returns algbw, bytes of the message over the mean time, and busbw, that times 2 (n-1)/n.
 
-    The second is what each device's link must at least have carried, so it can be compared with the hardware's,
-    whatever the number of devices. Source: nccl-tests, doc/PERFORMANCE.md.
+    Each device's link must carry at least busbw, so it compares with the hardware's for any number of devices. Source:
+    nccl-tests, doc/PERFORMANCE.md.
     """
     if message_bytes is None:
         return {}
@@ -200,24 +235,18 @@ def _bandwidths(seconds: Sequence[float], message_bytes: int | None, num_devices
 
 
 def _input_wait_share(measurement: Measurement) -> float | None:
-    """Returns the share of the measured time in which there was nothing to compute on."""
+    """Returns the share of the measured time that steps spent waiting for input."""
     waits, seconds = measurement.input_wait_seconds, measurement.step_seconds
-    if measurement.tower_step_seconds:  # there, a wait is a mean over towers, and so must be the time
+    if measurement.tower_step_seconds:  # a wait is then a mean over towers, so the time must be one too
         seconds = [s for tower in measurement.tower_step_seconds for s in tower]
         waits = [len(measurement.tower_step_seconds) * wait for wait in waits]
     return sum(waits) / sum(seconds) if waits else None
 
 
-def _staleness_mean(counts: Sequence[int]) -> float | None:
-    if not counts:
-        return None
-    return sum(staleness * count for staleness, count in enumerate(counts)) / sum(counts)
-
-
 def _straggler(measurement: Measurement) -> dict[str, Any]:
     """Returns which worker is slowest, and how much slower than the others."""
-    alone = measurement.tower_step_seconds if measurement.worker_step_seconds else ()
-    steps = enumerate(alone or measurement.worker_compute_seconds)
+    asynchronous = measurement.tower_step_seconds if measurement.worker_step_seconds else ()
+    steps = enumerate(asynchronous or measurement.worker_compute_seconds)
     medians = {worker: median(seconds) for worker, seconds in steps if seconds}
     if len(medians) < 2:
         return {}
@@ -231,7 +260,7 @@ def _resources(measurement: Measurement) -> dict[str, Any]:
     seen = [process for process in measurement.telemetry if "gpus" in process]
     if not seen or len(seen) < len(measurement.telemetry):
         return {}
-    # Processes may share a GPU or a host: each is named, so it counts once.
+    # Processes may share a GPU or a host. Each has a name, so it counts once.
     watts = {name: value for process in seen for name, value in process["mean_watts"].items()}
     used = [gpu["peak_memory_bytes"] for process in seen for gpu in process["gpus"]]
     total = sum(watts.values()) if watts and None not in watts.values() else None

@@ -179,11 +179,11 @@ def _signal_handlers_restored() -> Iterator[None]:
 @pytest.fixture
 def train_here() -> Callable[..., RunLog]:
     """Takes the steps of a run, given its flags, and returns what they measured: no record, no output."""
+    from benchmarks.cluster.member import Alone
     from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.run_log import RunLog
     from benchmarks.run import session
     from benchmarks.run.display import JsonDisplay
-    from benchmarks.run.team import Alone
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)

@@ -111,7 +111,7 @@ IN_GRAPH = tuple(name for name, entry in MANAGERS.items() if Processes.ONE_CLIEN
 # Shorthands of the command line: the manager, and the flag that comes with it.
 SHORTHANDS = {"nccl": ("replicated", "--all_reduce_spec=nccl"), "staged": ("parameter_server", "--staged_vars")}
 
-# Training loops that users know, to compare with. They train the same model on the same images without a manager.
+# Training loops that users know, as a reference; not managers. They train the same model on the same images.
 REFERENCE_LOOPS = {
     "keras_fit": "Keras' own fit, on several devices under MirroredStrategy",
     "mirrored_strategy": "tf.distribute.MirroredStrategy with a tf.function as its step",

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.cluster.probe import Answer, Probe, Sign
-from benchmarks.cluster.probe import GrpcProbe as GrpcProbe  # which is the one to pass, but in tests
 from benchmarks.errors import ClusterError
 from benchmarks.topology.cluster import Task
 

@@ -30,6 +30,49 @@ _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
 
 
+class Alone:
+    """The team of a single process.
+
+    Attributes:
+        target: session to open; empty for one in this process.
+        device: default device of the graph; empty for this process.
+        is_leader: whether this process initialises what is shared, and reports for all.
+        collective_key: equal in all processes whose collectives meet; 0 if none do.
+    """
+
+    target = device = ""
+    is_leader = True
+    collective_key = 0
+
+    def __init__(self, watchdog: Watchdog | None = None) -> None:
+        self._watchdog = watchdog
+
+    def configure(self, session_config: tf.compat.v1.ConfigProto) -> None:
+        """Adds to the session's configuration what the team needs: nothing."""
+
+    def meet(self, what: str, message: Any = None, *, patient: bool = False) -> Mapping[str, Any]:
+        """Waits for all processes that train, and returns everyone's message by the name of its task: the own one.
+
+        `patient`: without a limit, since the others may have work and limits of their own before.
+        """
+        return {"": message}
+
+    def expect(self, what: str, within_seconds: float) -> None:
+        """Sets a time limit, after which the watchdog ends the process."""
+        if self._watchdog:
+            self._watchdog.expect(what, within_seconds)
+
+    def expect_nothing(self) -> None:
+        """Clears the time limit."""
+        if self._watchdog:
+            self._watchdog.expect_nothing()
+
+    def explain(self, error: Exception) -> BenchError | None:
+        """Returns the cause of an error if another process brought it about: None, since there is no other."""
+        self.expect_nothing()  # explaining the error may take longer than the limit
+        return None
+
+
 @dataclasses.dataclass
 class ClusterTeam:
     """One task among others. Made by `joined`.
@@ -139,6 +182,10 @@ class ClusterTeam:
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None
+
+
+# The processes that train together, as one of them sees them. None of its calls is timed.
+Team = Alone | ClusterTeam
 
 
 def cause(lost: liveness.Lost, rendezvous: Rendezvous, *, leads: bool) -> BenchError:

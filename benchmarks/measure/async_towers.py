@@ -1,4 +1,4 @@
-"""Towers that go their own way: a thread each, counted over a window that is common to all. Knows no TensorFlow."""
+"""Asynchronous towers: a thread each, measured over a time window common to all. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from benchmarks.console import warn
-from benchmarks.measure.timing import Clock, Observed, Taken, TowerStep
+from benchmarks.measure.timing import Clock, Numbers, Taken, TowerStep
 
 _JOIN_SECONDS = 60.0
 _STEP_SECONDS = 1800.0
 
-# Takes one step of a tower and returns its loss, its staleness, and what else was observed.
-TakeTowerStep = Callable[[], tuple[float, int, Observed]]
+# Takes one step of a tower and returns its loss, its staleness, and more numbers.
+TakeTowerStep = Callable[[], tuple[float, int, Numbers]]
 
 
 class FreeRunningTowers:
-    """Repeats every tower's step in a thread of its own, and hands out what they complete as global steps.
+    """Repeats every tower's step in a thread of its own, and groups the completed steps into global steps.
 
-    As many completed tower steps as there are towers make a global step, whichever towers they are of; its time is
-    that from the last completion of the global step before to its own. So the times add up to a window that opens and
-    closes with a completion and is common to all towers: nothing is counted that was not completed in it, and no rate
-    is a mean of rates.
+    A global step is as many completed tower steps as there are towers, whichever towers took them. Its time is from
+    the last completion of the previous global step to its own. So the times add up to one window for all towers that
+    opens and closes with a completion: only steps completed in it count, and no rate is a mean of rates.
 
-    The very first global step is one step of every tower, since each has its own graph to optimise; only when all are
-    done do the towers run on.
+    The first global step is one step of every tower, since each has its own graph to optimise; the towers continue
+    when all are done.
 
     Args:
-        towers: takes a step, one per tower.
+        towers: take a step, one per tower.
         clock: seconds, monotonic.
     """
 
@@ -61,13 +60,13 @@ class FreeRunningTowers:
             thread.join(max(0.0, deadline - time.monotonic()))
         late = [thread.name for thread in self._threads if thread.is_alive()]
         if late:
-            warn(f"{', '.join(late)} did not end the step within {_JOIN_SECONDS:g} s, and is left behind.")
+            warn(f"{', '.join(late)} did not end the step within {_JOIN_SECONDS:g} s; the run ends without it.")
 
     def take(self) -> Taken:
         """Waits until as many tower steps are completed as there are towers.
 
         Raises:
-            TimeoutError: no tower has completed a step for very long.
+            TimeoutError: no tower completed a step within 30 minutes.
             Exception: what a tower's step raised.
         """
         begin, steps = self._window_end, []
@@ -86,7 +85,7 @@ class FreeRunningTowers:
         return Taken(self._window_end - begin, loss, steps, observed, self._window_end)
 
     def forget(self) -> None:
-        """Forgets what has been completed and not been taken: the next global step begins now.
+        """Discards completed steps that were not taken: the next global step begins now.
 
         Raises:
             Exception: what a tower's step raised.
@@ -106,5 +105,5 @@ class FreeRunningTowers:
                     end = self._clock()
                     self._completed.put((end, TowerStep(number, end - begin, float(loss), int(staleness), observed)))
                 self._all_have_begun.wait()
-        except BaseException as error:  # it belongs to the thread that waits
+        except BaseException as error:  # `take` raises it in the thread that waits
             self._completed.put(error)

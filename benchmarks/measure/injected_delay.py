@@ -1,4 +1,4 @@
-"""Makes steps slower on purpose, so that tests can see whether a slower build is found."""
+"""Makes steps slower on purpose, so that tests can check that a slower build is detected."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ _T = TypeVar("_T")
 
 
 def share() -> float:
-    """Returns the share by which each step is made longer; 0 unless a test has asked for it."""
+    """Returns the share by which each step is made longer; 0 outside of tests."""
     return float(os.environ.get(_VARIABLE) or 0)
 
 
-def slowed(step: Callable[[], _T], pause: Callable[[float], None] | None = None) -> Callable[[], _T]:
-    """Returns the step itself, or what takes that share longer for it.
+def busy(seconds: float) -> None:
+    """Keeps a core busy for that long."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
-    Args:
-        step: what is done.
-        pause: lets so many seconds pass; by default by keeping a core busy, as a slower step would: where time on the
-            cores is rationed, who sleeps is given it back.
+
+def slowed(step: Callable[[], _T], pause: Callable[[float], None] = busy) -> Callable[[], _T]:
+    """Returns the step itself, or a function that takes that share longer.
+
+    `pause` lets that many seconds pass. By default it keeps a core busy, as a slower step would: if CPU time is
+    rationed, a process that sleeps gets the time back later.
     """
-    longer, pause = share(), pause or busy
+    longer = share()
 
     @functools.wraps(step)
     def take() -> _T:
@@ -37,19 +42,12 @@ def slowed(step: Callable[[], _T], pause: Callable[[float], None] | None = None)
     return take if longer else step
 
 
-def busy(seconds: float) -> None:
-    """Keeps a core busy for so long."""
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
-
-
 def warnings() -> list[str]:
-    """Returns what the record must say of it."""
-    said = f"Each step was made {share():.0%} longer on purpose ({_VARIABLE}): this is no measurement of this build."
-    return [said] if share() else []
+    """Returns the warning for the record."""
+    warning = f"Each step was made {share():.0%} longer on purpose ({_VARIABLE}): this does not measure this build."
+    return [warning] if share() else []
 
 
 def environment() -> dict[str, float]:
-    """Returns what keeps the record from ever being a baseline."""
+    """Returns the entry of the record that keeps it from ever being a baseline."""
     return {"slowed_down_by": share()} if share() else {}

@@ -1,6 +1,6 @@
-"""What GPUs and host did while steps were measured: clocks, power, memory, looked at once a second from a thread.
+"""Telemetry of GPUs and host while steps are measured: clocks, power, memory, sampled once a second by a thread.
 
-Imports no TensorFlow. What cannot be seen is None, never an estimate.
+Imports no TensorFlow. Unknown values are None, never estimates.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from benchmarks.system.linux import PackageCounters
 from benchmarks.system.nvml import DriverGpu
 from results.measurement import POWER_LIMIT
 
-# Whose energy is set against images.
+# The energy from which images per joule are computed.
 GPU_ONLY = "GPU only"
 CPU_PACKAGE = "CPU package"
 _INTERVAL_SECONDS = 1.0
-# A shorter window holds too few of the readings that the driver itself takes, some of which are means of a second.
+# A shorter window holds too few of the driver's own readings, some of which are means of a second.
 _MIN_ENERGY_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GpuSample:
-    """One GPU at one moment; None is what the driver does not tell.
+    """One GPU at one moment; None if the driver does not know.
 
     Attributes:
         clock_mhz: of its multiprocessors.
         temperature_celsius: of the chip.
-        slowed_by: what holds the clock down, in words.
-        busy_share: of the driver's last interval (up to a second), in how much of it something ran, 0 to 1.
+        slowed_by: reasons for a reduced clock.
+        busy_share: share of the driver's last interval (up to a second) in which a kernel ran, 0 to 1.
         power_watts: of the whole board.
-        energy_joules: the driver's own count since it was loaded.
-        used_bytes: memory that is taken, by whomever.
+        energy_joules: the driver's count since it was loaded.
+        used_bytes: memory allocated by all processes.
     """
 
     clock_mhz: float | None = None
@@ -56,15 +56,7 @@ class GpuSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One moment.
-
-    Attributes:
-        at_seconds: when, by the clock.
-        cpu_seconds: what this process has used so far, of all cores.
-        resident_bytes: its memory; None where /proc does not tell.
-        package_microjoules: the counters of the CPU packages; None where one cannot be read, or there is none.
-        gpus: in the order of `Sources.gpus`.
-    """
+    """One moment: the clock's time, this process' CPU time and memory, the CPU packages' energy counters, the GPUs."""
 
     at_seconds: float
     cpu_seconds: float
@@ -74,13 +66,13 @@ class Sample:
 
 
 class Sources:
-    """Where samples come from; tests put others here.
+    """Where samples come from; tests replace them.
 
     Args:
-        gpus: to be asked in each sample.
+        gpus: to sample.
         root: holds `proc` and `sys`.
         clock: seconds, monotonic.
-        cpu_seconds: what this process has used so far.
+        cpu_seconds: CPU time of this process so far.
     """
 
     def __init__(
@@ -92,17 +84,15 @@ class Sources:
     ) -> None:
         self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
-        # What a MIG instance uses is not told, only what the whole GPU does, which others may use as well.
+        # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [(gpu.ask("nvmlDeviceGetMigMode") or (0,))[0] == 1 for gpu in self.gpus]
-        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{self.host()}/{gpu.index}") for gpu in self.gpus]
+        # Processes on one host have this in common until it reboots.
+        self.host = (linux.text(root / "proc/sys/kernel/random/boot_id") or "")[:8]
+        self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{self.host}/{gpu.index}") for gpu in self.gpus]
         self.packages = PackageCounters(root)
 
-    def host(self) -> str:
-        """Returns what processes on one host, and no others, have in common until it is started anew."""
-        return (linux.text(self._root / "proc/sys/kernel/random/boot_id") or "")[:8]
-
     def sample(self) -> Sample:
-        """Returns what can be seen now."""
+        """Takes a sample now."""
         pages = (linux.text(self._root / "proc/self/statm") or "").split()
         return Sample(
             at_seconds=self._clock(),
@@ -117,17 +107,16 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
     ask = gpu.ask
     reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     limited = [POWER_LIMIT] if reasons and reasons & gpu.driver.nvmlClocksThrottleReasonSwPowerCap else []
-    own = GpuSample(
+
+    def ask_whole(question: str) -> Any:
+        return None if divided else ask(question)
+
+    used, memory = ask_whole("nvmlDeviceGetUtilizationRates"), ask_whole("nvmlDeviceGetMemoryInfo")
+    milliwatts, millijoules = ask_whole("nvmlDeviceGetPowerUsage"), ask_whole("nvmlDeviceGetTotalEnergyConsumption")
+    return GpuSample(
         clock_mhz=ask("nvmlDeviceGetClockInfo", gpu.driver.NVML_CLOCK_SM),
         temperature_celsius=ask("nvmlDeviceGetTemperature", gpu.driver.NVML_TEMPERATURE_GPU),
         slowed_by=None if reasons is None else gpu.slowed_by(reasons) + limited,
-    )
-    if divided:
-        return own
-    used, memory = ask("nvmlDeviceGetUtilizationRates"), ask("nvmlDeviceGetMemoryInfo")
-    milliwatts, millijoules = ask("nvmlDeviceGetPowerUsage"), ask("nvmlDeviceGetTotalEnergyConsumption")
-    return dataclasses.replace(
-        own,
         busy_share=None if used is None else used.gpu / 100,
         power_watts=None if milliwatts is None else milliwatts / 1000,
         energy_joules=None if millijoules is None else millijoules / 1000,
@@ -136,16 +125,15 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
 
 
 class Telemetry:
-    """Looks at once, then in every interval, and a last time when it ends; each time from a thread of its own.
+    """Takes a sample at the start, after every interval and at the end, in a thread of its own.
 
     A sample of eight GPUs takes 2 KB.
 
     Args:
-        sources: what is looked at.
-        energy_of: whose energy is set against images: `GPU_ONLY`, `CPU_PACKAGE`, or nothing where that of others which
-            take part is not seen.
-        interval_seconds: between samples.
-        pause: waits so long, and returns whether to end; None for a thread's event.
+        sources: what is sampled.
+        energy_of: which energy images per joule refer to: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process does not
+            see all devices of the run.
+        pause: waits that many seconds, and returns whether to end; None for a thread's event.
     """
 
     def __init__(
@@ -153,10 +141,9 @@ class Telemetry:
         sources: Sources,
         *,
         energy_of: str = "",
-        interval_seconds: float = _INTERVAL_SECONDS,
         pause: Callable[[float], bool] | None = None,
     ) -> None:
-        self._sources, self._energy_of, self._interval = sources, energy_of, interval_seconds
+        self._sources, self._energy_of = sources, energy_of
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait
         self._thread = threading.Thread(target=self.run, name="telemetry", daemon=True)
@@ -170,13 +157,13 @@ class Telemetry:
 
     def __exit__(self, *_: object) -> None:
         self._stopped.set()
-        self._thread.join(_JOIN_SECONDS)  # a driver that does not answer must not hold up a run
+        self._thread.join(_JOIN_SECONDS)  # a driver that hangs must not delay the run
 
     def run(self) -> None:
-        """Takes samples until the end; what goes wrong ends only this."""
+        """Takes samples until the end; an error ends only the telemetry."""
         try:
             self._take()
-            while not self._pause(self._interval):
+            while not self._pause(_INTERVAL_SECONDS):
                 self._take()
             self._take()
         except Exception as error:
@@ -188,7 +175,7 @@ class Telemetry:
         self._own_seconds += time.thread_time() - begin
 
     def summary(self) -> dict[str, Any]:
-        """Returns what was seen until now, as `results.measurement.Measurement.telemetry` holds it; may be empty."""
+        """Returns the telemetry so far, as `Measurement.telemetry` holds it; empty without samples."""
         samples = list(self._samples)
         if self._failure:
             return {"failure": self._failure}
@@ -205,7 +192,7 @@ class Telemetry:
         cpu_seconds = samples[-1].cpu_seconds - samples[0].cpu_seconds
         joules = {
             GPU_ONLY: {gpu["uuid"]: gpu["energy_joules"] for gpu in gpus},
-            CPU_PACKAGE: {self._sources.host(): package_joules},
+            CPU_PACKAGE: {self._sources.host: package_joules},
         }.get(self._energy_of, {})
         return {
             "window_seconds": seconds,
@@ -222,11 +209,9 @@ class Telemetry:
 
 @contextlib.contextmanager
 def prepared(physical_gpus: int, energy_of: str) -> Iterator[Telemetry]:
-    """Yields what looks at the first so many of the visible GPUs, and at this process, once it is entered.
+    """Yields the telemetry, to be entered, of the first `physical_gpus` visible GPUs and of this process.
 
-    Args:
-        physical_gpus: how many the run uses; 0 does not ask the driver at all.
-        energy_of: see `Telemetry`.
+    With 0 GPUs the driver is not opened. `energy_of`: see `Telemetry`.
     """
     with contextlib.ExitStack() as stack:
         driver = stack.enter_context(nvml.opened()) if physical_gpus else nvml.Driver()
@@ -236,11 +221,11 @@ def prepared(physical_gpus: int, energy_of: str) -> Iterator[Telemetry]:
 def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
     seen = [sample.gpus[number] for sample in samples]
     clocks = [one.clock_mhz for one in seen]
-    half = len(seen) // 2
+    halves = (_summary(clocks[: len(seen) // 2]), _summary(clocks[-(len(seen) // 2) :]))
     reasons = [one.slowed_by for one in seen if one.slowed_by is not None]
     return {
         "clock_mhz": _summary(clocks),
-        "clock_mhz_by_half": [_mean(clocks[:half]), _mean(clocks[-half:])],
+        "clock_mhz_by_half": [half and half["mean"] for half in halves],
         "temperature_celsius": _summary([one.temperature_celsius for one in seen]),
         "busy_share": _summary([one.busy_share for one in seen]),
         "slowed_shares": {
@@ -253,7 +238,7 @@ def _of_gpu(samples: Sequence[Sample], number: int) -> dict[str, Any]:
 
 
 def _gpu_joules(at_seconds: Sequence[float], seen: Sequence[GpuSample]) -> float | None:
-    """Returns the difference of the driver's count if it has one, else the power integrated (trapezoids)."""
+    """Returns the difference of the driver's count if it has one, otherwise the integral of the power (trapezoids)."""
     if at_seconds[-1] - at_seconds[0] < _MIN_ENERGY_SECONDS:
         return None
     first, last = seen[0].energy_joules, seen[-1].energy_joules
@@ -273,8 +258,3 @@ def _known(values: Sequence[float | None]) -> list[float]:
 def _summary(values: Sequence[float | None]) -> dict[str, float] | None:
     known = _known(values)
     return {"min": min(known), "mean": statistics.fmean(known), "max": max(known)} if known else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = _known(values)
-    return statistics.fmean(known) if known else None

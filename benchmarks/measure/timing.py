@@ -1,4 +1,4 @@
-"""The loop around a step: what is timed is the step and nothing else. Knows no TensorFlow."""
+"""The loop around a step. Only the step is timed. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,94 +6,61 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from benchmarks.errors import InvalidRunError
 
 Clock = Callable[[], float]
-Observed = Mapping[str, float]
+Numbers = Mapping[str, float]  # of one step: what `results.measurement.Observed` has fetched
 
 TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
 
 
-class StoppingRule(Protocol):
-    """Says when a phase of a run is over."""
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether to stop, given the times of the phase's steps so far."""
-
-
 @dataclasses.dataclass(frozen=True)
-class FixedSteps:
-    """Stops after that many steps."""
+class StopAfter:
+    """Ends a phase after `steps` steps, or at the time `deadline` of the clock, but then not before the first step."""
 
     steps: int
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether there have been enough steps."""
-        return len(step_seconds) >= self.steps
-
-
-@dataclasses.dataclass(frozen=True)
-class Deadline:
-    """Stops once the clock has reached a time, but not before the first step: a result needs one."""
-
-    at: float
+    deadline: float = math.inf
     clock: Clock = time.perf_counter
 
     def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether time is up."""
-        return len(step_seconds) > 0 and self.clock() >= self.at
-
-
-@dataclasses.dataclass(frozen=True)
-class AnyOf:
-    """Stops when any of the rules does."""
-
-    rules: Sequence[StoppingRule]
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether any rule stops."""
-        return any(rule.done(step_seconds) for rule in self.rules)
+        """Returns whether to stop, given the times of the phase's steps so far."""
+        return len(step_seconds) >= self.steps or (len(step_seconds) > 0 and self.clock() >= self.deadline)
 
 
 @dataclasses.dataclass(frozen=True)
 class TowerStep:
-    """One step of one tower that goes its own way.
+    """One step of one asynchronous tower.
 
     Attributes:
         tower: its number.
-        seconds: how long the tower took.
+        seconds: its time.
         loss: mean over its batch.
-        staleness: updates by others between its reading of the weights and the end of its own update.
-        observed: see `Taken`.
+        staleness: updates by other towers between its reading of the weights and the end of its own update.
+        observed: more numbers of it.
     """
 
     tower: int
     seconds: float
     loss: float
     staleness: int
-    observed: Observed = dataclasses.field(default_factory=dict)
+    observed: Numbers = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """One global step that was taken: its time, its mean loss, and its parts where towers go their own way.
-
-    `observed` are more numbers of it, by the name of their field in `results.record.Measurement`; `ended_at` is what
-    the clock read at its end.
-    """
+    """One global step: its time, its mean loss, the steps of asynchronous towers, more numbers, and when it ended."""
 
     seconds: float
     loss: float
     tower_steps: Sequence[TowerStep] = ()
-    observed: Observed = dataclasses.field(default_factory=dict)
+    observed: Numbers = dataclasses.field(default_factory=dict)
     ended_at: float = 0.0
 
 
 @dataclasses.dataclass
 class Phase:
-    """The steps of one phase as they come. What is here survives an interruption."""
+    """The steps of one phase so far. They survive an interruption."""
 
     step_seconds: list[float] = dataclasses.field(default_factory=list)
     losses: list[float] = dataclasses.field(default_factory=list)
@@ -102,11 +69,11 @@ class Phase:
     ended_at: list[float] = dataclasses.field(default_factory=list)
 
 
-def timed(step: Callable[[], tuple[float, Observed]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
-    """Returns what takes one global step of towers that step together, and times it.
+def timed(step: Callable[[], tuple[float, Numbers]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
+    """Returns a function that takes one global step of towers that step together, and times it.
 
     Args:
-        step: runs one global step to its end and returns the loss, and what else was observed. Only this call is timed.
+        step: runs one global step to its end and returns the loss and more numbers. Only this call is timed.
         clock: seconds, monotonic.
     """
 
@@ -121,21 +88,21 @@ def timed(step: Callable[[], tuple[float, Observed]], clock: Clock = time.perf_c
 
 def run_phase(
     take: Callable[[], Taken],
-    rule: StoppingRule,
+    rule: StopAfter,
     phase: Phase,
     *,
     after_step: Sequence[Callable[[Phase], None]] = (),
 ) -> None:
-    """Takes steps until the rule stops, and notes each in `phase`.
+    """Takes steps until the rule stops, and adds each to `phase`.
 
     Args:
         take: takes one global step.
-        rule: says when to stop; asked before every step.
+        rule: asked before every step.
         phase: receives each step.
-        after_step: called in this order after each step; their time is nobody's.
+        after_step: called in this order after each step; their time is not measured.
 
     Raises:
-        InvalidRunError: a loss is not finite; the step is in `phase` all the same.
+        InvalidRunError: a loss is not finite; `phase` has the step nevertheless.
     """
     while not rule.done(phase.step_seconds):
         taken = take()

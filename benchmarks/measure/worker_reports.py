@@ -1,4 +1,4 @@
-"""From what each worker measured to what all of them did, in a window that is common to all. Imports no TensorFlow."""
+"""Combines what the workers of a cluster measured, in a time window common to all. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.measurement import Measurement
+from results.measurement import RUN_NUMBERS, STEP_NUMBERS, Measurement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """What one worker measured, as it goes over the wire. All times in seconds.
+    """What one worker measured, as it is sent to the others. All times are in seconds.
 
     Attributes:
         measurement: its own.
-        ends: when each measured step ended, since this worker learnt that all were ready to measure.
-        apart: whether workers go their own way.
-        staleness: of each measured step, where they do so and update common weights; else empty.
-        compute_seconds: of each measured step, from its begin until the worker had its gradients.
-        placement: what is where, as this worker sees it.
-        weights_are_finite: whether they were, in the end.
+        ends: end of each measured step, counted from the moment when all workers were ready to measure.
+        asynchronous: whether workers wait for no other.
+        staleness: of each measured step of asynchronous workers with common weights; otherwise empty.
+        compute_seconds: of each measured step, from its start until the worker had its gradients.
+        placement: as this worker sees it.
+        weights_are_finite: at the end of the run.
     """
 
     measurement: Measurement
     ends: Sequence[float]
-    apart: bool
+    asynchronous: bool
     staleness: Sequence[int]
     compute_seconds: Sequence[float]
     placement: Mapping[str, Any]
@@ -45,50 +45,49 @@ class WorkerReport:
 
 
 def together(reports: Sequence[WorkerReport]) -> Measurement:
-    """Returns what all workers did together, in the order of the workers.
+    """Returns the measurement of all workers together, in the order of the workers.
 
-    Where they step together, a global step ends when the last worker has ended it. Where they go their own way, as many
-    steps as there are workers make a global step, whichever workers took them; what was done before all were ready, or
-    after the first worker had taken its last step, is not counted.
+    If workers step together, a global step ends when the last worker has ended it. If they are asynchronous, every
+    `len(reports)` completed steps make a global step, whichever workers took them; steps that ended before all workers
+    were ready, or after the first worker had taken its last step, do not count.
     """
-    steps = _apart(reports) if reports[0].apart else _in_step(reports)
-    first = reports[0].measurement
     every = [report.measurement for report in reports]
     latest = max(every, key=lambda m: m.startup_seconds or 0.0)
+    of_run: dict[str, Any] = {}
+    for name, rule in RUN_NUMBERS.items():
+        known = _known([getattr(m, name) for m in every])
+        of_run[name] = (max(known) if rule == "max" else sum(known)) if known else None
     return dataclasses.replace(
-        first,
+        every[0],
         images_per_step=sum(m.images_per_step or 0 for m in every),
         startup_seconds=latest.startup_seconds,
         startup_phases_seconds=latest.startup_phases_seconds,
-        first_step_seconds=_largest([m.first_step_seconds for m in every]),
         warmup_losses=_means([m.warmup_losses for m in every]),
-        peak_host_memory_bytes=round(_largest([m.peak_host_memory_bytes for m in every]) or 0),
-        replica_drift=_largest([m.replica_drift for m in every]),
-        skipped_records=round(sum(skipped)) if (skipped := _known([m.skipped_records for m in every])) else None,
         worker_step_seconds=[list(m.step_seconds) for m in every],
         worker_compute_seconds=[list(report.compute_seconds) for report in reports],
-        telemetry=[seen for m in every for seen in m.telemetry],
-        **steps,
+        telemetry=[process for m in every for process in m.telemetry],
+        **of_run,
+        **(_asynchronous(reports) if reports[0].asynchronous else _in_step(reports)),
     )
 
 
 def _in_step(reports: Sequence[WorkerReport]) -> dict[str, Any]:
-    """Returns the global steps that each worker has taken part in."""
+    """Returns the global steps in which every worker took part."""
     ends = [max(of_one_step) for of_one_step in zip(*(report.ends for report in reports), strict=False)]
-    return {
+    found: dict[str, Any] = {
         "step_seconds": [end - begin for begin, end in itertools.pairwise([0.0, *ends])],
         "losses": _means([report.measurement.losses for report in reports]),
-        "top_1_accuracies": _known(_means([report.measurement.top_1_accuracies for report in reports])),
-        "top_5_accuracies": _known(_means([report.measurement.top_5_accuracies for report in reports])),
-        "input_wait_seconds": [max(of_one_step) for of_one_step in zip(*_waits(reports), strict=False)],
     }
+    for name, rule in STEP_NUMBERS.items():
+        of_workers = [getattr(report.measurement, name) for report in reports]
+        if rule == "mean":
+            found[name] = _known(_means(of_workers))
+        elif rule == "max":
+            found[name] = [max(of_one_step) for of_one_step in zip(*of_workers, strict=False)]
+    return found
 
 
-def _waits(reports: Sequence[WorkerReport]) -> list[Sequence[float]]:
-    return [report.measurement.input_wait_seconds for report in reports]
-
-
-def _apart(reports: Sequence[WorkerReport]) -> dict[str, Any]:
+def _asynchronous(reports: Sequence[WorkerReport]) -> dict[str, Any]:
     """Returns the global steps that workers completed while all of them measured."""
     closed = min((report.ends[-1] for report in reports if report.ends), default=0.0)
     completed = sorted(
@@ -97,51 +96,39 @@ def _apart(reports: Sequence[WorkerReport]) -> dict[str, Any]:
         for number, end in enumerate(report.ends)
         if 0.0 < end <= closed
     )
-    groups = _full_groups(completed, len(reports))
+    size = len(reports)
+    groups = [completed[begin : begin + size] for begin in range(0, len(completed) - size + 1, size)]
     ends = [group[-1][0] for group in groups]
 
     def means(name: str) -> list[float | None]:
-        """Returns the mean over each global step's parts of something that was observed in every step."""
-        found = []
-        for group in groups:
-            every = [getattr(reports[worker].measurement, name) for _, worker, _ in group]
-            values = _known([seen[number] for seen, (_, _, number) in zip(every, group, strict=True) if seen])
-            found.append(statistics.fmean(values) if len(values) == len(group) else None)
-        return found
+        """Returns the mean of a number over the parts of each global step; None if one is unknown."""
+        of_workers = [getattr(report.measurement, name) for report in reports]
+        parts = [[of_workers[worker][n] if of_workers[worker] else None for _, worker, n in group] for group in groups]
+        return [_mean(values) for values in parts]
 
-    counted = completed[: len(ends) * len(reports)]
     seconds: list[list[float]] = [[] for _ in reports]
     stale: Counter[int] = Counter()
-    for _, worker, number in counted:
+    for _, worker, number in itertools.chain.from_iterable(groups):
         seconds[worker].append(reports[worker].measurement.step_seconds[number])
         stale.update(reports[worker].staleness[number : number + 1])
     return {
         "step_seconds": [end - begin for begin, end in itertools.pairwise([0.0, *ends])],
         "losses": means("losses"),
-        "top_1_accuracies": _known(means("top_1_accuracies")),
-        "top_5_accuracies": _known(means("top_5_accuracies")),
-        "input_wait_seconds": _known(means("input_wait_seconds")),
+        **{name: _known(means(name)) for name, rule in STEP_NUMBERS.items() if rule in ("mean", "max")},
         "tower_step_seconds": seconds,
         "staleness_counts": [stale[updates] for updates in range(1 + max(stale, default=-1))],
     }
 
 
-def _full_groups(items: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [items[begin : begin + size] for begin in range(0, len(items) - size + 1, size)]
-
-
-def _known(values: Sequence[float | None]) -> list[float]:
+def _known(values: Sequence[Any]) -> list[Any]:
     return [value for value in values if value is not None]
 
 
-def _largest(values: Sequence[float | None]) -> float | None:
-    return max(_known(values), default=None)
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = _known(values)
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 def _means(of_workers: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Returns the mean over the workers of each entry; None where one is unknown."""
-    means = []
-    for values in zip(*of_workers, strict=False):
-        known = _known(values)
-        means.append(statistics.fmean(known) if len(known) == len(values) else None)
-    return means
+    """Returns the mean over the workers of each entry; None if one is unknown."""
+    return [_mean(values) for values in zip(*of_workers, strict=False)]

@@ -64,21 +64,38 @@ def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
     assert chosen.data_dir is not None and chosen.input is not None, "a data set has a directory and options"
     existing_directory(chosen.data_name, chosen.data_dir)  # reported before the seconds of TensorFlow's import
     place, session_config = start(chosen.runtime)
+    from benchmarks.input import host_pipeline
+    from benchmarks.input.tower_input import InputSpec
     from benchmarks.microbench import input_stages
     from benchmarks.training import run_input
 
-    source = run_input.find(chosen)
-    assert source is not None, "the directory exists"
+    model = specs.find(chosen.model)
+    spec = InputSpec(
+        batch_per_device=chosen.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=chosen.data_format,
+        num_classes=chosen.num_classes,
+        seed=chosen.seed,
+    )
+    source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
+
+    def build_copy() -> run_input.RunInput:
+        in_turn = not chosen.modifiers.asynchronous
+        return run_input.build(
+            model, spec, place.towers, chosen.input, source, in_turn=in_turn, pipelined=chosen.pipelined_input
+        )
+
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
         say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
     with input_stages.probes(
         source,
-        run_input.spec_of(chosen),
+        spec,
         chosen.input,
         num_devices=chosen.num_devices,
         session_config=session_config,
-        build_copy=lambda: run_input.build(chosen, place.towers, source),
+        build_copy=build_copy,
     ) as probes:
         rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
@@ -88,13 +105,13 @@ def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    read, spec = {"data_set": source.identify()}, specs.find(chosen.model)
+    read = {"data_set": source.identify()}
     record = Record(
         identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
         config={**chosen.to_dict(), **read},
         config_aside=chosen.aside_fields(),
         environment=provenance.environment,
-        model={"title": spec.title, "image_size": spec.image_size},
+        model={"title": model.title, "image_size": model.image_size},
         placement={},
         measurement=measurement,
         derived=derive(measurement, chosen.num_devices),

@@ -11,8 +11,6 @@ import dataclasses
 import math
 from typing import Literal
 
-from results.record import Record
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
@@ -112,17 +110,6 @@ def devices_with_a_peak(
     That is the number of physical GPUs, from the devices per worker; or of hosts, whose CPU devices share a peak.
     """
     return num_hosts if device == "cpu" else num_workers * math.ceil(num_devices / virtual_gpus)
-
-
-def mfu_lines(record: Record) -> list[str]:
-    """Returns a run's model FLOP utilisation as a line of text, if the peak is known."""
-    share, tflops = record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
-    if share is None or tflops is None:
-        return []
-    peak = amount(1e12 * tflops, "FLOP/s")
-    precision = record.config["precision"]
-    odd = "; above 100 %: 'run_bench.py doctor' measures that again" if share > 1 else ""
-    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision}){odd}"]
 
 
 def amount(value: float, unit: str) -> str:

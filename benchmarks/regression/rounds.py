@@ -210,7 +210,9 @@ def run(
         warmup = open_runner(directory=plan.output_dir / "warmup")
         for configuration in configurations:
             cell = configuration.cell
-            may_interleave = plan.interleave_steps and cell.config is not None and time_slices.is_still(cell.config)
+            may_interleave = (
+                plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
+            )
             pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=may_interleave)
             if not may_interleave or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue

@@ -1,4 +1,4 @@
-"""`--local_cluster` and `--hosts`: what is started for a configuration, and what is kept if all of it fails."""
+"""`--local_cluster` and `--hosts`: starts the tasks of a cluster, and saves a record if all of them fail."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from benchmarks.cluster import launcher
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus
 from benchmarks.record_files import keep, open_store
+from benchmarks.run.runner import record_without_run
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
-from models import specs
-from results.measurement import Derived, Measurement
-from results.record import Record, Status
+from results.record import Status
 
-# What a task is told beside the user's words; the first of it is where these end.
+# A started task gets more flags after the user's; this is the first of them.
 _FIRST_OF_ROLE = "--job_name="
 
 
@@ -29,14 +28,14 @@ def run(
     *,
     keeps_record: bool,
 ) -> ExitStatus:
-    """Starts the cluster that a configuration plans, and sees it to its end.
+    """Starts the cluster that a configuration plans, and waits for its end.
 
     Args:
         config: of the run.
         values: the flags' values.
         command: the words of the command line.
-        count_gpus: asks how many GPUs there are here; called only if that matters.
-        keeps_record: whether there is to be a record, come what may.
+        count_gpus: returns the number of GPUs of this host; called only if needed.
+        keeps_record: whether a failed cluster leaves a record, even if its leader saved none.
     """
     cluster = config.cluster
     assert cluster is not None, "there is a planned cluster"
@@ -49,41 +48,23 @@ def run(
         usable = config.visible_gpus or tuple(range(count_gpus()))
         gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
     words = [word for word in command if word != "--noprivate_network"]
-    status = launcher.run(cluster, _how_to_start(words, cluster, gpus), Path(config.output_dir) / "logs")
+    here = launcher.local_command(words, gpus)
+
+    def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
+        return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
+
+    status = launcher.run(cluster, here if cluster.local else there, Path(config.output_dir) / "logs")
     failed = status not in (ExitStatus.OK, ExitStatus.USAGE)
     if keeps_record and failed and not store.load(before).records:
-        keep(store, _without_run(config, command))
+        provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
+        reason = "The leader of the cluster was killed before it could report its measurement."
+        keep(store, record_without_run(config, provenance, Status.CRASH, reason))
     return status
 
 
-def _how_to_start(words: Sequence[str], cluster: Cluster, gpus: Mapping[Task, str]) -> launcher.Command:
-    here = launcher.local_command(words, gpus)
-    if cluster.local:
-        return here
-    return lambda task, its_cluster: launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
-
-
 def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
-    """Returns the words that the user gave, of a task that `--local_cluster` or `--hosts` has started."""
+    """Returns the words that the user gave, from those of a task started by `--local_cluster` or `--hosts`."""
     words = list(command)
     started = values["local_cluster"] or values["hosts"]
     roles = [index for index, word in enumerate(words) if word.startswith(_FIRST_OF_ROLE)]
     return words[: roles[-1]] if started and roles else words
-
-
-def _without_run(config: Config, command: Sequence[str]) -> Record:
-    """Returns what is known of a run whose leader could keep no record."""
-    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    return Record(
-        identity=provenance.identity(config.key_fields()),
-        config=config.to_dict(),
-        config_aside=config.aside_fields(),
-        environment=provenance.environment,
-        model=specs.find(config.model).facts(),
-        placement={},
-        measurement=Measurement(images_per_step=config.batch_global),
-        derived=Derived(),
-        status=Status.CRASH,
-        reason="The leader of the cluster was killed before it could say what it had measured.",
-        warnings=list(config.notices),
-    )

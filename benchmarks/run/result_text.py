@@ -1,51 +1,120 @@
-"""What the text output says of a run's steps, besides their rate."""
+"""The result of a run as lines of text, below its rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.microbench.roofline import amount
+from results import statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
 
 
-def step_lines(record: Record) -> list[str]:
-    """Returns how long steps took, what compiling took, and what the precision did to loss and gradients."""
-    return [_times(record), *_compiling(record), *_loss_scales(record), *_difference_to_fp32(record)]
-
-
-def _times(record: Record) -> str:
+def result_lines(record: Record) -> list[str]:
+    """Returns the lines of a run that has a rate, each a name and its value."""
     derived = record.derived
+    lines = []
+    if derived.images_per_sec_low is not None:
+        lines.append(
+            f"95 % interval:  {derived.images_per_sec_low:.2f} to {derived.images_per_sec_high:.2f} images/sec"
+        )
+    return [
+        *lines,
+        f"per device:     {derived.images_per_sec_per_device:.2f} images/sec",
+        *step_lines(record),
+        *_cluster_lines(record),
+        *_asynchronous_lines(record.measurement),
+        *_input_lines(record),
+        *mfu_lines(record),
+        *resource_lines(record),
+        startup_line(record.measurement),
+    ]
+
+
+def step_lines(record: Record) -> list[str]:
+    """Returns the duration of steps and of compiling, and the effects of the precision on loss and gradients."""
+    derived, measurement = record.derived, record.measurement
     p50, p90, p99 = derived.step_ms_p50, derived.step_ms_p90, derived.step_ms_p99
-    # Where workers go their own way, a step is as many of theirs as there are workers, and no image's latency.
-    if not record.config.get("forward_only") or record.measurement.tower_step_seconds:
-        return f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"
-    rare = "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
-    steps, images = len(record.measurement.step_seconds), record.measurement.images_per_step
-    return (
-        f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of 99 % {p99:.1f} ms{rare}; "
-        f"{steps} batches of {images}"
-    )
+    # A global step of asynchronous towers is as many of their steps as there are towers: no image's latency.
+    if not record.config.get("forward_only") or measurement.tower_step_seconds:
+        lines = [f"step:           {p50:.1f} ms median, {p99:.1f} ms at the 99th percentile"]
+    else:
+        rare = "" if derived.step_ms_p999 is None else f", of 99.9 % {derived.step_ms_p999:.1f} ms"
+        lines = [
+            f"latency:        {p50:.1f} ms median, of 90 % at most {p90:.1f} ms, of 99 % {p99:.1f} ms{rare}; "
+            f"{len(measurement.step_seconds)} batches of {measurement.images_per_step}"
+        ]
+    if derived.compile_seconds is not None:
+        lines.append(f"compiling:      XLA made the first step {derived.compile_seconds:.1f} s longer")
+    if scales := measurement.loss_scales:
+        skipped = f"{sum(measurement.skipped_updates):.0f} of {len(scales)} updates skipped after an overflow"
+        lines.append(f"loss scale:     {scales[-1]:g} at the end; {skipped}")
+    if derived.loss_difference_to_fp32 is not None:
+        lines.append(
+            f"against fp32:   loss {derived.loss_difference_to_fp32:+.4f}, mean of the last steps on the same data"
+        )
+    return lines
 
 
-def _compiling(record: Record) -> list[str]:
-    seconds = record.derived.compile_seconds
-    return [] if seconds is None else [f"compiling:      the first step, with XLA's work, took {seconds:.1f} s longer"]
-
-
-def _loss_scales(record: Record) -> list[str]:
-    scales, skipped = record.measurement.loss_scales, record.measurement.skipped_updates
-    if not scales:
+def _asynchronous_lines(measurement: Measurement) -> list[str]:
+    """Returns the staleness of gradients, and each tower's or worker's share of the steps."""
+    counts, towers = measurement.staleness_counts, measurement.tower_step_seconds
+    if not counts:
         return []
-    left_out = f"{sum(skipped):.0f} of {len(scales)} updates left out for an overflow"
-    return [f"loss scale:     {scales[-1]:g} in the end; {left_out}"]
+    steps = sum(counts)
+    unit = "worker" if measurement.worker_step_seconds else "tower"
+    stale = ", ".join(f"{count / steps:.0%} {staleness}" for staleness, count in enumerate(counts) if count)
+    shares = ", ".join(f"{len(seconds) / steps:.0%}" for seconds in towers)
+    return [f"staleness:      {stale} updates behind", f"{unit + ' steps:':15} {shares} per {unit}"]
 
 
-def _difference_to_fp32(record: Record) -> list[str]:
-    difference = record.derived.loss_difference_to_fp32
-    if difference is None:
+def _cluster_lines(record: Record) -> list[str]:
+    """Returns each worker's own rate, the slowest worker, and the network traffic."""
+    lines, derived, measurement = [], record.derived, record.measurement
+    workers = measurement.worker_step_seconds
+    if len(workers) > 1:
+        images = (measurement.images_per_step or 0) // len(workers)
+        rates = ", ".join(f"{statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
+        lines.append(f"workers:        {rates} images/sec")
+    if derived.straggler_ratio is not None:
+        what = "a step" if measurement.tower_step_seconds else "its gradients"
+        lines.append(
+            f"slowest:        worker {derived.slowest_worker} needs {derived.straggler_ratio:.2f} x as long for {what} "
+            "as the others"
+        )
+    sent = record.placement.get("sent_per_step") or {}
+    if record.config.get("cluster") and sent.get("total_bytes"):
+        line = f"network:        {sent['total_bytes'] / 1e6:.1f} MB between processes per step"
+        if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
+            mean_seconds = sum(measurement.step_seconds) / len(measurement.step_seconds)
+            line += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
+        lines.append(line)
+    return lines
+
+
+def _input_lines(record: Record) -> list[str]:
+    """Returns the wait for input, the ratio to synthetic images, and the accuracies."""
+    derived, measurement, lines = record.derived, record.measurement, []
+    if derived.input_wait_share is not None:
+        lines.append(f"input:          {derived.input_wait_share:.1%} of the time was spent waiting for images")
+    if derived.synthetic_ratio is not None:
+        lines.append(f"real/synthetic: {derived.synthetic_ratio:.3f}")
+    if measurement.top_1_accuracies:
+        top_1, top_5 = measurement.top_1_accuracies[-1], measurement.top_5_accuracies[-1]
+        lines.append(f"accuracy:       {top_1:.3f} top 1, {top_5:.3f} top 5, of the last step's images")
+    return lines
+
+
+def mfu_lines(record: Record) -> list[str]:
+    """Returns the model FLOP utilisation, if the peak is known."""
+    share, tflops = record.derived.mfu_of_measured_peak, record.derived.measured_peak_tflops
+    if share is None or tflops is None:
         return []
-    return [f"against fp32:   loss {difference:+.4f}, a mean of the last steps, on the same data"]
+    peak = amount(1e12 * tflops, "FLOP/s")
+    odd = "; above 100 %: 'run_bench.py doctor' measures the peak again" if share > 1 else ""
+    precision = record.config["precision"]
+    return [f"MFU:            {100 * share:.0f} % of the {peak} that a matrix product reaches here ({precision}){odd}"]
 
 
 def resource_lines(record: Record) -> list[str]:
@@ -59,27 +128,25 @@ def resource_lines(record: Record) -> list[str]:
     if measurement.peak_host_memory_bytes:
         of_gpu = derived.peak_gpu_memory_bytes
         lines.append(
-            f"memory:         {measurement.peak_host_memory_bytes / 1e9:.2f} GB of a process at most"
-            + (f", {of_gpu / 1e9:.2f} GB of a GPU taken" if of_gpu is not None else "")
+            f"memory:         {measurement.peak_host_memory_bytes / 1e9:.2f} GB peak of a process"
+            + (f", {of_gpu / 1e9:.2f} GB peak of a GPU" if of_gpu is not None else "")
         )
     if derived.cpu_cores_used is not None:
         lines.append(f"CPU:            {derived.cpu_cores_used:.2f} cores busy on average")
-    lines += [f"{name + ':':15} {_of_gpu(gpu)}" for name, gpu in named_gpus(measurement).items()]
-    return lines
+    return lines + [f"{name + ':':15} {_of_gpu(gpu)}" for name, gpu in named_gpus(measurement).items()]
 
 
 def _of_gpu(gpu: Mapping[str, Any]) -> str:
     clock, temperature, busy = gpu["clock_mhz"], gpu["temperature_celsius"], gpu["busy_share"]
-    words = [f"{clock['mean']:.0f} MHz on average ({clock['min']:.0f} to {clock['max']:.0f})"] if clock else []
-    words += [f"{temperature['max']:.0f} °C at most"] if temperature else []
-    words += [f"busy {busy['mean']:.0%} of the time"] if busy else []
-    words += [f"{share:.0%} held down by {why}" for why, share in gpu["slowed_shares"].items()]
-    return ", ".join(words) or "tells nothing"
+    parts = [f"{clock['mean']:.0f} MHz on average ({clock['min']:.0f} to {clock['max']:.0f})"] if clock else []
+    parts += [f"at most {temperature['max']:.0f} °C"] if temperature else []
+    parts += [f"busy {busy['mean']:.0%} of the time"] if busy else []
+    parts += [f"slowed {share:.0%} of the time by {cause}" for cause, share in gpu["slowed_shares"].items()]
+    return ", ".join(parts) or "no readings"
 
 
 def startup_line(measurement: Measurement) -> str:
-    """Returns how long the start took and what it was made of, and the first step."""
+    """Returns the duration of the start-up with its phases, and of the first step."""
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in measurement.startup_phases_seconds.items())
-    made_of = f" ({parts})" if parts else ""
     startup, first = measurement.startup_seconds, measurement.first_step_seconds
-    return f"start-up:       {startup:.1f} s{made_of}, then {first:.1f} s for the first step"
+    return f"start-up:       {startup:.1f} s{f' ({parts})' if parts else ''}, then {first:.1f} s for the first step"

@@ -1,4 +1,4 @@
-"""The main job: one run from configuration to record, whatever happens on the way. Imports TensorFlow late."""
+"""One run, from configuration to record, however it ends. Imports TensorFlow late."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ from benchmarks.process.watchdog import Watchdog
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display, JsonDisplay, TextDisplay
-from benchmarks.run.team import Alone
+from benchmarks.run.layout import Layout, layout_of
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Record, Status, trustworthy
-from results.store import Store
 from results.summary import synthetic_ratio
-from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,28 +43,53 @@ class Outcome:
 
 
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
-    """Runs `config`, says what came of it, and keeps a record of it.
+    """Runs `config`, prints its result, and saves a record of it.
 
-    In a cluster this is one of its tasks, and the leader keeps the record of all.
+    In a cluster this is one of its tasks, and the leader saves the record of all.
 
     Args:
         config: what to run.
         command: the words of the command line, for the record.
 
     Raises:
-        UsageError: what was asked for is not there; there is no record then.
+        UsageError: something requested is missing; then there is no record.
     """
     store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
     tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    images = config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices
-    log = RunLog(images_per_step=images, towers=config.num_devices, apart=_goes_alone(config))
-    display = _display(config)
+    layout = layout_of(config)
+    log = RunLog(images_per_step=layout.images_per_step, towers=config.num_devices, asynchronous=layout.asynchronous)
+    display: Display = JsonDisplay()
+    if config.output_format == "text":
+        display = TextDisplay(
+            display_every=config.display_every,
+            images_per_step=layout.images_per_line,
+            terminal=sys.stderr.isatty(),
+            accuracies=config.print_training_accuracy,
+        )
 
     def finish(outcome: Outcome) -> ExitStatus:
-        return _finish(config, log, display, provenance, store, outcome)
+        """Prints the result; saves the record if this process is the only one or the leader."""
+        if config.cluster and config.cluster.own != config.cluster.leader:
+            if outcome.reason:
+                warn(outcome.reason)
+            elif log.reports:
+                display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
+            return outcome.exit_status
+        record = _record(config, layout, log, outcome, provenance)
+        ratio = synthetic_ratio(record, store.jsonl_path)
+        record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
+        display.finish(record)
+        for warning in record.warnings[len(config.notices) :]:
+            warn(warning)
+        if outcome.reason:
+            warn(outcome.reason)
+        if not keep(store, record):
+            return outcome.exit_status or ExitStatus.RUN_FAILED
+        display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
+        return outcome.exit_status
 
     watchdog = Watchdog(lambda error: finish(_outcome_of(error)))
     watchdog.start()
@@ -73,58 +97,19 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         outcome = _attempt(config, log, display, watchdog)
     finally:
         watchdog.stop()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what has been measured is now written, whoever is impatient
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing may interrupt the writing of the record
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return finish(outcome)
-
-
-def _finish(
-    config: Config, log: RunLog, display: Display, provenance: Provenance, store: Store, outcome: Outcome
-) -> ExitStatus:
-    """Says what came of the run, and keeps the record of it if that is this process' task."""
-    if config.cluster and config.cluster.own != config.cluster.leader:
-        if outcome.reason:
-            warn(outcome.reason)
-        elif log.reports:
-            display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
-        return outcome.exit_status
-    record = _record(config, log, outcome, provenance)
-    ratio = synthetic_ratio(record, store.jsonl_path)
-    record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
-    display.finish(record)
-    for warning in record.warnings[len(config.notices) :]:
-        warn(warning)
-    if outcome.reason:
-        warn(outcome.reason)
-    if not keep(store, record):
-        return outcome.exit_status or ExitStatus.RUN_FAILED
-    display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
-    return outcome.exit_status
-
-
-def _display(config: Config) -> Display:
-    if config.output_format == "json":
-        return JsonDisplay()
-    return TextDisplay(
-        display_every=config.display_every,
-        images_per_step=_images_per_line(config),
-        terminal=sys.stderr.isatty(),
-        accuracies=config.print_training_accuracy,
-    )
-
-
-def _images_per_line(config: Config) -> int:
-    """Returns how many images a step is of that this process sees: its own, where workers go their own way."""
-    return config.batch_per_device * config.num_devices if _goes_alone(config) else config.batch_global
 
 
 def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> Outcome:
     raise_on_sigterm()
     try:
-        if config.data_dir is not None and config.cluster is None:  # in a cluster the others have to hear of it
+        if config.data_dir is not None and config.cluster is None:  # in a cluster the others must learn of it
             existing_directory(config.data_name, config.data_dir)
         log.started("Python")
         tensorflow_setup.import_tensorflow()
+        from benchmarks.cluster.member import Alone
         from benchmarks.run import cluster_run, session
 
         log.started("TensorFlow")
@@ -155,10 +140,13 @@ def _outcome_of(error: BenchError) -> Outcome:
     return Outcome(error.record_status, str(error), error.exit_status)
 
 
-def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
-    measurement = log.measurement()
-    stated = trustworthy(outcome.status) and _is_of_all(config, log)
-    derived = derive(measurement, config.towers_in_total, compiled=_compiles(config)) if stated else Derived()
+def _record(config: Config, layout: Layout, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
+    measurement, derived = log.measurement(), Derived()
+    # An interrupted worker knows only its own part, which has no rate of all.
+    if trustworthy(outcome.status) and (layout.drives_all or len(log.reports) == config.num_workers):
+        # XLA compiles within the first step, unless staging has computed before.
+        compiled = config.xla == "jit" and not config.modifiers.staged_vars
+        derived = derive(measurement, config.towers_in_total, compiled=compiled)
     derived = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),
@@ -173,61 +161,54 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
             num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
         ),
     )
-    read = {"data_set": log.data_set} if log.data_set else {}
-    return Record(
-        identity=provenance.identity({**config.key_fields(), **read}),
-        config={**config.to_dict(), **read},
-        config_aside=config.aside_fields(),
-        environment={
-            **provenance.environment,
-            **injected_delay.environment(),
-            **time_slices.environment(log.steps_per_turn),
-        },
-        model=specs.find(config.model).facts(),
-        placement=log.placement,
-        measurement=measurement,
-        derived=derived,
-        status=outcome.status,
-        reason=outcome.reason,
-        warnings=[
-            *config.notices,
-            *injected_delay.warnings(),
-            *_quality_warnings(config, measurement, derived, provenance.load_per_core),
-        ],
-    )
-
-
-def _visible_gpus(config: Config) -> Sequence[int] | None:
-    """Returns which GPUs TensorFlow may see: under MirroredStrategy only those it uses, or it does without NCCL."""
-    if config.device == "cpu" or config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
-        return config.visible_gpus
-    return (config.visible_gpus or range(config.num_devices))[: config.num_devices]
-
-
-def _compiles(config: Config) -> bool:
-    """Returns whether XLA compiles within the first step; staging has computed before that."""
-    return config.xla == "jit" and not config.modifiers.staged_vars
-
-
-def _is_of_all(config: Config, log: RunLog) -> bool:
-    """Returns whether what is known is of all that trained: a worker that was interrupted knows only its own part."""
-    return _drives_all(config) or len(log.reports) == config.num_workers
-
-
-def _drives_all(config: Config) -> bool:
-    return config.cluster is None or config.variable_update in IN_GRAPH
-
-
-def _goes_alone(config: Config) -> bool:
-    """Returns whether this is a worker of a cluster that waits for no other."""
-    return not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
-
-
-def _quality_warnings(config: Config, measurement: Measurement, derived: Derived, load_per_core: float) -> list[str]:
     conditions = Conditions(
-        load_per_core=load_per_core,
+        load_per_core=provenance.load_per_core,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,
     )
-    return quality_warnings(measurement, derived, conditions)
+    return dataclasses.replace(
+        record_without_run(config, provenance, outcome.status, outcome.reason, data_set=log.data_set),
+        environment={
+            **provenance.environment,
+            **injected_delay.environment(),
+            **time_slices.environment(log.steps_per_slice),
+        },
+        placement=log.placement,
+        measurement=measurement,
+        derived=derived,
+        warnings=[*config.notices, *injected_delay.warnings(), *quality_warnings(measurement, derived, conditions)],
+    )
+
+
+def record_without_run(
+    config: Config, provenance: Provenance, status: Status, reason: str, *, data_set: str | None = None
+) -> Record:
+    """Returns the record of a run that measured nothing, such as one whose process was killed.
+
+    `data_set` identifies the data set that is read; None if none is.
+    """
+    read = {"data_set": data_set} if data_set else {}
+    return Record(
+        identity=provenance.identity({**config.key_fields(), **read}),
+        config={**config.to_dict(), **read},
+        config_aside=config.aside_fields(),
+        environment=provenance.environment,
+        model=specs.find(config.model).facts(),
+        placement={},
+        measurement=Measurement(images_per_step=config.batch_global),
+        derived=Derived(),
+        status=status,
+        reason=reason,
+        warnings=list(config.notices),
+    )
+
+
+def _visible_gpus(config: Config) -> Sequence[int] | None:
+    """Returns the GPUs that TensorFlow may see.
+
+    MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those.
+    """
+    if config.device == "cpu" or config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
+        return config.visible_gpus
+    return (config.visible_gpus or range(config.num_devices))[: config.num_devices]

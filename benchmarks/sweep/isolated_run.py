@@ -13,10 +13,10 @@ from typing import IO, Any
 from benchmarks.process import subprocesses
 from benchmarks.record_files import keep
 from benchmarks.run import time_slices
+from benchmarks.run.runner import record_without_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
-from models import specs
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
 from results.store import Store
@@ -96,23 +96,24 @@ class CellRunner:
 
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         """Returns the record of a run that left none, or that there cannot be."""
-        config = cell.config.to_dict() if cell.config else given(cell)
-        in_key = cell.config.key_fields() if cell.config else config
         provenance = self.provenance
         if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
-        return Record(
-            identity=dataclasses.replace(provenance.identity(in_key), command=list(cell.arguments)),
-            config=config,
-            config_aside=cell.config.aside_fields() if cell.config else [],
-            environment=provenance.environment,
-            model=specs.find(cell.config.model).facts() if cell.config else {},
-            placement={},
-            measurement=Measurement(images_per_step=cell.config.batch_global if cell.config else None),
-            derived=Derived(),
-            status=status,
-            reason=reason,
-        )
+        if cell.config:
+            record = dataclasses.replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
+        else:
+            record = Record(
+                identity=provenance.identity(given(cell)),
+                config=given(cell),
+                environment=provenance.environment,
+                model={},
+                placement={},
+                measurement=Measurement(images_per_step=None),
+                derived=Derived(),
+                status=status,
+                reason=reason,
+            )
+        return dataclasses.replace(record, identity=dataclasses.replace(record.identity, command=list(cell.arguments)))
 
 
 def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:

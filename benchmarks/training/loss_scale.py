@@ -1,11 +1,11 @@
-"""Scaling the loss for float16, whose smallest number is 6e-8: fixed, or as large as gradients permit.
+"""Loss scaling for float16, whose smallest number is 6e-8: by a fixed factor, or the largest that does not overflow.
 
 Source: Micikevicius et al. 2018, "Mixed precision training", arXiv:1710.03740, section 3.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -17,53 +17,61 @@ _SMALLEST, _LARGEST = 2.0**-24, 2.0**32
 
 
 class LossScale:
-    """The factor of a run.
+    """The loss scale of a run, and an update rule that skips steps whose gradients overflowed.
 
-    Where it changes, it is one variable of a process, or of all workers that meet on a parameter server. Gradients are
-    looked at once they are combined: what overflowed in one tower is in the sum, so all who see the sum decide alike.
+    A scale that changes is one variable of a process, or of all workers that share a parameter server. Overflow is
+    checked on the combined gradients: an overflow in one tower is in the sum, so every copy decides alike.
 
     Args:
         scaling: the first factor, and whether it changes.
         device: where the variable lives.
+        optimizer: the update rule for gradients that did not overflow.
 
     Attributes:
+        changes: whether the factor follows the gradients; only then are steps skipped.
         overflowed: whether gradients of this step overflowed, so that it updates nothing, a scalar; None if the factor
-            is fixed, or if another worker sees to that.
+            is fixed, or if another worker checks it.
     """
 
-    def __init__(self, scaling: LossScaling, device: str) -> None:
-        self._scaling = scaling
-        self._device = device
-        self._variable: tf.Variable | None = None
-        self._value: tf.Tensor | None = None
+    def __init__(self, scaling: LossScaling, device: str, optimizer: Optimizer) -> None:
+        self._scaling, self._device, self._optimizer = scaling, device, optimizer
+        self.changes = bool(scaling.increase_every)
         self.overflowed: tf.Tensor | None = None
-        if scaling.increase_every:
+        self._value: tf.Tensor | None = None
+        if self.changes:
             with tf.device(device):
                 self._variable = tf.Variable(scaling.initial, trainable=False, name="loss_scale")
                 self._good_steps = tf.Variable(0, trainable=False, name="loss_scale_good_steps")
 
-    @property
-    def changes(self) -> bool:
-        """Returns whether the factor follows the gradients."""
-        return self._variable is not None
-
     def read(self) -> tf.Tensor:
         """Returns the factor of this step, a float32 scalar."""
-        if self._variable is None:
+        if not self.changes:
             return tf.constant(self._scaling.initial)
         if self._value is None:
             with tf.device(self._device):
                 self._value = self._variable.read_value()
         return self._value
 
-    def guard(self, optimizer: Optimizer) -> Optimizer:
-        """Returns the update rule, which where the factor changes leaves out a step whose gradients overflowed."""
-        return _Guarded(optimizer, self) if self.changes else optimizer
+    def apply(self, variables: Variables, gradients: Gradients) -> Updates:
+        """Returns one update per variable; if the factor changes, each ends when all are applied or all skipped."""
+        if not self.changes:
+            return self._optimizer.apply(variables, gradients)
+        if not variables:
+            return []
+        finite = all_finite(gradients)
 
-    def follow(self, finite: tf.Tensor) -> tf.Operation:
-        """Doubles the factor after enough steps with finite gradients, and halves it at once without."""
-        assert self._variable is not None, "only a factor that changes follows"
-        self.overflowed = ~finite
+        def update() -> tf.Tensor:
+            with tf.control_dependencies(self._optimizer.apply(variables, gradients)):
+                return tf.constant(True)
+
+        updated = [tf.cond(finite, update, lambda: tf.constant(False)).op]
+        if self.overflowed is None:  # all copies get equal gradients, so the first decides for all
+            self.overflowed = ~finite
+            updated.append(self._follow(finite))
+        return [tf.group(*updated)] * len(variables)
+
+    def _follow(self, finite: tf.Tensor) -> tf.Operation:
+        """Doubles the factor after enough steps with finite gradients; halves it after a step without."""
         with tf.device(self._device):
             scale, good = self.read(), self._good_steps.read_value() + 1
             enough = good >= self._scaling.increase_every
@@ -75,34 +83,10 @@ class LossScale:
             )
 
 
-class _Guarded:
-    """An update rule that updates nothing where a gradient is not finite."""
-
-    def __init__(self, optimizer: Optimizer, scale: LossScale) -> None:
-        self._optimizer, self._scale = optimizer, scale
-        self._followed = False
-
-    def apply(self, variables: Variables, gradients: Gradients) -> Updates:
-        """Returns one update per variable; each ends when all have, since they are done or left out together."""
-        if not variables:
-            return []
-        finite = _all_finite(gradients)
-
-        def update() -> tf.Tensor:
-            with tf.control_dependencies(self._optimizer.apply(variables, gradients)):
-                return tf.constant(True)
-
-        updated = [tf.cond(finite, update, lambda: tf.constant(False)).op]
-        if not self._followed:  # all copies get equal gradients, so the first decides for all
-            self._followed = True
-            updated.append(self._scale.follow(finite))
-        return [tf.group(*updated)] * len(variables)
-
-
-def _all_finite(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns whether all numbers are finite, a scalar; each gradient is looked at where it is."""
+def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
+    """Returns whether all numbers are finite, a scalar; each tensor is checked on its own device."""
     found = []
-    for gradient in gradients:
-        with tf.device(gradient.device):
-            found.append(tf.reduce_all(tf.math.is_finite(gradient)))
+    for tensor in tensors:
+        with tf.device(tensor.device):
+            found.append(tf.reduce_all(tf.math.is_finite(tensor)))
     return tf.reduce_all(tf.stack(found))

@@ -1,10 +1,9 @@
-"""Towers that compute features each for its own images, and then together the dense layers.
+"""Towers that each compute the features of their own images, and then the dense layers together.
 
-Of a dense layer each tower holds some columns and computes them for the images of all towers; what it needs for that,
-the other towers' activations, is gathered. In VGG-16 the dense layers are nine tenths of the weights, and activations
-are far smaller than these weights' gradients. The arithmetic is that of data parallel training, but for dropout, which
-draws other units. Source: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks",
-arXiv:1404.5997.
+Each tower holds some columns of a dense layer and computes them for the images of all towers, whose activations it
+gathers. In VGG-16 the dense layers are nine tenths of the weights, and activations are far smaller than these weights'
+gradients. The arithmetic equals data parallel training, except that dropout draws other units. Source: Krizhevsky 2014,
+"One weird trick for parallelizing convolutional neural networks", arXiv:1404.5997.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from variable_mgr.manager import TowerUpdate, VariableManager
 
 @dataclasses.dataclass
 class _Tower:
-    """What one tower holds and has computed so far."""
+    """One tower's variables and what it has computed so far."""
 
     device: str
     values: Mapping[str, tf.Tensor]
@@ -34,13 +33,13 @@ class _Tower:
 def train_towers(
     model: SplitModel, inputs: Sequence[TowerInput], devices: Devices, manager: VariableManager, objective: Objective
 ) -> tuple[list[Score], list[TowerUpdate]]:
-    """Returns each tower's score, and what it computed: of its columns the gradients of the mean over all towers.
+    """Returns each tower's score and update; gradients of its columns are those of the mean loss over all towers.
 
     Args:
         model: what is trained.
         inputs: one per tower, batches of one size.
         devices: one per tower.
-        manager: has created the variables and gives each tower its columns of those that are divided.
+        manager: has created the variables; gives each tower its columns of the divided ones.
         objective: what is minimised.
     """
     towers = []
@@ -66,40 +65,39 @@ def train_towers(
 
 def _logits(tail: Sequence[TailLayer], towers: Sequence[_Tower]) -> list[tf.Tensor]:
     """Runs the layers after the cut on all towers, and returns to each the logits of its own images."""
-    # First each tower gets the features of all images, then after every dense layer all columns of it.
+    # Each tower first gathers the features of all images, then all columns of every dense layer.
     parts, axis = [tower.features for tower in towers], 0
     for layer in tail:
-        gathered = parts
         if layer.weights:
-            gathered = []
-            for tower in towers:
-                with tf.device(tower.device):
-                    gathered.append(tf.concat(parts, axis))
+            parts = _concat(towers, [parts] * len(towers), axis)
             axis = 1
-        parts = []
-        for tower, its_inputs in zip(towers, gathered, strict=True):
+        for number, tower in enumerate(towers):
             with tf.device(tower.device):
-                outputs, state = layer.call(its_inputs, tower.values)
-                parts.append(outputs)
+                parts[number], state = layer.call(parts[number], tower.values)
                 tower.state.update(state)
     pieces = []
     for tower, columns in zip(towers, parts, strict=True):
         with tf.device(tower.device):
             pieces.append(tf.split(columns, len(towers), axis=0))
-    logits = []
-    for tower, own in zip(towers, zip(*pieces, strict=True), strict=True):
+    return _concat(towers, list(zip(*pieces, strict=True)), 1)
+
+
+def _concat(towers: Sequence[_Tower], parts: Sequence[Sequence[tf.Tensor]], axis: int) -> list[tf.Tensor]:
+    """Returns the concatenation of each tower's parts, on the tower's device."""
+    gathered = []
+    for tower, its_parts in zip(towers, parts, strict=True):
         with tf.device(tower.device):
-            logits.append(tf.concat(own, axis=1))
-    return logits
+            gathered.append(tf.concat(its_parts, axis))
+    return gathered
 
 
 def _gradients(
     model: SplitModel, towers: Sequence[_Tower], losses: Sequence[tf.Tensor]
 ) -> list[dict[str, tf.Tensor | None]]:
-    """Returns each tower's gradients by name: of its columns those of the mean loss, of the rest those of its own loss.
+    """Returns each tower's gradients by name: of its columns, of the mean loss; of the others, of its own loss.
 
-    The towers' losses do not mix before the cut, and behind it they are computed together. So all losses are
-    differentiated at once down to the features, each by 1 / towers; and from there each tower's own.
+    All losses, each times 1 / towers, are differentiated at once down to the features. Before the cut the towers are
+    independent, so from there each tower's gradients are taken alone.
     """
     divided = [name for layer in model.tail for name in layer.weights]
     features = [tower.features for tower in towers]
@@ -108,7 +106,7 @@ def _gradients(
     for tower, loss in zip(towers, losses, strict=True):
         with tf.device(tower.device):
             each_counts.append(tf.fill(loss.shape, 1.0 / len(towers)))
-    # Behind the cut an operation's gradient belongs on the operation's own device.
+    # After the cut, an operation's gradient belongs on the operation's own device.
     down_to_the_cut = tf.compat.v1.gradients(
         list(losses), [*features, *shards], grad_ys=each_counts, colocate_gradients_with_ops=True
     )

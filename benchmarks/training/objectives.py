@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
 from models.building import ModelVariable
+from results.measurement import Observed
 
 # From logits and labels to the mean loss of a batch, a scalar.
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -15,22 +16,22 @@ LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """How good a tower's answers are.
+    """A tower's loss and accuracies.
 
     Attributes:
         loss: mean over the batch, a scalar.
-        accuracy: shares of the batch by the name of their field in `results.record.Measurement`; may be empty.
+        observed: the accuracies, if they are requested.
     """
 
     loss: tf.Tensor
-    accuracy: Mapping[str, tf.Tensor]
+    observed: Observed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
     """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels.
 
-    With `with_accuracy`, towers also say which share of their images they get right.
+    With `with_accuracy`, towers also compute the shares of correctly classified images.
     """
 
     loss: LossFunction
@@ -38,19 +39,20 @@ class Objective:
     with_accuracy: bool = False
 
     def score(self, logits: tf.Tensor, labels: tf.Tensor) -> Score:
-        """Returns the mean loss, and if wanted the accuracies, of logits [batch, classes] and labels [batch]."""
-        accuracy = {}
-        if self.with_accuracy:
-            accuracy = {f"top_{k}_accuracies": _share_in_top(logits, labels, k) for k in (1, 5)}
-        return Score(self.loss(logits, labels), accuracy)
+        """Returns the mean loss, and if requested the accuracies, of logits [batch, classes] and labels [batch]."""
+        loss = self.loss(logits, labels)
+        if not self.with_accuracy:
+            return Score(loss, Observed())
+        top_1, top_5 = (_share_in_top(logits, labels, k) for k in (1, 5))
+        return Score(loss, Observed(top_1_accuracies=top_1, top_5_accuracies=top_5))
 
     def with_decay(self, variable: ModelVariable, value: tf.Tensor, gradient: tf.Tensor | None) -> tf.Tensor:
         """Returns the gradient of the whole objective, given that of the loss.
 
-        That of the decay term is written down; computing the term itself would cost another read of every weight.
+        The gradient of the decay term is added directly; computing the term would cost another read of every weight.
 
         Raises:
-            ValueError: there is none.
+            ValueError: the loss does not depend on the variable.
         """
         if gradient is None:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
@@ -58,12 +60,12 @@ class Objective:
         return gradient if factor is None else gradient + factor * value
 
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
-        """Returns by name which part of a weight's value belongs to its gradient; nothing of those without decay."""
+        """Returns by name the factor of each decayed weight in its gradient."""
         return {variable.name: self.weight_decay for variable in variables if variable.decayed and self.weight_decay}
 
 
 def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns for which share of a batch at most k - 1 classes have a larger logit than the label's."""
+    """Returns the share of a batch in which fewer than k classes have a larger logit than the label's."""
     own = tf.gather(logits, labels, batch_dims=1)
     larger = tf.reduce_sum(tf.cast(logits > own[:, tf.newaxis], tf.int32), axis=1)
     return tf.reduce_mean(tf.cast(larger < k, tf.float32))

@@ -1,10 +1,10 @@
-"""How many bytes of what are on which device, read off a graph that has been built."""
+"""The bytes on each device, from a graph that has been built."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ from variable_mgr.manager import VariableManager
 
 
 def placement_table(manager: VariableManager, devices: Devices, *, training: bool) -> dict[str, Any]:
-    """Returns where everything is, for the record.
+    """Returns the placement of a run, for the record.
 
     Args:
         manager: has created its variables in the default graph.
@@ -22,59 +22,47 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
         training: whether there are gradients.
 
     Returns:
-        The devices and the manager in words; `variables` and `weights`, how many there are with all copies; and bytes
-        per device of variables, of what the optimizer remembers (`slot`), of the gradients that each tower makes, and
-        of what lies in staging areas between steps (`staged`: images, weights, gradients).
+        Descriptions of the devices and the manager; `variables` and `weights`, their numbers over all copies; and bytes
+        per device of variables, of the optimizer's state (`slot`), of the gradients that each tower computes, and of
+        staging areas (`staged`: images, weights, gradients).
     """
     placed = manager.placed()
-    gradients = _sum(_gradients(manager, devices)) if training else Counter()
+    weights = {entry.name for entry in placed if entry.kind == "weight"}
+    gradients: list[tuple[str, int]] = []
+    for name, parts in manager.checkpoint_variables().items():
+        if training and name in weights:  # each tower has a gradient of each weight, or of its part of it
+            of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)
+            gradients += zip(map(_canonical, devices.towers), map(_size_bytes, of_each_tower), strict=True)
+    variables = tf.compat.v1.global_variables()
+    names = {variable.op.name for variable in variables}
+    # The name of an optimizer's slot is below its variable's name.
+    slots = [(v.device, _size_bytes(v)) for v in variables if v.op.name.rpartition("/")[0] in names]
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    staged = [(_canonical(op.device), sum(map(_size_bytes, op.inputs))) for op in operations if op.type == "Stage"]
     return {
         "devices": devices.description,
         "tower_devices": list(devices.towers),
         "manager": manager.describe(),
         "variables": len(placed),
         "weights": sum(entry.kind == "weight" for entry in placed),
-        "variable_bytes_per_device": dict(_sum((entry.device, entry.size_bytes) for entry in placed)),
-        "slot_bytes_per_device": dict(_sum(_slots())),
-        "gradient_bytes_per_device": dict(gradients),
-        "staged_bytes_per_device": dict(_sum(_staged())),
+        "variable_bytes_per_device": _sum((entry.device, entry.size_bytes) for entry in placed),
+        "slot_bytes_per_device": _sum(slots),
+        "gradient_bytes_per_device": _sum(gradients),
+        "staged_bytes_per_device": _sum(staged),
     }
 
 
-def _gradients(manager: VariableManager, devices: Devices) -> Iterator[tuple[str, int]]:
-    """Yields tower device and bytes of every gradient: each tower has one of each weight, or of its part of it."""
-    weights = {entry.name for entry in manager.placed() if entry.kind == "weight"}
-    for name, parts in manager.checkpoint_variables().items():
-        of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)
-        for device, part in zip(devices.towers, of_each_tower, strict=True):
-            if name in weights:
-                yield _canonical(device), math.prod(part.shape) * part.dtype.size
+def _size_bytes(tensor: tf.Tensor | tf.Variable) -> int:
+    return math.prod(tensor.shape) * tensor.dtype.size
 
 
-def _slots() -> Iterator[tuple[str, int]]:
-    """Yields device and bytes of every variable that an optimizer made: its name is below another variable's."""
-    every = tf.compat.v1.global_variables()
-    names = {variable.op.name for variable in every}
-    for variable in every:
-        if variable.op.name.rpartition("/")[0] in names:
-            yield variable.device, math.prod(variable.shape) * variable.dtype.size
-
-
-def _staged() -> Iterator[tuple[str, int]]:
-    """Yields device and bytes of every staging area."""
-    for operation in tf.compat.v1.get_default_graph().get_operations():
-        if operation.type == "Stage":
-            sizes = (tensor.shape.num_elements() * tensor.dtype.size for tensor in operation.inputs)
-            yield _canonical(operation.device), sum(sizes)
-
-
-def _sum(sizes: Iterable[tuple[str, int]]) -> Counter[str]:
+def _sum(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for device, size_bytes in sizes:
         total[device] += size_bytes
-    return total
+    return dict(total)
 
 
 def _canonical(device: str) -> str:
-    """Returns the name that variables give for their device, `/device:CPU:0` for `/cpu:0`."""
+    """Returns the name that variables give for their device: `/device:CPU:0` for `/cpu:0`."""
     return tf.DeviceSpec.from_string(device).to_string()

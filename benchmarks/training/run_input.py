@@ -1,4 +1,4 @@
-"""The input of a run: from the configuration to what the towers train on, and what to say if it fails."""
+"""The input of a run: what the towers train on, and the explanation if it fails."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.config.config import Config
 from benchmarks.errors import OutOfMemoryError, headline
 from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
-from models import specs
-from variable_mgr.catalog import IN_GRAPH
+from models.specs import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,9 +23,9 @@ class RunInput:
     Attributes:
         towers: one input per tower.
         initializers: must run in this order before the first step.
-        description: in words.
-        source: what is read; None where nothing is.
-        skipping: counts bad records, where such are left out.
+        description: for the user.
+        source: the data set; None if none is read.
+        skipping: counts bad records, if they are skipped.
         file_sizes: of the source's files when they were found.
     """
 
@@ -39,42 +37,16 @@ class RunInput:
     file_sizes: Sequence[int] = ()
 
     def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
-        """Turns an error of a session that uses the input into one that says what to do, where that is known."""
+        """Turns an error of a session that uses the input into one with advice, if the cause is known."""
         if isinstance(error, tf.errors.ResourceExhaustedError):
             return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
-        # A callable's errors carry no operation, so the message has to say where it came from.
+        # A callable's errors carry no operation, so only the message shows where it came from.
         from_input = isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)
         if self.source is None or isinstance(self.source, Pixels) or not from_input:
             return error
         return checks.explain_failure(self.source, num_classes, error, self.file_sizes)
-
-
-def spec_of(config: Config) -> tower_input.InputSpec:
-    """Returns what a run wants of its input."""
-    model = specs.find(config.model)
-    return tower_input.InputSpec(
-        batch_per_device=config.batch_per_device,
-        image_size=model.image_size,
-        channels=model.channels,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
-        worker=config.cluster.own.index if config.cluster and config.variable_update not in IN_GRAPH else 0,
-        workers=config.num_workers if config.variable_update not in IN_GRAPH else 1,
-    )
-
-
-def find(config: Config) -> host_pipeline.Source | None:
-    """Finds the data set of a run; None if it reads none.
-
-    Raises:
-        DataError: it is not there, or not whole.
-    """
-    if config.input is None or config.data_dir is None:
-        return None
-    return host_pipeline.find(config.data_name, config.data_dir, config.input.split)
 
 
 def skipping(source: host_pipeline.Source, options: InputOptions) -> Skipping | None:
@@ -83,39 +55,52 @@ def skipping(source: host_pipeline.Source, options: InputOptions) -> Skipping | 
 
 
 def of_source(source: host_pipeline.Source) -> RunInput:
-    """Returns an input of which nothing has been built."""
+    """Returns an input of which nothing has been built yet."""
     sizes = () if isinstance(source, Pixels) else checks.sizes_of(source)
     return RunInput(towers=[], initializers=[], description="", source=source, file_sizes=sizes)
 
 
-def build(config: Config, tower_devices: Sequence[str], source: host_pipeline.Source | None) -> RunInput:
+def build(
+    model: ModelSpec,
+    spec: tower_input.InputSpec,
+    tower_devices: Sequence[str],
+    options: InputOptions | None = None,
+    source: host_pipeline.Source | None = None,
+    *,
+    in_turn: bool = True,
+    pipelined: bool = True,
+) -> RunInput:
     """Builds the towers' input in the default graph.
 
     Args:
-        config: of the run.
+        model: its data set determines how images are normalised.
+        spec: batches of one process.
         tower_devices: one per tower.
-        source: what `find` has found.
+        options: of the pipeline on the host; None makes the images once on each device.
+        source: the data set; None makes one batch on the host.
+        in_turn: towers draw their batches in a fixed order; not for asynchronous towers.
+        pipelined: each tower's next batch is copied to its device while it computes.
     """
-    spec = spec_of(config)
     size = f"{spec.image_size}x{spec.image_size} pixels"
-    if config.input is None:
+    if options is None:
         towers = tower_input.synthetic(tower_devices, spec)
         return RunInput(towers=towers, initializers=[], description=f"synthetic, {size}, made once on each device")
+    data_set = DATA_SETS[model.data_name]
     if source is None:
         batches = host_pipeline.synthetic_batches(spec, spec.channels)
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
         built = RunInput(towers=[], initializers=[], description=description)
     else:
-        left_out = skipping(source, config.input)
-        batches = host_pipeline.batches(source, spec, config.input, left_out)
-        description = f"{DATA_SETS[config.data_name].title}: {source.describe()}, {size}"
-        built = dataclasses.replace(of_source(source), description=description, skipping=left_out)
+        skips = skipping(source, options)
+        batches = host_pipeline.batches(source, spec, options, skips)
+        description = f"{data_set.title}: {source.describe()}, {size}"
+        built = dataclasses.replace(of_source(source), description=description, skipping=skips)
     towers, initializers = host_pipeline.deal(
-        host_pipeline.configured(batches, config.input, len(tower_devices)),
+        host_pipeline.configured(batches, options, len(tower_devices)),
         tower_devices,
-        DATA_SETS[specs.find(config.model).data_name],
-        config.data_format,
-        in_turn=not config.modifiers.asynchronous,
-        pipelined=config.pipelined_input,
+        data_set,
+        spec.data_format,
+        in_turn=in_turn,
+        pipelined=pipelined,
     )
     return dataclasses.replace(built, towers=towers, initializers=initializers)

@@ -1,4 +1,4 @@
-"""The graph of one global step: every tower's forward and backward pass, and what the manager makes of them."""
+"""The graph of one global step: every tower's forward and backward pass, and the manager's updates."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import model_parallel
 from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
-from benchmarks.training.tower import Tower
 from models.building import Model
 from models.splitting import SplitModel
+from results.measurement import Observed
 from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
 from variable_mgr.reductions.kernels import mean
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """What one thread runs again and again: a step of all towers together, or of one that goes its own way.
+    """What one thread runs repeatedly: a step of all towers together, or of one asynchronous tower.
 
     Attributes:
         operation: one step.
         loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
-        staleness: see `variable_mgr.manager.Applied`; None where it does not depend on chance.
-        observed: more scalars to be fetched with every step, by the name of their field in
-            `results.record.Measurement`: accuracies, and how long the step had to wait for its input.
+        staleness: see `variable_mgr.manager.Applied`; None if it does not depend on timing.
+        observed: more scalars to fetch with every step.
     """
 
     operation: tf.Operation
     loss: tf.Tensor
     staleness: tf.Tensor | None = None
-    observed: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    observed: Observed = dataclasses.field(default_factory=Observed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Step:
 
     Attributes:
         loops: one if all towers step together, else one per tower.
-        preparations: run once, in this order, when variables and input have been initialised; see `initialize`.
+        preparations: run once, in this order, after variables and input are initialised; see `initialize`.
     """
 
     loops: list[Loop]
@@ -59,13 +58,13 @@ class Step:
         shared_is_there: Callable[[], object] = lambda: None,
         options: tf.compat.v1.RunOptions | None = None,
     ) -> None:
-        """Runs what must run before the first step: variables, then input, then what may compute on both.
+        """Runs what must run before the first step: variables, then input, then `preparations`.
 
         Args:
             session: of this graph.
             input_initializers: of the input.
-            alone: whether this process initialises all variables; else only its own, and shared ones are another's.
-            shared_is_there: is called when this process' variables are initialised, and returns when all others' are.
+            alone: whether this process initialises all variables, or only its own, and not those on parameter servers.
+            shared_is_there: called after this process' variables are initialised; returns when all others' are.
             options: of each preparation.
         """
         variables = tf.compat.v1.global_variables()
@@ -82,11 +81,64 @@ class Step:
         losses = [session.run([loop.loss, loop.operation], options=options)[0] for loop in self.loops]
         return float(sum(losses)) / len(losses)
 
-    @property
-    def together(self) -> Loop:
-        """The one loop of towers that step together."""
-        (loop,) = self.loops
-        return loop
+
+class Tower:
+    """What every tower of a model computes, operation by operation or compiled; the caller chooses the device.
+
+    Args:
+        model: what is computed.
+        objective: what is minimised.
+        xla: compile the tower as a whole. Towers on devices of one kind share the compiled program.
+        decay_later: leave weight decay out of the gradients: the manager adds it.
+    """
+
+    def __init__(self, model: Model, objective: Objective, *, xla: bool = False, decay_later: bool = False) -> None:
+        self._model = model
+        self._decay = objective.decay_of(model.variables) if decay_later else {}
+        self._objective = dataclasses.replace(objective, weight_decay=0.0) if decay_later else objective
+        self._backward, self._forward = self._train, self._infer
+        if xla:
+            self._backward = tf.function(self._train, jit_compile=True, autograph=False)
+            self._forward = tf.function(self._infer, jit_compile=True, autograph=False)
+
+    def train(
+        self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None = None
+    ) -> tuple[Score, TowerUpdate]:
+        """Returns the score, and gradients and new state.
+
+        Args:
+            values: of the model's variables.
+            images: one batch, in the model's data format.
+            labels: [batch].
+            loss_scale: a scalar; the loss is multiplied by it, and its gradients are divided by it.
+        """
+        loss, observed, gradients, state = self._backward(list(values), images, labels, loss_scale)
+        return Score(loss, observed), TowerUpdate(gradients=gradients, state=state, decay=self._decay)
+
+    def infer(self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> Score:
+        """Returns the score of a forward pass in inference mode; arguments as of `train`."""
+        return Score(*self._forward(list(values), images, labels))
+
+    def _train(
+        self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None
+    ) -> tuple[tf.Tensor, Observed, dict[str, tf.Tensor], Mapping[str, tf.Tensor]]:
+        logits, state = self._model.call(values, images, training=True)
+        score = self._objective.score(logits, labels)
+        weights = [(v, value) for v, value in zip(self._model.variables, values, strict=True) if v.kind == "weight"]
+        loss = score.loss if loss_scale is None else loss_scale * score.loss
+        gradients = tf.gradients(loss, [value for _, value in weights])
+        if loss_scale is not None:
+            gradients = [None if gradient is None else gradient / loss_scale for gradient in gradients]
+        named = {
+            variable.name: self._objective.with_decay(variable, value, gradient)
+            for (variable, value), gradient in zip(weights, gradients, strict=True)
+        }
+        return score.loss, score.observed, named, state
+
+    def _infer(self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Observed]:
+        logits, _ = self._model.call(values, images, training=False)
+        score = self._objective.score(logits, labels)
+        return score.loss, score.observed
 
 
 def build_training_step(
@@ -101,30 +153,33 @@ def build_training_step(
 ) -> Step:
     """Builds a training step in the default graph: one tower per device, one input per tower.
 
-    Afterwards the manager knows its variables. The towers of a split model compute its dense layers together, and the
-    manager must have divided these.
+    The manager creates its variables. The towers of a split model compute its dense layers together; the manager must
+    divide these.
     """
     manager.create(model.variables)
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
-    loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host) if scaling else None
+    loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
     else:
         tower = Tower(model, objective, xla=computing.xla == "jit", decay_later=manager.adds_decay)
-        scores, updates = _train_towers(tower, inputs, devices, manager, loss_scale)
-    if loss_scale:
-        optimizer = loss_scale.guard(optimizer)
-    step = _assemble(manager.apply(updates, optimizer), scores, inputs, manager)
-    more = {}
+        scores, updates = [], []
+        for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
+            with tf.device(device), tf.name_scope(f"tower_{number}"):
+                scale = loss_scale.read() if loss_scale else None
+                score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
+                scores.append(score)
+                updates.append(update)
+    applied = manager.apply(updates, loss_scale or optimizer)
+    observed = Observed()
     if place.workers > 1:
-        more["compute_seconds"] = _computing(scores, updates)
+        observed |= Observed(worker_compute_seconds=_computing(scores, updates))
     if loss_scale and loss_scale.changes:
-        more["loss_scales"] = loss_scale.read()
+        observed |= Observed(loss_scales=loss_scale.read())
     if loss_scale and loss_scale.overflowed is not None:
-        more["skipped_updates"] = tf.cast(loss_scale.overflowed, tf.float32)
-    loops = [dataclasses.replace(loop, observed={**loop.observed, **more}) for loop in step.loops]
-    return dataclasses.replace(step, loops=loops)
+        observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
+    return _assemble(applied, scores, inputs, manager, observed)
 
 
 def build_inference_step(
@@ -143,68 +198,52 @@ def build_inference_step(
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
             scores.append(tower.infer(manager.read(number), tower_input.images, tower_input.labels))
-    return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager)
-
-
-def _train_towers(
-    tower: Tower,
-    inputs: Sequence[TowerInput],
-    devices: Devices,
-    manager: VariableManager,
-    loss_scale: LossScale | None,
-) -> tuple[list[Score], list[TowerUpdate]]:
-    """Returns each tower's score, and what it computed, each tower for itself."""
-    scores, updates = [], []
-    for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
-        with tf.device(device), tf.name_scope(f"tower_{number}"):
-            scale = loss_scale.read() if loss_scale else None
-            score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
-            scores.append(score)
-            updates.append(update)
-    return scores, updates
+    return _assemble([Applied(tf.group(*(score.loss for score in scores)))], scores, inputs, manager, Observed())
 
 
 def _assemble(
-    applied: Sequence[Applied], scores: Sequence[Score], inputs: Sequence[TowerInput], manager: VariableManager
+    applied: Sequence[Applied],
+    scores: Sequence[Score],
+    inputs: Sequence[TowerInput],
+    manager: VariableManager,
+    observed: Observed,
 ) -> Step:
-    """Puts together what has to run: the towers' losses and stages, all in one loop or each in its tower's."""
-    each_alone = len(applied) == len(scores)
-    parts = [[tower] for tower in range(len(scores))] if each_alone else [list(range(len(scores)))]
-    stages = [[inputs[tower].stage for tower in towers if inputs[tower].stage is not None] for towers in parts]
+    """Returns one loop for all towers, or, if each has its own update, one per tower; `observed` is of every loop."""
+    towers = range(len(scores))
+    groups = [[tower] for tower in towers] if len(applied) == len(scores) else [list(towers)]
     loops = [
-        _loop(end, [scores[tower] for tower in towers], [inputs[tower] for tower in towers], its_stages)
-        for end, towers, its_stages in zip(applied, parts, stages, strict=True)
+        _loop(update, [scores[tower] for tower in group], [inputs[tower] for tower in group], observed)
+        for update, group in zip(applied, groups, strict=True)
     ]
-    # What computes takes a batch out of each stage, so it must put the next one in.
+    # A preparation that computes takes a batch out of each stage, so it must put the next one in.
+    stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
     preparations = [
-        tf.group(preparation.operation, *(stage for its in stages for stage in its))
-        if preparation.computes
-        else preparation.operation
+        tf.group(preparation.operation, *stages) if preparation.computes else preparation.operation
         for preparation in manager.preparations()
     ]
     return Step(loops, preparations)
 
 
-def _loop(end: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], stages: Sequence[tf.Operation]) -> Loop:
-    """Puts together what towers run that step together."""
+def _loop(update: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:
+    """Returns the loop of towers that step together."""
+    stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
+    arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]
     with tf.device(HOST):
         loss = mean([score.loss for score in scores])
-        operation = tf.group(end.operation, *stages)
-        observed = {name: mean([score.accuracy[name] for score in scores]) for name in scores[0].accuracy}
-    arrived = [tower_input.arrived for tower_input in inputs if tower_input.arrived is not None]
-    if arrived:
-        with tf.device(HOST):
-            began = (
-                _finished([end.operation] * len(scores), scores)
-                if stages
-                else tf.reduce_min(tf.stack([i.asked for i in inputs]))
-            )
-            observed["input_wait_seconds"] = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
-    return Loop(operation, loss, end.staleness, observed)
+        operation = tf.group(update.operation, *stages)
+        observed = Observed(**{name: mean([score.observed[name] for score in scores]) for name in scores[0].observed})
+        if arrived:
+            if stages:
+                began = _finished([update.operation] * len(scores), scores)
+            else:
+                began = tf.reduce_min(tf.stack([tower_input.asked for tower_input in inputs]))
+            waited = tf.maximum(tf.reduce_max(tf.stack(arrived)) - began, 0.0)
+            observed |= Observed(input_wait_seconds=waited)
+    return Loop(operation, loss, update.staleness, Observed(**observed, **more))
 
 
 def _computing(scores: Sequence[Score], updates: Sequence[TowerUpdate]) -> tf.Tensor:
-    """Returns how many seconds this worker's towers take from the begin of a step until they have their gradients."""
+    """Returns the seconds from the start of a step until this worker's towers have their gradients."""
     gradients = [tf.group(*update.gradients.values()) for update in updates]
     with tf.device(HOST):
         begun = tf.timestamp()
@@ -212,10 +251,10 @@ def _computing(scores: Sequence[Score], updates: Sequence[TowerUpdate]) -> tf.Te
 
 
 def _finished(work: Sequence[tf.Operation], scores: Sequence[Score]) -> tf.Tensor:
-    """Returns when towers have done each its work; after an update, they do nothing but wait for the next batch.
+    """Returns the time at which every tower has finished its work; after an update, it only waits for the next batch.
 
-    A device's queue may hold what the host believes to be done. So something is computed on each device behind the
-    work, and its value is used: what nobody uses, TensorFlow would turn into an order of launches.
+    The host may consider work done that a device still has in its queue. So each device computes a value after the
+    work, and the time depends on that value: without a use, TensorFlow would reduce it to an order of launches.
     """
     last = []
     for score, done in zip(scores, work, strict=True):
@@ -224,4 +263,4 @@ def _finished(work: Sequence[tf.Operation], scores: Sequence[Score]) -> tf.Tenso
     total = tf.add_n(last)
     with tf.control_dependencies([total]):
         now = tf.timestamp()
-    return tf.where(total >= 0.0, now, tf.zeros_like(now))  # a sum of squares: always, unless the loss is not a number
+    return tf.where(total >= 0.0, now, tf.zeros_like(now))  # always true, unless the loss is NaN

@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.cluster.member import Alone, Team
 from benchmarks.input.tower_input import TowerInput
-from benchmarks.run.team import Alone, Team
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, splitting

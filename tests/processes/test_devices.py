@@ -46,12 +46,12 @@ from benchmarks.process import tensorflow_setup
 chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
 tensorflow_setup.prepare(chosen.runtime)
 import tensorflow as tf
-from benchmarks.training import run_graph
-run_graph.plan_devices(chosen)
+from benchmarks.run import graph
+graph.plan_devices(chosen)
 tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
 with tf.Graph().as_default():
     product = tf.matmul(*[tf.random.normal([300, 300])] * 2)
-    with tf.compat.v1.Session(config=run_graph.session_config(chosen)) as session:
+    with tf.compat.v1.Session(config=graph.session_config(chosen)) as session:
         session.run(product)
         print(len(os.listdir("/proc/self/task")))
 """

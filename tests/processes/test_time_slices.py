@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from benchmarks.run import time_slices
-from benchmarks.run.time_slices import Turns
+from benchmarks.run.time_slices import TimeSlices
 from results.store import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
@@ -28,7 +28,7 @@ def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path:
         text=True,
     ) as process:
         second.socket.close()
-        peer = Turns(first.socket, begins=True)
+        peer = TimeSlices(first.socket, begins=True)
         peer.begin(20, 0.1)
         for step in range(20):
             time.sleep(PAUSE_SECONDS if step == 3 else 0)
@@ -39,5 +39,5 @@ def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path:
     (record,) = load(tmp_path / "out" / "results.jsonl").records
     assert len(record.measurement.step_seconds) == 20
     assert max(record.measurement.step_seconds) < PAUSE_SECONDS, "no step contains the pause"
-    assert record.environment["steps_per_turn"] == peer.steps_per_turn in (1, 2) and record.in_turn
+    assert record.environment["steps_per_turn"] == peer.steps_per_slice in (1, 2) and record.in_turn
     assert not record.measurement.telemetry, "the energy and the time of two runs are not those of one"

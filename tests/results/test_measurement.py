@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from results.measurement import Derived, Measurement, derive, named_gpus
+from results.measurement import Derived, Measurement, Observed, derive, named_gpus
 
 
 def derived_from(num_devices: int = 1, **observed: Any) -> Derived:
@@ -130,3 +130,9 @@ def test_no_power_is_no_images_per_joule() -> None:
     assert (derived.power_watts, derived.images_per_joule) == (0.0, None)
     message = derived_from(images_per_step=None, telemetry=[process({"a": 2.0})])
     assert (message.power_watts, message.images_per_joule) == (2.0, None)
+
+
+def test_a_number_of_a_step_needs_a_field() -> None:
+    assert Observed(loss_scales=2.0) == {"loss_scales": 2.0}
+    with pytest.raises(TypeError, match="no numbers of a step: losses, surprise"):
+        Observed(loss_scales=2.0, surprise=1.0, losses=3.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.process.subprocesses import Command, Ended
-from benchmarks.run.time_slices import Turns
+from benchmarks.run.time_slices import TimeSlices
 from benchmarks.system import provenance
 from benchmarks.system.provenance import Provenance
 from results.measurement import Measurement, derive
@@ -26,7 +26,7 @@ class FakeRun:
     """A run that a verb has started: the words of its command, and its side of the interleaving if it has one."""
 
     words: Sequence[str]
-    turns: Turns | None = None
+    turns: TimeSlices | None = None
 
     @property
     def flags(self) -> dict[str, str]:
@@ -93,12 +93,12 @@ class FakeRuns:
         return Ended(found.returncode, found.timed_out, found.out_of_memory, seconds=1.0)
 
 
-def _turns(command: Command) -> Turns | None:
+def _turns(command: Command) -> TimeSlices | None:
     """Returns the side of the interleaving that a command hands over, as the run would find it in its environment."""
     if not command.hands_over:
         return None
     (connection,), (value,) = command.hands_over, command.variables.values()
-    return Turns(connection, begins=value.endswith(":first"))
+    return TimeSlices(connection, begins=value.endswith(":first"))
 
 
 def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from benchmarks.cluster.liveness import GrpcProbe, Watcher
+from benchmarks.cluster.liveness import Watcher
 from benchmarks.cluster.member import ClusterTeam, start_server, with_collectives
+from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.config import config, flag, run_flags
 from benchmarks.process.watchdog import Watchdog

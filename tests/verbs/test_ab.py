@@ -456,7 +456,7 @@ def test_a_signal_ends_the_run_that_hangs_and_removes_the_worktree(repository: R
         (["--base_command=true", "--threshold=0"], "--threshold=0"),
         (["--base_command=true", "--round_timeout_seconds=0"], "must be above 0"),
         (["--base_command=true", "--model=vgg61"], "Did you mean 'vgg16'?"),
-        (["--base_command=true", "word"], "'word' is no flag"),
+        (["--base_command=true", "word"], "'word' is not a flag"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:

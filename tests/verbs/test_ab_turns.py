@@ -70,7 +70,7 @@ class Builds:
         if own:
             own.finish()
         made = fake_run(step_seconds=32 / build.rate)
-        environment = time_slices.environment(own.steps_per_turn if own else None)
+        environment = time_slices.environment(own.steps_per_slice if own else None)
         return dataclasses.replace(made, environment={**made.environment, **environment})
 
     @property
@@ -191,14 +191,14 @@ from benchmarks.run import time_slices
 from tests.support import fake_runs
 
 run = fake_runs.FakeRun(sys.argv)
-with time_slices.taken(run.config) as own:
+with time_slices.taken(time_slices.can_interleave(run.config)) as own:
     own.begin(20, 0.1)
     for _ in range(20):
         with open(LOG, "a") as log:
             log.write(sys.argv[1])
         own.after_step()
     own.finish()
-run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_turn)))
+run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_slice)))
 """
 
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.run.reference_run import _SGDWithDecay
-from benchmarks.run.reference_steps import _Turns
+from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs
@@ -105,10 +104,10 @@ def test_decay_goes_through_the_momentum_and_leaves_biases_alone() -> None:
         np.testing.assert_allclose(weight.numpy(), 0.8575 if weight.path.endswith("kernel") else 1.0, rtol=1e-6)
 
 
-def _turns(model: SimpleNamespace, times: list[float]) -> _Turns:
-    turns = _Turns(clock=iter(times).__next__)
-    turns.set_model(model)
-    return turns
+def _pauses(model: SimpleNamespace, times: list[float]) -> _Pauses:
+    pauses = _Pauses(clock=iter(times).__next__)
+    pauses.set_model(model)
+    return pauses
 
 
 def _model() -> SimpleNamespace:
@@ -119,44 +118,44 @@ def _model() -> SimpleNamespace:
 
 def test_fit_waits_for_each_turn_and_the_wait_is_not_timed() -> None:
     model = _model()
-    turns = _turns(model, [10.0, 13.0, 20.0, 24.0, 30.0, 31.0, 32.0])
+    pauses = _pauses(model, [10.0, 13.0, 20.0, 24.0, 30.0, 31.0, 32.0])
 
     def fit() -> None:
         for batch in range(9):
-            turns.on_train_batch_end(batch, {"loss": float(batch)})
+            pauses.on_train_batch_end(batch, {"loss": float(batch)})
             if model.stop_training:
                 return
 
-    thread = _in_thread(lambda: turns.run(fit))
-    taken = [turns.take() for _ in range(2)]
+    thread = _in_thread(lambda: pauses.run(fit))
+    taken = [pauses.take() for _ in range(2)]
     assert [(step.seconds, step.loss, step.ended_at) for step in taken] == [(3.0, 0.0, 13.0), (4.0, 1.0, 24.0)]
-    turns.stop()
+    pauses.stop()
     thread.join(10)
     assert not thread.is_alive()
     assert model.stop_training and model.resets == 2
 
 
 def test_what_fit_raises_reaches_who_waits() -> None:
-    turns = _turns(_model(), [0.0] * 9)
-    thread = _in_thread(lambda: turns.run(lambda: 1 / 0))
+    pauses = _pauses(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: pauses.run(lambda: 1 / 0))
     with pytest.raises(ZeroDivisionError):
-        turns.take()
+        pauses.take()
     thread.join(10)
 
 
 def test_fit_that_ends_by_itself_leaves_nobody_waiting() -> None:
-    turns = _turns(_model(), [0.0] * 9)
-    thread = _in_thread(lambda: turns.run(lambda: None))
-    with pytest.raises(RuntimeError, match="ended by itself"):
-        turns.take()
+    pauses = _pauses(_model(), [0.0] * 9)
+    thread = _in_thread(lambda: pauses.run(lambda: None))
+    with pytest.raises(RuntimeError, match="ended early"):
+        pauses.take()
     thread.join(10)
 
 
 def test_fit_that_was_never_asked_for_a_step_does_not_begin() -> None:
-    turns = _turns(_model(), [0.0] * 9)
+    pauses = _pauses(_model(), [0.0] * 9)
     begun: list[bool] = []
-    thread = _in_thread(lambda: turns.run(lambda: begun.append(True)))
-    turns.stop()
+    thread = _in_thread(lambda: pauses.run(lambda: begun.append(True)))
+    pauses.stop()
     thread.join(10)
     assert not thread.is_alive() and not begun
 

@@ -126,7 +126,7 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
     [
         (["swep"], 2, "There is no verb 'swep'."),
         (["--modle=vgg16"], 2, "Did you mean 'model'?"),
-        (["--device=cpu", "fast"], 2, "'fast' is no flag."),
+        (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
         (["--num_gpus=64"], 2, "--num_gpus=64 asks for 64 GPUs"),
         (["--batch_size=0"], 2, "--batch_size=0 is too small"),

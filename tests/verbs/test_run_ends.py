@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.run import session
+from benchmarks.run import session, steps
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -72,7 +72,7 @@ def test_a_batch_that_does_not_fit_is_a_record(run_bench: RunBench, records: Rec
 def test_python_that_is_out_of_memory_is_a_record(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "measure", lambda *_: bytearray(2**60))
+    monkeypatch.setattr(steps, "measure", lambda *_: bytearray(2**60))
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()
@@ -86,7 +86,7 @@ def test_a_fault_of_the_suite_is_a_record_with_its_traceback_on_stderr(
     def measure(*_: object) -> None:
         raise ZeroDivisionError("no steps")
 
-    monkeypatch.setattr(session, "measure", measure)
+    monkeypatch.setattr(steps, "measure", measure)
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()

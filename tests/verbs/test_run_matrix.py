@@ -44,7 +44,7 @@ def test_what_a_model_is_made_of_goes_with_every_manager(
     """Batch norm, dropout and dense layers."""
     log = train_here(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}")
     assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == 2
-    assert log.weights_are_finite and not log.replica_drift
+    assert log.weights_are_finite and not log.numbers.replica_drift
 
 
 def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.datasets import fake_small_images
+from benchmarks.run import graph
 from benchmarks.topology import devices
-from benchmarks.training import run_input
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's
 # models; CIFAR-10's and MNIST's of their training images, to four digits, as PyTorch's examples have them.
@@ -43,7 +43,7 @@ def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[st
     words = ["--device=cpu", f"--model={MODELS[name]}", f"--data_dir={directory_of(name)}", "--batch_size=16"]
     chosen = config.resolve(flag.parse([*words, "--nopipelined_input"], run_flags.RUN_FLAGS).values, lambda: 0)
     with tf.Graph().as_default():
-        built = run_input.build(chosen, ["/cpu:0"], run_input.find(chosen))
+        built = graph.build_input(chosen, ["/cpu:0"])
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             for initializer in built.initializers:
                 session.run(initializer)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.measure.async_towers import FreeRunningTowers
-from benchmarks.measure.timing import Observed
+from benchmarks.measure.timing import Numbers
 
 WAIT_SECONDS = 20.0
 
@@ -27,8 +27,8 @@ class Puppets:
         self._ended = [threading.Semaphore(0) for _ in ends]
         self.towers = [self._tower(number) for number in range(len(ends))]
 
-    def _tower(self, number: int) -> Callable[[], tuple[float, int, Observed]]:
-        def take() -> tuple[float, int, Observed]:
+    def _tower(self, number: int) -> Callable[[], tuple[float, int, Numbers]]:
+        def take() -> tuple[float, int, Numbers]:
             self._may_end[number].acquire(timeout=WAIT_SECONDS)
             return 10.0 + number, number, {"input_wait_seconds": 0.5 * number}
 
@@ -76,11 +76,11 @@ def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
     took_first, began_second = threading.Event(), threading.Event()
     too_early = []
 
-    def fast() -> tuple[float, int, Observed]:
+    def fast() -> tuple[float, int, Numbers]:
         (took_first if next(steps) == 1 else began_second).set()
         return 1.0, 0, {}
 
-    def slow() -> tuple[float, int, Observed]:
+    def slow() -> tuple[float, int, Numbers]:
         if not too_early:
             assert took_first.wait(WAIT_SECONDS)
             too_early.append(began_second.wait(0.2))
@@ -94,7 +94,7 @@ def test_no_tower_runs_on_before_all_have_taken_their_first_step() -> None:
 
 
 def test_what_a_tower_raises_reaches_the_one_who_waits() -> None:
-    def broken() -> tuple[float, int, Observed]:
+    def broken() -> tuple[float, int, Numbers]:
         raise ValueError("no more images")
 
     with FreeRunningTowers([broken, lambda: (1.0, 0, {})]) as towers, pytest.raises(ValueError, match="no more images"):

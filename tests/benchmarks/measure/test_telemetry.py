@@ -361,7 +361,7 @@ def test_workers_keep_their_own_and_the_latest_says_what_its_start_was_made_of()
             telemetry=[{"gpus": [], "index": index}],
         )
         sent = WorkerReport(
-            measurement=measurement, ends=[1.0], apart=False, staleness=[], compute_seconds=[1.0], placement={}
+            measurement=measurement, ends=[1.0], asynchronous=False, staleness=[], compute_seconds=[1.0], placement={}
         ).to_message()
         return WorkerReport.from_message(json.loads(json.dumps(sent)))
 
@@ -384,10 +384,10 @@ def test_what_is_known_is_told_in_lines() -> None:
     record = make_record(measurement=measurement, derived=derive(measurement, 1))
     assert resource_lines(record) == [
         "power:          250 W on average, 0.64 images per joule (GPU only)",
-        "memory:         2.34 GB of a process at most, 5.37 GB of a GPU taken",
+        "memory:         2.34 GB peak of a process, 5.37 GB peak of a GPU",
         "CPU:            1.50 cores busy on average",
-        "GPU 0:          1980 MHz on average (1980 to 1980), 62 °C at most, busy 90% of the time, "
-        "40% held down by heat (driver)",
+        "GPU 0:          1980 MHz on average (1980 to 1980), at most 62 °C, busy 90% of the time, "
+        "slowed 40% of the time by heat (driver)",
     ]
     assert startup_line(measurement) == (
         "start-up:       8.3 s (Python 0.4, TensorFlow 5.9, graph 1.6, variables 0.4), then 0.9 s for the first step"

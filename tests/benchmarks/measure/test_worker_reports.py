@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.worker_reports import WorkerReport, together
-from results.measurement import Measurement, derive
+from results.measurement import STEP_NUMBERS, Measurement, derive
 
 IMAGES = 4
 
@@ -20,7 +21,7 @@ def report(
 ) -> WorkerReport:
     """A worker whose steps ended so; each took the time since the one before, the first since 0."""
     seconds = [end - begin for begin, end in itertools.pairwise([0.0, *ends])]
-    alone = fields.pop("apart", False)
+    alone = fields.pop("asynchronous", False)
     return WorkerReport(
         measurement=Measurement(
             step_seconds=fields.pop("step_seconds", seconds),
@@ -28,16 +29,16 @@ def report(
             **{"images_per_step": IMAGES, **fields},
         ),
         ends=list(ends),
-        apart=alone,
+        asynchronous=alone,
         staleness=staleness or [],
         compute_seconds=[0.5 * s for s in seconds],
         placement={},
     )
 
 
-def apart(*ends: float, staleness: list[int] | None = None, **fields: Any) -> WorkerReport:
+def asynchronous(*ends: float, staleness: list[int] | None = None, **fields: Any) -> WorkerReport:
     """A worker that goes its own way."""
-    return report(*ends, apart=True, staleness=[0] * len(ends) if staleness is None else staleness, **fields)
+    return report(*ends, asynchronous=True, staleness=[0] * len(ends) if staleness is None else staleness, **fields)
 
 
 # Workers that step together.
@@ -91,12 +92,25 @@ def test_the_slowest_to_start_and_the_largest_are_what_counts() -> None:
     assert (unknown.startup_seconds, unknown.skipped_records, unknown.replica_drift) == (None, None, None)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_every_number_of_a_step_reaches_the_measurement(asynchronous: bool) -> None:
+    logs = [RunLog(images_per_step=1, towers=1, asynchronous=asynchronous) for _ in range(2)]
+    for worker, log in enumerate(logs, start=1):
+        log.measured.step_seconds, log.measured.ended_at = [1.0], [1.0]
+        log.measured.observed = {name: [float(worker)] for name in STEP_NUMBERS}
+    combined = {"mean": [1.5], "max": [1.5 if asynchronous else 2.0], "first": [1.0], "each": [[1.0], [2.0]]}
+    both = together([log.report() for log in logs])
+    for name, rule in STEP_NUMBERS.items():
+        assert getattr(both, name) == combined[rule], name
+        assert getattr(logs[1].own(), name) == ([] if rule == "each" else [2.0])
+
+
 # Workers that go their own way.
 
 
 def test_as_many_completions_as_workers_are_a_global_step() -> None:
-    fast = apart(1.0, 2.0, 3.0, 4.0, losses=[1.0, 2.0, 3.0, 4.0], staleness=[0, 1, 1, 1])
-    slow = apart(2.5, 5.0, losses=[10.0, 20.0], staleness=[3, 4])
+    fast = asynchronous(1.0, 2.0, 3.0, 4.0, losses=[1.0, 2.0, 3.0, 4.0], staleness=[0, 1, 1, 1])
+    slow = asynchronous(2.5, 5.0, losses=[10.0, 20.0], staleness=[3, 4])
     both = together([fast, slow])
     # The window closes at 4.0: 1.0 and 2.0 are a global step, then 2.5 and 3.0; 4.0 is alone and does not count.
     assert both.step_seconds == [2.0, 1.0]
@@ -108,27 +122,31 @@ def test_as_many_completions_as_workers_are_a_global_step() -> None:
 
 
 def test_what_ended_before_all_were_ready_is_not_counted() -> None:
-    early = apart(-2.0, 0.0, 1.0, 2.0, staleness=[9, 9, 0, 0], step_seconds=[1.0] * 4)
-    both = together([early, apart(0.5, 1.5, 2.0)])
+    early = asynchronous(-2.0, 0.0, 1.0, 2.0, staleness=[9, 9, 0, 0], step_seconds=[1.0] * 4)
+    both = together([early, asynchronous(0.5, 1.5, 2.0)])
     assert both.step_seconds == [1.0, 1.0]
     assert both.tower_step_seconds == [[1.0, 1.0], [0.5, 1.0]]
     assert both.staleness_counts == [4]
 
 
 def test_workers_that_only_infer_wait_for_nobody_and_have_no_staleness() -> None:
-    both = together([report(1.0, 2.0, apart=True), report(0.5, 1.0, 1.5, 2.0, apart=True)])
+    both = together([report(1.0, 2.0, asynchronous=True), report(0.5, 1.0, 1.5, 2.0, asynchronous=True)])
     assert both.step_seconds == [1.0, 0.5, 0.5]
     assert both.tower_step_seconds == [[1.0, 1.0], [0.5] * 4]
     assert both.staleness_counts == []
 
 
 def test_the_first_worker_to_finish_closes_the_window() -> None:
-    both = together([apart(1.0, 2.0), apart(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)])
+    both = together([asynchronous(1.0, 2.0), asynchronous(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)])
     assert both.step_seconds == [1.0, 1.0], "whoever goes on alone is not slowed by others"
 
 
 def test_a_window_without_a_global_step_has_no_rate() -> None:
-    for reports in ([apart(), apart()], [apart(-1.0), apart(1.0)], [apart(1.0), apart(9.0)]):
+    for reports in (
+        [asynchronous(), asynchronous()],
+        [asynchronous(-1.0), asynchronous(1.0)],
+        [asynchronous(1.0), asynchronous(9.0)],
+    ):
         both = together(reports)
         assert (both.step_seconds, both.losses, both.staleness_counts) == ([], [], [])
         assert both.tower_step_seconds == [[], []]
@@ -136,13 +154,13 @@ def test_a_window_without_a_global_step_has_no_rate() -> None:
 
 
 def test_an_unknown_loss_makes_its_global_step_unknown() -> None:
-    both = together([apart(1.0, 3.0, losses=[None, 1.0]), apart(2.0, 3.0, losses=[1.0, 2.0])])
+    both = together([asynchronous(1.0, 3.0, losses=[None, 1.0]), asynchronous(2.0, 3.0, losses=[1.0, 2.0])])
     assert both.losses == [None, 1.5]
 
 
 def test_the_rate_is_not_a_mean_of_rates() -> None:
-    fast = apart(*(0.1 * n for n in range(1, 101)))
-    slow = apart(*(1.0 * n for n in range(1, 101)))
+    fast = asynchronous(*(0.1 * n for n in range(1, 101)))
+    slow = asynchronous(*(1.0 * n for n in range(1, 101)))
     derived = derive(together([fast, slow]), 2)
     assert derived.images_per_sec == pytest.approx(IMAGES * 110 / 10.0, rel=0.02)
 
@@ -155,7 +173,7 @@ def test_nothing_is_counted_that_was_not_completed_in_the_window(workers: list[t
     # Sixteenths of a second: all sums are exact.
     ends = [[(begin + sum(steps[: n + 1])) / 16 for n in range(len(steps))] for begin, steps in workers]
     reports = [
-        apart(*of_one, staleness=list(range(len(of_one))), step_seconds=[s / 16 for s in steps])
+        asynchronous(*of_one, staleness=list(range(len(of_one))), step_seconds=[s / 16 for s in steps])
         for of_one, (_, steps) in zip(ends, workers, strict=True)
     ]
     all_together = together(reports)
@@ -176,8 +194,8 @@ def test_nothing_is_counted_that_was_not_completed_in_the_window(workers: list[t
 
 
 def test_waits_for_images_are_of_the_steps_that_count() -> None:
-    fast = apart(*(1.0 * n for n in range(1, 11)), input_wait_seconds=[0.0] * 10)
-    slow = apart(*(5.0 * n for n in range(1, 11)), input_wait_seconds=[4.0] * 10)
+    fast = asynchronous(*(1.0 * n for n in range(1, 11)), input_wait_seconds=[0.0] * 10)
+    slow = asynchronous(*(5.0 * n for n in range(1, 11)), input_wait_seconds=[4.0] * 10)
     both = together([fast, slow])
     assert len(both.input_wait_seconds) == len(both.step_seconds)
     # Ten steps of 1 s without a wait, and two of 5 s that wait 4 s.
@@ -193,7 +211,7 @@ def test_a_report_survives_the_wire() -> None:
         tower_step_seconds=[[1.0], [1.0]], staleness_counts=[1, 0, 1], warmup_losses=[None], replica_drift=0.0,
     )  # fmt: skip
     full = dataclasses.replace(full, placement={"devices": "1 CPU", "bytes": {"cpu:0": 12}})
-    for sent in (full, report(1.0), report(), apart()):
+    for sent in (full, report(1.0), report(), asynchronous()):
         assert WorkerReport.from_message(json.loads(json.dumps(sent.to_message()))) == sent
 
 

@@ -21,8 +21,9 @@ from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec, TowerInput
 from benchmarks.microbench import input_stages
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.run import graph
 from benchmarks.topology import devices
-from benchmarks.training import objectives, run_input, training_step
+from benchmarks.training import objectives, training_step
 from models import building, specs
 from tests.support.images import measure_by_count
 from variable_mgr import factory
@@ -45,11 +46,11 @@ class Values(TypedDict):
 
 
 def _values(chosen: config.Config) -> Values:
-    source = run_input.find(chosen)
-    assert source is not None and chosen.input is not None
+    assert chosen.input is not None and chosen.data_dir is not None
+    source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
     return {
         "source": source,
-        "spec": run_input.spec_of(chosen),
+        "spec": graph.input_spec(chosen),
         "options": chosen.input,
         "num_devices": chosen.num_devices,
         "session_config": devices.session_config("cpu", chosen.num_devices),
@@ -83,7 +84,7 @@ def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:
     chosen = _config(f"--data_dir={fake_imagenet}", "--num_gpus=2")
     towers = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu").towers
     values = _values(chosen)
-    build = functools.partial(run_input.build, chosen, towers, values["source"])
+    build = functools.partial(graph.build_input, chosen, towers)
     with input_stages.probes(**values, build_copy=build) as probes:
         assert [probe.name for probe in probes] == [*imagenet_pipeline.STAGES, BARE_DECODE, COPY]
         rates = measure(probes, rounds=1, seconds=2, clock=itertools.count().__next__)
@@ -151,7 +152,7 @@ def test_a_step_knows_how_long_it_waited(pipelined: bool, arrives_in_seconds: fl
         )
         with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
             step.initialize(session)
-            loop = step.together
+            loop = step.loops[0]
             everything = tf.compat.v1.RunMetadata()
             waited, _ = session.run(
                 [loop.observed["input_wait_seconds"], loop.operation],
@@ -174,5 +175,5 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         objective = objectives.Objective(loss=objectives.cross_entropy, with_accuracy=True)
         score = objective.score(tf.constant(logits), tf.constant(labels, tf.int64))
-        found = session.run(dict(score.accuracy))
+        found = session.run(dict(score.observed))
     assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.microbench import device_peak, matmul_peak, roofline
+from benchmarks.microbench import device_peak, matmul_peak
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
+from benchmarks.run import result_text
 from benchmarks.system.hardware import Inventory, describe_hardware
 from models import specs
 from results.columns import row
@@ -159,13 +160,13 @@ def test_a_record_shows_both_utilisations() -> None:
     found = row(record)
     assert found["flops_per_image"] == 23_000_000_000
     assert (found["measured_peak_tflops"], found["mfu_of_measured_peak"]) == (800.0, 0.25)
-    assert roofline.mfu_lines(record) == [
+    assert result_text.mfu_lines(record) == [
         "MFU:            25 % of the 800 TFLOP/s that a matrix product reaches here (fp32)"
     ]
-    assert roofline.mfu_lines(on_gpu) == []
+    assert result_text.mfu_lines(on_gpu) == []
     too_much = dataclasses.replace(known, mfu_of_measured_peak=1.25)
-    (line,) = roofline.mfu_lines(dataclasses.replace(record, derived=too_much))
-    assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures that again" in line
+    (line,) = result_text.mfu_lines(dataclasses.replace(record, derived=too_much))
+    assert "125 % of the" in line and "above 100 %: 'run_bench.py doctor' measures the peak again" in line
     text = {column.name: column.text(summarize([record])[0]) for column in COLUMNS}
     assert text["MFU of measured peak %"] == "25.0"
     assert text["MFU %"] == f"{100 * 3 * 7.7e9 * 1280 / (4 * 67e12):.1f}"

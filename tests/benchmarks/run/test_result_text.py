@@ -36,7 +36,7 @@ def test_inference_says_its_latency(record: Record) -> None:
 
 def test_compiling_is_what_the_first_step_took_longer(record: Record) -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.5] * 3, first_step_seconds=8.0)
-    line = "compiling:      the first step, with XLA's work, took 7.5 s longer"
+    line = "compiling:      XLA made the first step 7.5 s longer"
     assert line in _lines(record, measurement, {}, compiled=True)
     assert len(_lines(record, measurement, {})) == 1
 
@@ -44,7 +44,7 @@ def test_compiling_is_what_the_first_step_took_longer(record: Record) -> None:
 def test_updates_that_overflowed_are_counted(record: Record) -> None:
     scales, skipped = [8.0, 4.0, 4.0, 8.0, 4.0], [1.0, 0.0, 0.0, 1.0, 0.0]
     measurement = Measurement(images_per_step=8, step_seconds=[0.5] * 5, loss_scales=scales, skipped_updates=skipped)
-    assert "loss scale:     4 in the end; 2 of 5 updates left out for an overflow" in _lines(record, measurement, {})
+    assert "loss scale:     4 at the end; 2 of 5 updates skipped after an overflow" in _lines(record, measurement, {})
 
 
 def test_the_last_losses_are_compared_with_fp32(record: Record) -> None:
@@ -54,7 +54,7 @@ def test_the_last_losses_are_compared_with_fp32(record: Record) -> None:
         losses=[9.0, 9.0] + [1.5] * 10,
         fp32_losses=[0.0, 0.0] + [1.25] * 10,
     )
-    line = "against fp32:   loss +0.2500, a mean of the last steps, on the same data"
+    line = "against fp32:   loss +0.2500, mean of the last steps on the same data"
     assert line in _lines(record, measurement, {})
     for odd in (None, float("nan")):
         worse = dataclasses.replace(measurement, fp32_losses=[1.25] * 11 + [odd])

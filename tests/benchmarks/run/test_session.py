@@ -5,8 +5,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.run import graph
 from benchmarks.topology import devices
-from benchmarks.training import run_input
 
 
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
@@ -26,7 +26,7 @@ def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     )
     plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
-        towers = run_input.build(chosen, plan.towers, run_input.find(chosen)).towers
+        towers = graph.build_input(chosen, plan.towers).towers
         for tower in towers:
             assert len(_drawn_by(tower.stage)) == 1
 

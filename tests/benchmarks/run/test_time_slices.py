@@ -13,7 +13,7 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.run import time_slices
-from benchmarks.run.time_slices import Turns
+from benchmarks.run.time_slices import TimeSlices
 from tests.support.commands import Finished
 
 _JOIN_SECONDS = 60.0
@@ -31,7 +31,10 @@ class Pair:
     def __init__(self) -> None:
         first, second = time_slices.pair()
         self.sockets = {"a": first.socket, "b": second.socket}
-        self.sides = {"a": Turns(first.socket, begins=first.begins), "b": Turns(second.socket, begins=second.begins)}
+        self.sides = {
+            "a": TimeSlices(first.socket, begins=first.begins),
+            "b": TimeSlices(second.socket, begins=second.begins),
+        }
         self.taken: list[str] = []
         self._threads: list[threading.Thread] = []
 
@@ -87,7 +90,7 @@ def test_both_sides_take_equally_many_steps_at_a_time(
     pair.start("a", steps[0], seconds[0])
     pair.start("b", steps[1], seconds[1])
     pair.join()
-    assert {side.steps_per_turn for side in pair.sides.values()} == {per_turn}
+    assert {side.steps_per_slice for side in pair.sides.values()} == {per_turn}
 
 
 def test_a_last_turn_that_is_shorter_is_one() -> None:
@@ -117,7 +120,7 @@ def test_without_the_other_there_are_no_turns() -> None:
     pair.sides["b"].leave()
     pair.start("a", 30)
     assert pair.join() == "a" * 30
-    assert pair.sides["a"].steps_per_turn is None
+    assert pair.sides["a"].steps_per_slice is None
 
 
 @pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
@@ -125,22 +128,22 @@ def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: 
     monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TURNS", said)
-    assert not time_slices.are_taken(config_of())
-    with time_slices.taken(config_of()) as own:
+    assert time_slices.inherited() is None
+    with time_slices.taken(time_slices.can_interleave(config_of())) as own:
         assert own is None
 
 
 def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    assert time_slices.are_taken(config_of())
+    assert time_slices.inherited() is not None and time_slices.can_interleave(config_of())
     restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
-    assert not time_slices.are_taken(restless)
-    peer = Turns(other.socket, begins=other.begins)
-    with time_slices.taken(restless) as mine:
+    assert not time_slices.can_interleave(restless)
+    peer = TimeSlices(other.socket, begins=other.begins)
+    with time_slices.taken(time_slices.can_interleave(restless)) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
-    assert peer.steps_per_turn is None
+    assert peer.steps_per_slice is None
     own.socket.detach()  # was closed by its new owner
 
 
@@ -157,20 +160,20 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
     ],
 )
 def test_who_stands_still_between_steps(words: str, still: bool) -> None:
-    assert time_slices.is_still(config_of(*words.split())) == still
+    assert time_slices.can_interleave(config_of(*words.split())) == still
 
 
 def test_who_reads_images_does_not_stand_still(fake_imagenet: Path) -> None:
-    assert not time_slices.is_still(config_of(f"--data_dir={fake_imagenet}"))
+    assert not time_slices.can_interleave(config_of(f"--data_dir={fake_imagenet}"))
 
 
 def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     own, other = time_slices.pair()
     monkeypatch.setenv("CNN_BENCH_TURNS", own.variables()["CNN_BENCH_TURNS"])
-    peer = Turns(other.socket, begins=other.begins)
+    peer = TimeSlices(other.socket, begins=other.begins)
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with pytest.raises(ValueError, match="broken"), time_slices.taken(config_of()) as mine:
+    with pytest.raises(ValueError, match="broken"), time_slices.taken(time_slices.can_interleave(config_of())) as mine:
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")

@@ -63,7 +63,7 @@ def _train(scaling: LossScaling | None, images: list[float], steps: int, **how: 
             step.initialize(session)
             weights, scales, skipped = [], [], []
             for _ in range(steps):
-                observed, _ = session.run([dict(step.together.observed), step.together.operation])
+                observed, _ = session.run([dict(step.loops[0].observed), step.loops[0].operation])
                 weights.append(float(session.run(weight)))
                 if scaling and scaling.increase_every:
                     scales.append(float(observed["loss_scales"]))

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.training import objectives
-from benchmarks.training.tower import Tower
+from benchmarks.training.training_step import Tower
 from models import building, specs
 
 pytestmark = pytest.mark.xdist_group("tower")  # they share what has been computed
@@ -29,7 +29,7 @@ def _compute(*, xla: bool) -> Results:
         fetches = {}
         for way, (of_the_way, scale) in ways.items():
             score, update = of_the_way.train(values, images, labels, scale)
-            fetches[way] = {"loss": score.loss, **score.accuracy, **update.gradients, **update.state}
+            fetches[way] = {"loss": score.loss, **score.observed, **update.gradients, **update.state}
             if update.decay:
                 for name, value in zip([v.name for v in model.variables], values, strict=True):
                     if name in update.decay:

@@ -99,7 +99,7 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
             optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
-        sent = _sent_in_graph(step.together.operation)
+        sent = _sent_in_graph(step.loops[0].operation)
     by_formula = traffic.model_traffic(
         traffic.manager_on_real_devices(
             chosen.variable_update, chosen.modifiers, device="cpu", towers=towers, shared_on=chosen.shared_on

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure.async_towers import FreeRunningTowers
-from benchmarks.measure.timing import Observed
+from benchmarks.measure.timing import Numbers
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building
@@ -61,11 +61,11 @@ def test_no_update_is_lost_or_torn() -> None:
         with tf.compat.v1.Session(config=devices.session_config("cpu", TOWERS)) as session:
             step.initialize(session)
 
-            def tower(number: int) -> Callable[[], tuple[float, int, Observed]]:
+            def tower(number: int) -> Callable[[], tuple[float, int, Numbers]]:
                 loop = step.loops[number]
                 run = session.make_callable([loop.loss, loop.staleness, loop.operation])
 
-                def take() -> tuple[float, int, Observed]:
+                def take() -> tuple[float, int, Numbers]:
                     taken[number] += 1
                     loss, staleness, _ = run()
                     return loss, staleness, {}

@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.training import run_graph
-from models import specs
+from benchmarks.run import graph
 
 
 @pytest.mark.parametrize(
@@ -24,7 +23,7 @@ from models import specs
 )
 def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:
     chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)
-    with tf.Graph().as_default() as graph:
-        run_graph.build(chosen, specs.find(chosen.model), run_graph.plan_devices(chosen))
-        types = collections.Counter(operation.type for operation in graph.get_operations())
+    with tf.Graph().as_default() as built_in:
+        graph.build(chosen, graph.plan_devices(chosen))
+        types = collections.Counter(operation.type for operation in built_in.get_operations())
     assert (types["Conv2DBackpropFilter"], types["MatMul"]) == (kernels, products)

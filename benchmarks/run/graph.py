@@ -1,19 +1,23 @@
-"""The graph of a run, from its configuration: model, input, variables, step, and what is known of it."""
+"""The graph of a run, from its configuration: model, input, variables, step, and their placement."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
+from benchmarks.input import host_pipeline
+from benchmarks.input.tower_input import InputSpec
+from benchmarks.run.layout import layout_of
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
+from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import placement_table
 from benchmarks.training.traffic import links_per_step, manager_on_real_devices, model_traffic
 from models import building, specs, splitting
@@ -24,7 +28,15 @@ from variable_mgr.manager import VariableManager
 
 @dataclasses.dataclass(frozen=True)
 class RunGraph:
-    """What the session runs, and what is known of it: input, step, how far copies differ, whether all is finite."""
+    """What the session runs.
+
+    Attributes:
+        input: of the towers.
+        step: one global step.
+        drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
+        finite: whether every weight and average of the authoritative copy is finite, a scalar.
+        placement: for the record.
+    """
 
     input: run_input.RunInput
     step: training_step.Step
@@ -33,8 +45,9 @@ class RunGraph:
     placement: Mapping[str, Any]
 
 
-def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
+def build(config: Config, devices: Devices) -> RunGraph:
     """Builds everything that the session runs, in the default graph."""
+    spec = specs.find(config.model)
     model = building.build(
         spec,
         data_format=config.data_format,
@@ -43,8 +56,12 @@ def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
         precision=config.precision,
         products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
     )
-    tower_input = run_input.build(config, devices.towers, run_input.find(config))
-    trained = _trained(model, config)
+    tower_input = build_input(config, devices.towers)
+    trained: building.Model | splitting.SplitModel = model
+    if config.modifiers.fc_model_parallel:
+        trained = splitting.split(model)
+        if problem := splitting.why_not(trained, config.num_devices):
+            raise UsageError(problem)
     manager = factory.make(
         config.variable_update,
         devices.place,
@@ -53,15 +70,26 @@ def build(config: Config, spec: specs.ModelSpec, devices: Devices) -> RunGraph:
         divided=trained.divided,
     )
     step = _build_step(config, trained, tower_input, devices, manager)
-    sent = _sent_per_step(config, model, manager)
-    work = flop_count.count(loop.operation for loop in step.loops)
-    sums = {"sent_per_step": sent, **work.per_image(config.batch_per_device * len(devices.towers))}
+    if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
+        images = config.batch_per_device
+        work = flop_count.of_built(
+            model, spec, batch=images, data_format=config.data_format, forward_only=config.forward_only
+        )
+    else:
+        images = config.batch_per_device * len(devices.towers)
+        work = flop_count.count(loop.operation for loop in step.loops)
+    with tf.device(device_planning.HOST):
+        finite = all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
     return RunGraph(
         input=tower_input,
         step=step,
         drift=None if config.forward_only else manager.replica_drift(),
-        finite=_all_finite(manager),
-        placement={**placement_table(manager, devices, training=not config.forward_only), **sums},
+        finite=finite,
+        placement={
+            **placement_table(manager, devices, training=not config.forward_only),
+            "sent_per_step": _sent_per_step(config, model, manager),
+            **work.per_image(images),
+        },
     )
 
 
@@ -87,21 +115,46 @@ def _sent_per_step(config: Config, model: building.Model, manager: VariableManag
     return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
 
 
-def _all_finite(manager: VariableManager) -> tf.Tensor:
-    """Returns whether every weight and average of the authoritative copy is finite."""
-    finite = []
-    for variable in itertools.chain.from_iterable(manager.checkpoint_variables().values()):
-        with tf.device(variable.device):
-            finite.append(tf.reduce_all(tf.math.is_finite(variable)))
-    with tf.device(device_planning.HOST):
-        return tf.reduce_all(tf.stack(finite))
+def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunInput:
+    """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
+
+    Raises:
+        DataError: the data set is missing or incomplete.
+    """
+    source = None
+    if config.input is not None and config.data_dir is not None:
+        source = host_pipeline.find(config.data_name, config.data_dir, config.input.split)
+    return run_input.build(
+        specs.find(config.model),
+        input_spec(config),
+        tower_devices,
+        config.input,
+        source,
+        in_turn=not config.modifiers.asynchronous,
+        pipelined=config.pipelined_input,
+    )
+
+
+def input_spec(config: Config) -> InputSpec:
+    """Returns what a run's towers need of their input."""
+    model, layout = specs.find(config.model), layout_of(config)
+    return InputSpec(
+        batch_per_device=config.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        worker=layout.worker,
+        workers=layout.workers,
+    )
 
 
 def plan_devices(config: Config) -> Devices:
-    """Returns the towers' devices, which are there.
+    """Returns the towers' devices, after checking that they exist.
 
     Raises:
-        UsageError: they are not.
+        UsageError: a device is missing.
     """
     device_planning.set_threads(config.runtime)
     device_planning.require_gpus(config.runtime)
@@ -118,19 +171,8 @@ def plan_devices(config: Config) -> Devices:
 
 
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
-    """Returns what the configuration says of a session, or of a task's server."""
+    """Returns the configuration of a session, or of a task's server."""
     return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
-
-
-def _trained(model: building.Model, config: Config) -> building.Model | splitting.SplitModel:
-    """Returns the model as it is trained: whole, or split where its dense layers are divided over the towers."""
-    if not config.modifiers.fc_model_parallel:
-        return model
-    split = splitting.split(model)
-    problem = splitting.why_not(split, config.num_devices)
-    if problem:
-        raise UsageError(problem)
-    return split
 
 
 def _build_step(
@@ -149,13 +191,12 @@ def _build_step(
         return training_step.build_inference_step(
             model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
         )
-    optimizer = optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum)
     return training_step.build_training_step(
         model,
         tower_input.towers,
         devices,
         manager=manager,
-        optimizer=optimizer,
+        optimizer=optimizers.make(config.optimizer, learning_rate=config.learning_rate, momentum=config.momentum),
         objective=objective,
         computing=config.computing,
     )
