@@ -59,7 +59,9 @@ def fake_run(
         "batch_per_device": 32,
         "variable_update": "replicated",
         "shared_on": "gpu",
-        "modifiers": {"all_reduce_spec": "psgpu"},
+        "modifiers": {
+            "all_reduce_spec": "psgpu" if config.get("variable_update", "replicated") == "replicated" else None
+        },
         "data_name": "synthetic",
         "precision": "fp32",
         "forward_only": False,
