@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config import config
@@ -14,16 +13,13 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
-from benchmarks.doctor import breakdown_run, host_checks, machine, network_report
-from benchmarks.doctor.network_report import Link, Member
+from benchmarks.console import warn
+from benchmarks.doctor import breakdown_run, host_checks, machine
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
-from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
 
 
@@ -56,10 +52,6 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorP
 def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
     """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
-    Args:
-        plan: what to examine.
-        command: the words of the command line.
-
     Raises:
         UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
@@ -75,43 +67,8 @@ def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    watchdog = Watchdog(lambda error: warn(str(error)))
-    watchdog.start()
-    show = _show_json if chosen.output_format == "json" else _show_text
-    network.take_part(
-        chosen, cluster, devices, session_config, watchdog, lambda members, links: show(cluster, members, links)
-    )
-    watchdog.stop()
+    network.take_part(chosen, cluster, devices, session_config)
     return ExitStatus.OK
-
-
-def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints the tasks, and if this task is the leader, which measures, the links as they come."""
-    say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
-    for line in network_report.member_table(members):
-        say(line)
-    if cluster.own != cluster.leader:
-        say(f"\n{cluster.leader} measures the links between tasks and prints them.")
-        return
-    if len(members) == 1:
-        say("\nThere is only one task, so there is no link to measure.")
-        return
-    width = max(len(member.task) for member in members)
-    say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
-    say(network_report.link_heading(width))
-    measured = []
-    for link in links:
-        measured.append(link)
-        say(network_report.link_row(link, width))
-    host_of = {member.task: member.host for member in members}
-    for line in ["", *network_report.quality_warnings(measured, host_of), network_report.bottleneck(measured)]:
-        say(line)
-
-
-def _show_json(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints one object, if this task is the leader."""
-    if cluster.own == cluster.leader:
-        say(json.dumps(network_report.to_dict(members, list(links))))
 
 
 DEFAULT_OUTPUT_DIR = "out/doctor"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import table
+from benchmarks.console import say, table
+from benchmarks.topology.cluster import Cluster
 from models import specs
 from variable_mgr.traffic import FLOAT32_BYTES
 
@@ -64,30 +66,41 @@ def bottleneck(links: Sequence[Link]) -> str:
     )
 
 
-def member_table(members: Sequence[Member]) -> list[str]:
-    """Returns a header and a line per task."""
+def show(output_format: str, cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
+    """Prints the tasks, and if this task is the leader, which measures, the links as they come; or one JSON object.
+
+    Only the leader takes from `links`, which measures them.
+    """
+    is_leader = cluster.own == cluster.leader
+    if output_format == "json":
+        if is_leader:
+            say(json.dumps(to_dict(members, list(links))))
+        return
+    say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
     rows = [(one.task, one.address, one.host, str(one.pid), one.tensorflow, one.devices) for one in members]
-    return table([("task", "address", "host", "pid", "TensorFlow", "devices"), *rows])
-
-
-def link_heading(width: int) -> str:
-    """Returns the header above `link_row`; `width` is that of the task names."""
-    return f"{'a':{width}}  {'b':{width}}  round trip ms  a -> b GB/s  b -> a GB/s"
-
-
-def link_row(link: Link, width: int) -> str:
-    """Returns a line about a link."""
-    rates = f"{link.there_bytes_per_second / 1e9:11.3g}  {link.back_bytes_per_second / 1e9:11.3g}"
-    return f"{link.first:{width}}  {link.second:{width}}  {link.round_trip_seconds * 1e3:13.3f}  {rates}"
+    for line in table([("task", "address", "host", "pid", "TensorFlow", "devices"), *rows]):
+        say(line)
+    if not is_leader:
+        say(f"\n{cluster.leader} measures the links between tasks and prints them.")
+        return
+    if len(members) == 1:
+        say("\nThere is only one task, so there is no link to measure.")
+        return
+    width = max(len(member.task) for member in members)
+    say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
+    say(f"{'a':{width}}  {'b':{width}}  round trip ms  a -> b GB/s  b -> a GB/s")
+    measured = []
+    for link in links:
+        measured.append(link)
+        rates = f"{link.there_bytes_per_second / 1e9:11.3g}  {link.back_bytes_per_second / 1e9:11.3g}"
+        say(f"{link.first:{width}}  {link.second:{width}}  {link.round_trip_seconds * 1e3:13.3f}  {rates}")
+    host_of = {member.task: member.host for member in members}
+    for line in ["", *quality_warnings(measured, host_of), bottleneck(measured)]:
+        say(line)
 
 
 def quality_warnings(links: Sequence[Link], host_of: Mapping[str, str]) -> list[str]:
-    """Returns sentences on links that stand out among those of their kind: within a host, or between hosts.
-
-    Args:
-        links: of all pairs of tasks.
-        host_of: the host of each task.
-    """
+    """Returns sentences on links that stand out among those of their kind: within a host, or between hosts."""
     sentences, named = [], []
     for within in (True, False):
         kind = [link for link in links if (host_of[link.first] == host_of[link.second]) == within]
