@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import warn
 from benchmarks.doctor import breakdown_run, host_checks, machine
+from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
 from benchmarks.run import cluster_launch
@@ -23,16 +23,8 @@ from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.start import start
 
 
-@dataclasses.dataclass(frozen=True)
-class DoctorPlan:
-    """What is examined: the devices and the cluster; without a cluster, the breakdown, if there is to be one."""
-
-    chosen: Config
-    breakdown: breakdown_run.BreakdownPlan | None
-
-
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorPlan:
-    """Turns flag values (None: not given) into a plan.
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan | None]:
+    """Turns flag values (None: not given) into the devices or the cluster to examine, and the breakdown, if any.
 
     Raises:
         UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
@@ -40,34 +32,32 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorP
     cluster, _ = discovery.resolve(values, os.environ)
     if cluster is None and values["ladder"] is not False:
         plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
-        return DoctorPlan(plan.chosen, plan)
+        return plan.chosen, plan
     given = [*(["ladder"] if values["ladder"] else []), *(name for name in OF_THE_LADDER if values[name] is not None)]
     if given:
         where = "with a cluster" if cluster else "with --noladder"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
     manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
-    return DoctorPlan(config.resolve({**values, **manager}, count_gpus), None)
+    return config.resolve({**values, **manager}, count_gpus), None
 
 
-def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
+def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
     """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
     Raises:
         UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
     """
-    chosen = plan.chosen
     for notice in chosen.notices:
         warn(notice)
-    cluster = chosen.cluster
-    if cluster is None:
+    if chosen.cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
-        break_down = functools.partial(breakdown_run.run, plan.breakdown, command) if plan.breakdown else None
-        return machine.run(chosen.output_format, host_checks.look, break_down)
+        break_down = functools.partial(breakdown_run.run, breakdown, command) if breakdown else None
+        return machine.run(chosen.output_format, host_checks.look(), break_down)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    network.take_part(chosen, cluster, devices, session_config)
+    network.take_part(chosen, chosen.cluster, devices, session_config)
     return ExitStatus.OK
 
 
@@ -96,10 +86,10 @@ DOCTOR_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    plan = resolve(given.values, hardware.count_gpus)
+    chosen, breakdown = resolve(given.values, hardware.count_gpus)
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.run(plan.chosen, given.values, command, hardware.count_gpus, keeps_record=False)
-    return run(plan, command)
+        return cluster_launch.run(chosen, given.values, command, hardware.count_gpus, keeps_record=False)
+    return run(chosen, breakdown, command)
 
 
 VERB = Verb(

@@ -13,9 +13,8 @@ import os
 import re
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -55,6 +54,7 @@ _ADVICE = {
     "performance.",
     "slowdowns by heat": "Let the machine cool down, and check its fans.",
 }
+_SECONDS = 2.0  # a shorter look misses what comes and goes
 _CPUS = "sys/devices/system/cpu"
 _WAITED = "{:.1%} of the time something waited for it"
 _MOST_NAMED = 3
@@ -86,60 +86,38 @@ def list_processes() -> Processes:
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """Where the checks read; tests replace them.
+def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
+    """Returns numbers of the host now; the seconds, bytes and events are totals since it started.
 
-    Attributes:
-        root: holds `proc` and `sys`.
-        cpus: the cores that this process may use.
-        clock: returns seconds, monotonic.
-        sleep: waits for so many seconds.
-        own_cpu_seconds: returns the CPU time of this process.
-        processes: returns all others.
-        gpus: returns the observations of the GPUs.
+    `busy`, `stolen` and `total` are sums over these cores. The container is the control group with the tightest CPU
+    limit, of ours and its parents.
     """
-
-    root: Path = Path("/")
-    cpus: frozenset[int] = dataclasses.field(default_factory=lambda: frozenset(os.sched_getaffinity(0)))
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], Any] = time.sleep
-    own_cpu_seconds: Callable[[], float] = time.process_time
-    processes: Callable[[], Processes] = list_processes
-    gpus: Callable[[], Sequence[Observation]] = gpu_checks.look
-
-    def read(self) -> dict[str, float]:
-        """Returns numbers of the host now; the seconds, bytes and events are totals since it started.
-
-        `busy`, `stolen` and `total` are sums over the cores that this process may use. The container is the control
-        group with the tightest CPU limit, of ours and its parents.
-        """
-        proc, cpus = self.root / "proc", self.root / _CPUS
-        # These three belong together: what this process does between them would count as work of others.
-        clock, own_cpu, stat = self.clock(), self.own_cpu_seconds(), linux.text(proc / "stat")
-        busy, stolen, total = _core_seconds(stat or "", self.cpus)
-        limit, used, throttled = _container(self.root)
-        memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
-        no_turbo = _number(cpus / "intel_pstate/no_turbo")
-        return {
-            "clock_seconds": clock,
-            "own_cpu_seconds": own_cpu,
-            "busy_seconds": busy,
-            "stolen_seconds": stolen,
-            "total_seconds": total,
-            "cpu_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
-            "memory_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
-            "load_1min": _found(r"^([0-9.]+)", proc / "loadavg"),
-            "container_cores": limit,
-            "container_used_seconds": used,
-            "container_throttled_seconds": throttled,
-            "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
-            "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
-            "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
-            "hot_events": sum(_number(cpus / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in self.cpus),
-            "turbo": _number(cpus / "cpufreq/boost") if math.isnan(no_turbo) else float(no_turbo == 0),
-            "smt": _number(cpus / "smt/active"),
-        }
+    proc, folder = root / "proc", root / _CPUS
+    # These three belong together: what this process does between them would count as work of others.
+    clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
+    busy, stolen, total = _core_seconds(stat or "", cpus)
+    limit, used, throttled = _container(root)
+    memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
+    no_turbo = _number(folder / "intel_pstate/no_turbo")
+    return {
+        "clock_seconds": clock,
+        "own_cpu_seconds": own_cpu,
+        "busy_seconds": busy,
+        "stolen_seconds": stolen,
+        "total_seconds": total,
+        "cpu_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
+        "memory_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
+        "load_1min": _found(r"^([0-9.]+)", proc / "loadavg"),
+        "container_cores": limit,
+        "container_used_seconds": used,
+        "container_throttled_seconds": throttled,
+        "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
+        "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
+        "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
+        "hot_events": sum(_number(folder / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in cpus),
+        "turbo": _number(folder / "cpufreq/boost") if math.isnan(no_turbo) else float(no_turbo == 0),
+        "smt": _number(folder / "smt/active"),
+    }
 
 
 def _number(path: Path) -> float:
@@ -179,24 +157,24 @@ def _container(root: Path) -> tuple[float, float, float]:
     return cores, stat.get("usage_usec", math.nan) / 1e6, stat.get("throttled_usec", math.nan) / 1e6
 
 
-def look(*, seconds: float = 2.0, sources: Sources | None = None) -> list[Observation]:
-    """Checks the host and its GPUs; for so many seconds this process should do nothing else.
+def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Observation]:
+    """Checks the host and its GPUs for two seconds, in which this process should do nothing else.
 
     Args:
-        seconds: above 0; a shorter look misses what comes and goes.
-        sources: where to read; None: this machine.
+        root: holds `proc` and `sys`.
+        cpus: the cores that this process may use; None: ask the system.
     """
-    sources = sources or Sources()
-    processes, before = sources.processes(), sources.read()
-    sources.sleep(seconds)
-    later, now = sources.processes(), sources.read()
+    cpus = cpus or frozenset(os.sched_getaffinity(0))
+    processes, before = list_processes(), _read(root, cpus)
+    time.sleep(_SECONDS)
+    later, now = list_processes(), _read(root, cpus)
     change = {name: now[name] - before[name] for name in now}
     busiest = ", ".join(_busiest(processes, later, change["clock_seconds"]))
     return [
-        *_cpu_checks(now, change, len(sources.cpus), busiest),
+        *_cpu_checks(now, change, len(cpus), busiest),
         *_memory_checks(now, change),
-        *_clock_checks(now, change, sources),
-        *sources.gpus(),
+        *_clock_checks(now, change, root, cpus),
+        *gpu_checks.look(),
     ]
 
 
@@ -218,7 +196,8 @@ def _check(name: str, value: float, template: str, *shown: float | str) -> Obser
 
 def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
     seconds, limit, load = change["clock_seconds"], now["container_cores"], now["load_1min"]
-    used = _positive(change["busy_seconds"] - change["own_cpu_seconds"]) / seconds
+    # Noise makes some differences negative. NaN stays NaN: `max` returns its first argument unless another is greater.
+    used = max(change["busy_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
     others = _check("CPU used by others", used / _bearable_cores(cores), "{1:.2f} of {2}", used, counted(cores, "core"))
     if others.is_disturbing and busiest:
         others = dataclasses.replace(others, value=f"{others.value}: {busiest}")
@@ -230,14 +209,14 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
     if not math.isnan(limit):
         on = counted(cores, "core")
         yield _check("CPU limit of the container", cores - limit, "{1:g} cores' time on {2}", limit, on)
-        used = _positive(change["container_used_seconds"] - change["own_cpu_seconds"]) / seconds
+        used = max(change["container_used_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
         used_by_others = "CPU used by others in the container"
         within = [
             _check(used_by_others, used / _bearable_cores(limit), "{1:.2f} of {2:g} cores' time", used, limit),
             _check("stopped by the CPU limit", change["container_throttled_seconds"] / seconds, "{:.1%} of the time"),
         ]
         yield from (one for one in within if one.value != UNSEEN)
-    stolen = _positive(change["stolen_seconds"]) / max(change["total_seconds"], 1e-9)
+    stolen = max(change["stolen_seconds"], 0.0) / max(change["total_seconds"], 1e-9)
     yield _check("CPU taken by the hypervisor", stolen, "{:.1%} of the time (steal)")
     yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)
 
@@ -249,26 +228,21 @@ def _memory_checks(now: Numbers, change: Numbers) -> Iterator[Observation]:
     yield _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s")
 
 
-def _clock_checks(now: Numbers, change: Numbers, sources: Sources) -> Iterator[Observation]:
-    each = (linux.text(sources.root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in sources.cpus)
+def _clock_checks(now: Numbers, change: Numbers, root: Path, cpus: frozenset[int]) -> Iterator[Observation]:
+    each = (linux.text(root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus)
     governors = sorted({governor for governor in each if governor})
     yield _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors))
     hot = "{:.0f} while looking, {:.0f} since the start"
     yield _check("slowdowns by heat", change["hot_events"], hot, now["hot_events"])
     yield observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy"))
     yield observed("SMT", _switch(now["smt"], "two threads share a core"))
-    nodes = len(list((sources.root / "sys/devices/system/node").glob("node[0-9]*")))
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     yield observed("NUMA", counted(nodes, "node") if nodes else "")
 
 
 def _bearable_cores(cores: float) -> float:
     """Returns how much others may use: half of the smallest drop that comparisons look for, but what daemons need."""
     return max(0.1, 0.02 * cores)
-
-
-def _positive(number: float) -> float:
-    """Returns 0 for what noise makes negative, and NaN for NaN."""
-    return 0.0 if number < 0 else number
 
 
 def _switch(is_on: float, meaning: str) -> str:

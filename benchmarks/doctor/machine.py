@@ -37,39 +37,30 @@ def observed(name: str, seen: str, is_disturbing: bool = False, advice: str = ""
 
 def run(
     output_format: str,
-    look: Callable[[], Sequence[Observation]],
+    observations: Sequence[Observation],
     break_down: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
 ) -> ExitStatus:
     """Prints what disturbs measurements on this machine, then breaks down the time of a step.
 
-    Args:
-        output_format: `text` or `json`.
-        look: returns the observations.
-        break_down: is given the names of what disturbs; prints its findings itself if the format is `text`, and returns
-            them with its exit status. None: no breakdown.
+    `break_down` receives the names of what disturbs. It prints its findings itself if the format is `text`, and returns
+    them with its exit status. None: no breakdown.
 
     Returns:
         The breakdown's exit status unless it is OK; else OK on a quiet machine, and UNDECIDED on any other.
     """
-    observations = look()
-    disturbing = [one for one in observations if one.is_disturbing]
+    names = [one.name for one in observations if one.is_disturbing]
     if output_format == "text":
-        for line in _report(observations, disturbing):
+        rows = [("what", "", "seen")]
+        for one in observations:
+            rows.append(
+                (one.name, "?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok", one.value)
+            )
+        advice = [f"{one.name}: {one.advice}" for one in observations if one.is_disturbing]
+        verdict = [*advice, "", f"This machine is not quiet: {', '.join(names)}."]
+        for line in [*table(rows), "", *(verdict if names else ["This machine is quiet."])]:
             say(line)
-    found, status = break_down([one.name for one in disturbing]) if break_down else ({}, ExitStatus.OK)
+    found, status = break_down(names) if break_down else ({}, ExitStatus.OK)
     if output_format == "json":
         seen = [dataclasses.asdict(one) for one in observations]
-        say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
-    return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
-
-
-def _report(observations: Sequence[Observation], disturbing: Sequence[Observation]) -> list[str]:
-    states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
-    rows = [("what", "", "seen")]
-    rows += [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
-    lines = table(rows)
-    if not disturbing:
-        return [*lines, "", "This machine is quiet."]
-    advice = [f"{one.name}: {one.advice}" for one in disturbing]
-    names = ", ".join(one.name for one in disturbing)
-    return [*lines, "", *advice, "", f"This machine is not quiet: {names}."]
+        say(json.dumps({"is_quiet": not names, "observations": seen, **found}))
+    return status or (ExitStatus.UNDECIDED if names else ExitStatus.OK)

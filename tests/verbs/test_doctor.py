@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.config import flag, precision_options, run_flags
+from benchmarks.config.config import Config
 from benchmarks.doctor import breakdown_run, doctor_verb, machine
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine import Observation
@@ -54,8 +55,8 @@ class BrokenDown:
         return {stage["part"]: stage for stage in self.found["rungs"]}
 
 
-def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.DoctorPlan:
-    """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
+def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> tuple[Config, breakdown_run.BreakdownPlan | None]:
+    """Returns what `doctor` examines with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
     return doctor_verb.resolve(values, lambda: gpus)
@@ -67,7 +68,7 @@ ROOFLINE = Roofline(
 
 
 def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> breakdown_run.BreakdownPlan:
-    plan = resolved(tmp_path, *arguments, gpus=gpus).breakdown
+    _, plan = resolved(tmp_path, *arguments, gpus=gpus)
     assert plan is not None
     return plan
 
@@ -200,7 +201,7 @@ def test_json_is_one_object_with_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], break_down: BreakDown
 ) -> None:
     assert break_down("--output_format=json").out == ""
-    status = machine.run("json", lambda: [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = machine.run("json", [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
@@ -227,11 +228,11 @@ def test_without_a_roofline_the_reason_is_said(break_down: BreakDown) -> None:
     assert "roofline:" not in break_down(told={"compute": CRASH}).out.lower()
 
 
-def die(*arguments: object) -> None:
+def die(*arguments: object, **options: object) -> None:
     os.abort()
 
 
-def refuse(*arguments: object) -> None:
+def refuse(*arguments: object, **options: object) -> None:
     raise UsageError("There is no such precision here.")
 
 
@@ -368,7 +369,7 @@ def test_a_second_run_that_fails_leaves_the_first(break_down: BreakDown) -> None
 
 def test_a_stage_that_hangs_names_no_flag_that_doctor_lacks(break_down: BreakDown) -> None:
     done = break_down(told={"compute": Failure(returncode=-signal.SIGKILL, timed_out=True)})
-    assert done.stages["compute"]["reason"] == "timeout: Not done after 319 s, and killed."
+    assert done.stages["compute"]["reason"] == "timeout: Killed after 319 s without finishing."
 
 
 def test_too_few_steps_twice_are_a_row_that_says_so(break_down: BreakDown) -> None:
@@ -432,7 +433,7 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
-    plan = doctor_verb.resolve(values, lambda: 0).breakdown
+    _, plan = doctor_verb.resolve(values, lambda: 0)
     assert plan is not None
     assert (plan.chosen.model, plan.setting.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
     assert plan.chosen.output_dir == "out/doctor"
@@ -462,10 +463,10 @@ def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> N
 
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
-    assert resolved(tmp_path, "--noladder").breakdown is None
+    assert resolved(tmp_path, "--noladder")[1] is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
-    plan = doctor_verb.resolve(values, lambda: 0)
-    assert plan.breakdown is None and plan.chosen.cluster is not None
+    chosen, plan = doctor_verb.resolve(values, lambda: 0)
+    assert plan is None and chosen.cluster is not None
 
 
 @pytest.mark.parametrize(
@@ -492,7 +493,7 @@ LOUD = Observation("load", "9", True, "End it.")
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
 def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine.run("json", lambda: seen, lambda names: ({}, ExitStatus(ended))) == status
+    assert machine.run("json", seen, lambda names: ({}, ExitStatus(ended))) == status
 
 
 def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown) -> None:
@@ -502,7 +503,7 @@ def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown) -> None:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], listen)
+    machine.run("json", [Observation("turbo", "off"), LOUD], listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
     loud, quiet = (break_down("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from benchmarks.doctor import gpu_checks, host_checks
 from benchmarks.doctor import machine as machine_doctor
-from benchmarks.doctor.host_checks import Process, Sources, list_processes
+from benchmarks.doctor.host_checks import Process, list_processes
 from benchmarks.doctor.machine import UNSEEN, Observation
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
@@ -41,8 +40,9 @@ def _pressure(share: float) -> str:
 class Machine:
     """A quiet machine of 8 cores, 4 of which may be used, as files; tests make it less quiet."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
+        self._monkeypatch = monkeypatch
         self._now = 100.0
         self.later = {"proc/stat": _stat(100.0 + SECONDS, busy=0.01)}
         self.own_cpu_seconds = [5.0, 5.0]
@@ -78,16 +78,12 @@ class Machine:
 
     def look(self, cpus: Sequence[int] = range(CORES)) -> Seen:
         own, processes = iter(self.own_cpu_seconds), iter(self.processes)
-        sources = Sources(
-            root=self.root,
-            cpus=frozenset(cpus),
-            clock=lambda: self._now,
-            sleep=self._sleep,
-            own_cpu_seconds=lambda: next(own),
-            processes=lambda: {(one.pid, 0.0): one for one in next(processes)},
-            gpus=lambda: self.gpus,
-        )
-        observations = host_checks.look(seconds=SECONDS, sources=sources)
+        clock = types.SimpleNamespace(monotonic=lambda: self._now, sleep=self._sleep, process_time=lambda: next(own))
+        with self._monkeypatch.context() as patch:
+            patch.setattr(host_checks, "time", clock)
+            patch.setattr(host_checks, "list_processes", lambda: {(one.pid, 0.0): one for one in next(processes)})
+            patch.setattr(gpu_checks, "look", lambda: self.gpus)
+            observations = host_checks.look(self.root, frozenset(cpus))
         assert all(bool(one.advice) == one.is_disturbing and one.value for one in observations)
         seen = {one.name: one for one in observations}
         assert len(seen) == len(observations), "each name once"
@@ -95,8 +91,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path / "machine", monkeypatch)
 
 
 def _disturbing(seen: Seen) -> list[str]:
@@ -220,8 +216,8 @@ def test_a_limit_of_all_cores_does_not_disturb(machine: Machine) -> None:
     assert _disturbing(seen) == []
 
 
-def test_what_a_container_hides_is_no_error(tmp_path: Path) -> None:
-    empty = Machine(tmp_path)
+def test_what_a_container_hides_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Machine(tmp_path, monkeypatch)
     empty.later = {}
     for folder in ("proc", "sys"):
         shutil.rmtree(tmp_path / folder)
@@ -356,7 +352,7 @@ QUIET = [Observation("load", "0.10 on average"), Observation("turbo", UNSEEN)]
 
 
 def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", lambda: QUIET) == ExitStatus.OK
+    assert machine_doctor.run("text", QUIET) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         "what       seen",
         "load   ok  0.10 on average",
@@ -367,7 +363,7 @@ def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str])
 
 
 def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", lambda: [*QUIET, LOUD]) == 3
+    assert machine_doctor.run("text", [*QUIET, LOUD]) == 3
     assert capsys.readouterr().out.splitlines()[3:] == [
         "frequency governor  disturbs  powersave",
         "",
@@ -378,21 +374,21 @@ def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[
 
 
 def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("json", lambda: [LOUD]) == 3
+    assert machine_doctor.run("json", [LOUD]) == 3
     assert json.loads(capsys.readouterr().out) == {
         "is_quiet": False,
         "observations": [
             {"name": "frequency governor", "value": "powersave", "is_disturbing": True, "advice": "Set another."}
         ],
     }
-    assert machine_doctor.run("json", lambda: QUIET) == 0
+    assert machine_doctor.run("json", QUIET) == 0
     assert json.loads(capsys.readouterr().out)["is_quiet"] is True
 
 
 def test_the_exit_status_of_the_verb_is_its_verdict(
     run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_checks, "Sources", lambda: Sources(sleep=lambda seconds: time.sleep(0.1 * seconds)))
+    monkeypatch.setattr(host_checks, "_SECONDS", 0.2)
     done = run_bench("doctor", "--device=cpu", "--noladder")
     assert done.stderr == ""
     lines = done.stdout.splitlines()
