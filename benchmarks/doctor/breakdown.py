@@ -15,6 +15,8 @@ from typing import Any
 # Two processes with the same configuration differ by more than the steps of one process show: about 1 % on a quiet
 # machine. A smaller difference is never called significant.
 BETWEEN_PROCESSES = 0.02
+# A smaller share of a step gets no advice.
+WORTH_ADVICE = 0.05
 
 
 class Part(enum.StrEnum):
@@ -227,28 +229,27 @@ class Breakdown:
         return min(odd, key=lambda cost: cost.added.value, default=None) if self.step else None
 
     @property
-    def known(self) -> list[Cost]:
-        """Returns the significant costs that are larger than any impossible saving, the largest first."""
+    def worth_advice(self) -> list[Cost]:
+        """Returns the significant costs with a large share that exceed any impossible saving, the largest first."""
         least = -self.impossible.added.value if self.impossible else 0.0
         found = [cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least]
-        return sorted(found, key=lambda cost: -cost.added.value) if self.step else []
+        large = [cost for cost in found if self.step and self.share(cost) >= WORTH_ADVICE]
+        return sorted(large, key=lambda cost: -cost.added.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the numbers in JSON's types."""
-        return {
-            "step_seconds": dataclasses.asdict(self.step) if self.step else None,
-            "rungs": [self._stage_dict(stage) for stage in self.stages],
-        }
-
-    def _stage_dict(self, stage: Stage) -> dict[str, Any]:
-        known, cost = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}, self.cost_of(stage.part)
-        if cost is None or stage.images_per_sec is None:
-            return known
-        return known | {
-            "images_per_sec": dataclasses.asdict(stage.images_per_sec),
-            "seconds": dataclasses.asdict(cost.up_to),
-            "added_seconds": dataclasses.asdict(cost.added),
-            "added_parts": list(cost.parts),
-            "verdict": cost.significance,
-            "share": self.share(cost) if self.step else None,
-        }
+        stages = []
+        for stage in self.stages:
+            cost = self.cost_of(stage.part)
+            known: dict[str, Any] = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
+            if cost is not None and stage.images_per_sec is not None:
+                known |= {
+                    "images_per_sec": dataclasses.asdict(stage.images_per_sec),
+                    "seconds": dataclasses.asdict(cost.up_to),
+                    "added_seconds": dataclasses.asdict(cost.added),
+                    "added_parts": list(cost.parts),
+                    "verdict": cost.significance,
+                    "share": self.share(cost) if self.step else None,
+                }
+            stages.append(known)
+        return {"step_seconds": dataclasses.asdict(self.step) if self.step else None, "rungs": stages}

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -147,9 +148,9 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
-        found, status = breakdown_run.run(
-            plan, ["doctor"], disturbing, clock=lambda: next(ticks), measure_roofline=lambda config, rate: roofline
-        )
+        monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+        monkeypatch.setattr(device_peak, "measure_apart", lambda config, rate: roofline)
+        found, status = breakdown_run.run(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
         return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
 
