@@ -138,13 +138,9 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a part adds to a step.
+    """What a part adds to a step: seconds of a step without it (`below`), that it adds, and with it (`up_to`).
 
-    Attributes:
-        parts: the part, preceded by those whose runs failed, since their costs cannot be separated.
-        below: seconds of a step without them.
-        added: seconds that they add.
-        up_to: seconds of a step with them.
+    `parts` are the part, preceded by those whose runs failed, since their costs cannot be separated.
     """
 
     parts: tuple[Part, ...]

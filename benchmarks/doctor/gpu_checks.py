@@ -18,11 +18,8 @@ _NEAR_CELSIUS = 10
 def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> list[Observation]:
     """Checks the GPUs that CUDA_VISIBLE_DEVICES leaves visible; without a driver there are none.
 
-    Call it before this process uses a GPU: in a container the driver may know this process by another id.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None: pynvml.
+    Call it before this process uses a GPU: in a container the driver may know this process by another id. `driver` is a
+    module like pynvml; None: pynvml.
     """
     with nvml.opened(environment, driver) as opened:
         gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
@@ -36,13 +33,12 @@ def _use(gpu: DriverGpu) -> Iterator[Observation]:
     seen = ("" if load is None else f"{load.gpu}% busy, ") + (
         f"used by {users}" if users else "no other process is seen"
     )
-    yield observed(
-        f"GPU {gpu.index} use",
-        "" if load is None and processes is None else seen,
-        bool(users) or is_busy,
+    advice = (
         "End the processes that use it, or choose another GPU with --gpus (nvidia-smi lists processes; in a container, "
-        "not all).",
+        "not all)."
     )
+    is_seen = load is not None or processes is not None
+    yield observed(f"GPU {gpu.index} use", seen if is_seen else "", bool(users) or is_busy, advice)
 
 
 def _clock(gpu: DriverGpu) -> Iterator[Observation]:
@@ -51,19 +47,17 @@ def _clock(gpu: DriverGpu) -> Iterator[Observation]:
     wanted = gpu.ask("nvmlDeviceGetApplicationsClock", gpu.driver.NVML_CLOCK_SM)
     # The name that drivers before 535 know, too.
     reasons = gpu.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-    slowed_by = [] if reasons is None else gpu.slowed_by(reasons)
+    slowed_by = gpu.slowed_by(reasons or 0)
     is_idle = None if reasons is None else bool(reasons & gpu.driver.nvmlClocksThrottleReasonGpuIdle)
     words = [] if clock is None else [f"{clock} MHz" + (f" of {wanted} MHz" if wanted else "")]
     words += ["idle"] if is_idle else []
     words += [f"held down by {why}" for why in slowed_by]
     is_low = bool(clock and wanted and is_idle is False and clock < _CLOCK_SHARE * wanted)
-    yield observed(
-        f"GPU {gpu.index} clock",
-        ", ".join(words),
-        is_low or bool(slowed_by),
+    advice = (
         "Its steps take longer than they should: check its cooling, its power and the clock that is set (nvidia-smi -q "
-        "-d CLOCK,PERFORMANCE).",
+        "-d CLOCK,PERFORMANCE)."
     )
+    yield observed(f"GPU {gpu.index} clock", ", ".join(words), is_low or bool(slowed_by), advice)
 
 
 def _state(gpu: DriverGpu) -> Iterator[Observation]:
@@ -94,9 +88,7 @@ def _memory_errors(gpu: DriverGpu) -> Iterator[Observation]:
         "pages wait to be retired": retiring,
     }
     found = ", ".join(words for words, is_so in faults.items() if is_so)
-    yield observed(
-        f"GPU {gpu.index} memory errors",
-        found or "none",
-        bool(found),
-        "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU.",
+    advice = (
+        "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU."
     )
+    yield observed(f"GPU {gpu.index} memory errors", found or "none", bool(found), advice)

@@ -7,7 +7,6 @@ time, heat and CPU limits appear only while something computes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -61,18 +60,8 @@ _MOST_NAMED = 3
 _WORTH_NAMING_CORES = 0.01
 
 
-@dataclasses.dataclass(frozen=True)
-class Process:
-    """A process, and the CPU time it has used so far."""
-
-    pid: int
-    name: str
-    cpu_seconds: float
-
-
-# By process id and start time, since ids are reused.
-Processes = Mapping[tuple[int, float], Process]
-Numbers = Mapping[str, float]
+# The name of each process and the CPU seconds it has used so far, by its id and start time, since ids are reused.
+Processes = Mapping[tuple[int, float], tuple[str, float]]
 
 
 def list_processes() -> Processes:
@@ -82,21 +71,19 @@ def list_processes() -> Processes:
         pid, times = process.info["pid"], process.info["cpu_times"]
         if times is not None and pid != os.getpid():
             started = process.info["create_time"] or 0.0
-            found[pid, started] = Process(pid, process.info["name"] or "?", times.user + times.system)
+            found[pid, started] = process.info["name"] or "?", times.user + times.system
     return found
 
 
 def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     """Returns numbers of the host now; the seconds, bytes and events are totals since it started.
 
-    `busy`, `stolen` and `total` are sums over these cores. The container is the control group with the tightest CPU
-    limit, of ours and its parents.
+    `busy`, `stolen` and `total` are sums over these cores.
     """
     proc, folder = root / "proc", root / _CPUS
     # These three belong together: what this process does between them would count as work of others.
     clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
     busy, stolen, total = _core_seconds(stat or "", cpus)
-    limit, used, throttled = _container(root)
     memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
     no_turbo = _number(folder / "intel_pstate/no_turbo")
     return {
@@ -108,9 +95,7 @@ def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
         "cpu_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
         "memory_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
         "load_1min": _found(r"^([0-9.]+)", proc / "loadavg"),
-        "container_cores": limit,
-        "container_used_seconds": used,
-        "container_throttled_seconds": throttled,
+        **_container(root),
         "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
         "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
         "memory_available_gib": memory.get("MemAvailable", math.nan) / 2**20,
@@ -126,7 +111,6 @@ def _number(path: Path) -> float:
 
 
 def _found(pattern: str, path: Path) -> float:
-    """Returns the number in the first group of a pattern."""
     match = re.search(pattern, linux.text(path) or "", re.MULTILINE)
     return float(match[1]) if match else math.nan
 
@@ -143,26 +127,23 @@ def _core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]
     return user + nice + system + irq + softirq, steal, sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
-def _container(root: Path) -> tuple[float, float, float]:
-    """Returns cores, used and throttled seconds of the control group (version 2) with the tightest CPU limit."""
+def _container(root: Path) -> dict[str, float]:
+    """Returns numbers of the control group (version 2) with the tightest CPU limit, of ours and its parents."""
     limits = []
     for group in linux.control_groups(root):
         quota, *period = (linux.text(group / "cpu.max") or "max").split()
         if quota.isdigit() and period:
             limits.append((int(quota) / int(period[0]), group))
-    if not limits:
-        return math.nan, math.nan, math.nan
-    cores, group = min(limits)
+    cores, group = min(limits, default=(math.nan, root))  # which has no such file
     stat = linux.table(group / "cpu.stat")
-    return cores, stat.get("usage_usec", math.nan) / 1e6, stat.get("throttled_usec", math.nan) / 1e6
+    used, throttled = (stat.get(name, math.nan) / 1e6 for name in ("usage_usec", "throttled_usec"))
+    return {"container_cores": cores, "container_used_seconds": used, "container_throttled_seconds": throttled}
 
 
 def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Observation]:
     """Checks the host and its GPUs for two seconds, in which this process should do nothing else.
 
-    Args:
-        root: holds `proc` and `sys`.
-        cpus: the cores that this process may use; None: ask the system.
+    `root` holds `proc` and `sys`. `cpus` are the cores that this process may use; None: ask the system.
     """
     cpus = cpus or frozenset(os.sched_getaffinity(0))
     processes, before = list_processes(), _read(root, cpus)
@@ -180,12 +161,12 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
 
 def _busiest(before: Processes, now: Processes, seconds: float) -> Iterator[str]:
     used = []
-    for key, process in now.items():
-        earlier = before[key].cpu_seconds if key in before else 0.0
-        used.append(((process.cpu_seconds - earlier) / seconds, process))
-    for cores, process in sorted(used, key=lambda one: -one[0])[:_MOST_NAMED]:
+    for key, (name, cpu_seconds) in now.items():
+        _, earlier = before.get(key, (name, 0.0))
+        used.append(((cpu_seconds - earlier) / seconds, f"{name} (pid {key[0]})"))
+    for cores, process in sorted(used, reverse=True)[:_MOST_NAMED]:
         if cores >= _WORTH_NAMING_CORES:
-            yield f"{cores:.2f} {process.name} (pid {process.pid})"
+            yield f"{cores:.2f} {process}"
 
 
 def _check(name: str, value: float, template: str, *shown: float | str) -> Observation:
@@ -194,16 +175,17 @@ def _check(name: str, value: float, template: str, *shown: float | str) -> Obser
     return observed(name, "" if is_hidden else template.format(value, *shown), value > _LIMITS[name], _ADVICE[name])
 
 
-def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
+def _cpu_checks(
+    now: Mapping[str, float], change: Mapping[str, float], cores: int, busiest: str
+) -> Iterator[Observation]:
     seconds, limit, load = change["clock_seconds"], now["container_cores"], now["load_1min"]
     # Noise makes some differences negative. NaN stays NaN: `max` returns its first argument unless another is greater.
     used = max(change["busy_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
     others = _check("CPU used by others", used / _bearable_cores(cores), "{1:.2f} of {2}", used, counted(cores, "core"))
-    if others.is_disturbing and busiest:
-        others = dataclasses.replace(others, value=f"{others.value}: {busiest}")
-    elif others.is_disturbing:
-        advice = "It is the kernel, has ended, or is outside this container: wait, or ask who shares the host."
-        others = dataclasses.replace(others, advice=advice)
+    if others.is_disturbing:
+        unnamed = "It is the kernel, has ended, or is outside this container: wait, or ask who shares the host."
+        value, advice = (f"{others.value}: {busiest}", others.advice) if busiest else (others.value, unnamed)
+        others = Observation(others.name, value, True, advice)
     yield others
     yield observed("load", "" if math.isnan(load) else f"{load:.2f} on average over the last minute")
     if not math.isnan(limit):
@@ -221,14 +203,16 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
     yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)
 
 
-def _memory_checks(now: Numbers, change: Numbers) -> Iterator[Observation]:
+def _memory_checks(now: Mapping[str, float], change: Mapping[str, float]) -> Iterator[Observation]:
     seconds, available, total = change["clock_seconds"], now["memory_available_gib"], now["memory_gib"]
     yield _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED)
     yield _check("memory", 1 - available / total, "{1:.1f} of {2:.1f} GiB available", available, total)
     yield _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s")
 
 
-def _clock_checks(now: Numbers, change: Numbers, root: Path, cpus: frozenset[int]) -> Iterator[Observation]:
+def _clock_checks(
+    now: Mapping[str, float], change: Mapping[str, float], root: Path, cpus: frozenset[int]
+) -> Iterator[Observation]:
     each = (linux.text(root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus)
     governors = sorted({governor for governor in each if governor})
     yield _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors))

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.doctor import gpu_checks, host_checks
 from benchmarks.doctor import machine as machine_doctor
-from benchmarks.doctor.host_checks import Process, list_processes
+from benchmarks.doctor.host_checks import list_processes
 from benchmarks.doctor.machine import UNSEEN, Observation
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
@@ -24,6 +24,7 @@ CORES = 4
 SECONDS = 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 Seen = dict[str, Observation]
+Process = tuple[int, str, float]  # its id, name and CPU seconds
 
 
 def _stat(seconds: float, *, busy: float = 0.0, stolen: float = 0.0) -> str:
@@ -81,7 +82,7 @@ class Machine:
         clock = types.SimpleNamespace(monotonic=lambda: self._now, sleep=self._sleep, process_time=lambda: next(own))
         with self._monkeypatch.context() as patch:
             patch.setattr(host_checks, "time", clock)
-            patch.setattr(host_checks, "list_processes", lambda: {(one.pid, 0.0): one for one in next(processes)})
+            patch.setattr(host_checks, "list_processes", lambda: {(pid, 0.0): used for pid, *used in next(processes)})
             patch.setattr(gpu_checks, "look", lambda: self.gpus)
             observations = host_checks.look(self.root, frozenset(cpus))
         assert all(bool(one.advice) == one.is_disturbing and one.value for one in observations)
@@ -122,8 +123,8 @@ def test_processes_that_use_most_are_named(machine: Machine) -> None:
     machine.later["proc/stat"] = _stat(100.0 + SECONDS, busy=1.0)
     names = ["make", "cc1plus", "sshd", "idle", "ld"]
     machine.processes = [
-        [Process(n, name, 10.0) for n, name in enumerate(names[:4])],
-        [Process(n, name, 10.0 + s) for n, (name, s) in enumerate(zip(names, (0.5, 2.0, 0.1, 0, -9), strict=True))],
+        [(n, name, 10.0) for n, name in enumerate(names[:4])],
+        [(n, name, 10.0 + s) for n, (name, s) in enumerate(zip(names, (0.5, 2.0, 0.1, 0, -9), strict=True))],
     ]
     seen = machine.look()
     assert seen["CPU used by others"].value == (
@@ -236,7 +237,7 @@ def test_files_with_nonsense_are_no_error(machine: Machine, text: str) -> None:
 
 
 def test_other_processes_of_this_machine_are_seen_and_this_one_is_not() -> None:
-    pids = {process.pid for process in list_processes().values()}
+    pids = {pid for pid, _ in list_processes()}
     assert os.getpid() not in pids
     assert os.getppid() in pids
 
