@@ -146,15 +146,15 @@ def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     advice = " ".join(_advice(part, setting) for part in cost.parts)
     start = f"{cost.name.capitalize()} ({found.share(cost):.0%}):"
     if Part.COMPUTE not in cost.parts:
-        return f"{start} without it, {_more(found.gain(cost))}. {advice}"
-    if setting.attained is None:
+        avoided, avoidable = "without it", 1.0
+    elif setting.attained is None:
         return f"{start} {advice}"
-    gain = found.gain(cost, avoidable=max(0.0, 1 - setting.attained))
-    return f"{start} it reaches {setting.attained:.0%} of the device's roofline; at its bound, {_more(gain)}. {advice}"
-
-
-def _more(gain: float) -> str:
-    return f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
+    else:
+        avoided = f"it reaches {setting.attained:.0%} of the device's roofline; at its bound"
+        avoidable = max(0.0, 1 - setting.attained)
+    gain = found.gain(cost, avoidable)
+    more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
+    return f"{start} {avoided}, {more}. {advice}"
 
 
 def _in_figures(span: Span, factor: float = 1.0) -> str:

@@ -236,7 +236,14 @@ class _StageRunner:
             if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
                 record = self._run(one)
             self._ran[one.part] = one, record
-            stage = self._stage(one.part, record)
+            found, derived, images = rate(record), record.derived, self._plan.setting.images_of(one.part)
+            if found is not None:
+                span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
+                stage = Stage(part=one.part, images_per_sec=span, images=images)
+            elif record.status is Status.SKIPPED:
+                stage = Stage(part=one.part, reason=record.reason)
+            else:
+                stage = Stage(part=one.part, failed=True, reason=why_failed(record))
         self.done.append(stage)
         self._show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
 
@@ -250,14 +257,6 @@ class _StageRunner:
         self._started += 1
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
-
-    def _stage(self, part: Part, record: Record) -> Stage:
-        found, derived = rate(record), record.derived
-        if found is None:
-            is_refused = record.status is Status.SKIPPED
-            return Stage(part=part, failed=not is_refused, reason=record.reason if is_refused else why_failed(record))
-        span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
-        return Stage(part=part, images_per_sec=span, images=self._plan.setting.images_of(part))
 
     def _run_largest_again(self) -> None:
         """Runs the two stages around the largest cost once more if time is left; both runs count, and their spread.

@@ -62,6 +62,7 @@ _WORTH_NAMING_CORES = 0.01
 
 # The name of each process and the CPU seconds it has used so far, by its id and start time, since ids are reused.
 Processes = Mapping[tuple[int, float], tuple[str, float]]
+Numbers = Mapping[str, float]
 
 
 def list_processes() -> Processes:
@@ -92,9 +93,9 @@ def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
         "busy_seconds": busy,
         "stolen_seconds": stolen,
         "total_seconds": total,
-        "cpu_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/cpu") / 1e6,
-        "memory_waited_seconds": _found(r"^some .*total=(\d+)", proc / "pressure/memory") / 1e6,
-        "load_1min": _found(r"^([0-9.]+)", proc / "loadavg"),
+        "cpu_waited_seconds": _number(proc / "pressure/cpu", r"^some .*total=(\d+)") / 1e6,
+        "memory_waited_seconds": _number(proc / "pressure/memory", r"^some .*total=(\d+)") / 1e6,
+        "load_1min": _number(proc / "loadavg", r"^([0-9.]+)"),
         **_container(root),
         "swapped_bytes": (pages.get("pswpin", math.nan) + pages.get("pswpout", math.nan)) * resource.getpagesize(),
         "memory_gib": (memory.get("MemTotal", 0) or math.nan) / 2**20,
@@ -105,12 +106,7 @@ def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     }
 
 
-def _number(path: Path) -> float:
-    found = linux.number(path)
-    return math.nan if found is None else found
-
-
-def _found(pattern: str, path: Path) -> float:
+def _number(path: Path, pattern: str = r"\A([0-9]+)\Z") -> float:
     match = re.search(pattern, linux.text(path) or "", re.MULTILINE)
     return float(match[1]) if match else math.nan
 
@@ -150,11 +146,22 @@ def look(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> list[Obs
     time.sleep(_SECONDS)
     later, now = list_processes(), _read(root, cpus)
     change = {name: now[name] - before[name] for name in now}
-    busiest = ", ".join(_busiest(processes, later, change["clock_seconds"]))
+    seconds, available, total = change["clock_seconds"], now["memory_available_gib"], now["memory_gib"]
+    busiest = ", ".join(_busiest(processes, later, seconds))
+    each = (linux.text(root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus)
+    governors = sorted({governor for governor in each if governor})
+    hot = "{:.0f} while looking, {:.0f} since the start"
+    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
     return [
         *_cpu_checks(now, change, len(cpus), busiest),
-        *_memory_checks(now, change),
-        *_clock_checks(now, change, root, cpus),
+        _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED),
+        _check("memory", 1 - available / total, "{1:.1f} of {2:.1f} GiB available", available, total),
+        _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s"),
+        _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors)),
+        _check("slowdowns by heat", change["hot_events"], hot, now["hot_events"]),
+        observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy")),
+        observed("SMT", _switch(now["smt"], "two threads share a core")),
+        observed("NUMA", counted(nodes, "node") if nodes else ""),
         *gpu_checks.look(),
     ]
 
@@ -175,9 +182,7 @@ def _check(name: str, value: float, template: str, *shown: float | str) -> Obser
     return observed(name, "" if is_hidden else template.format(value, *shown), value > _LIMITS[name], _ADVICE[name])
 
 
-def _cpu_checks(
-    now: Mapping[str, float], change: Mapping[str, float], cores: int, busiest: str
-) -> Iterator[Observation]:
+def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iterator[Observation]:
     seconds, limit, load = change["clock_seconds"], now["container_cores"], now["load_1min"]
     # Noise makes some differences negative. NaN stays NaN: `max` returns its first argument unless another is greater.
     used = max(change["busy_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
@@ -201,27 +206,6 @@ def _cpu_checks(
     stolen = max(change["stolen_seconds"], 0.0) / max(change["total_seconds"], 1e-9)
     yield _check("CPU taken by the hypervisor", stolen, "{:.1%} of the time (steal)")
     yield _check("CPU pressure", change["cpu_waited_seconds"] / seconds, _WAITED)
-
-
-def _memory_checks(now: Mapping[str, float], change: Mapping[str, float]) -> Iterator[Observation]:
-    seconds, available, total = change["clock_seconds"], now["memory_available_gib"], now["memory_gib"]
-    yield _check("memory pressure", change["memory_waited_seconds"] / seconds, _WAITED)
-    yield _check("memory", 1 - available / total, "{1:.1f} of {2:.1f} GiB available", available, total)
-    yield _check("swapping", change["swapped_bytes"] / 1e6 / seconds, "{:.1f} MB/s")
-
-
-def _clock_checks(
-    now: Mapping[str, float], change: Mapping[str, float], root: Path, cpus: frozenset[int]
-) -> Iterator[Observation]:
-    each = (linux.text(root / _CPUS / f"cpu{cpu}/cpufreq/scaling_governor") for cpu in cpus)
-    governors = sorted({governor for governor in each if governor})
-    yield _check("frequency governor", len({*governors} - {"performance"}), "{1}", ", ".join(governors))
-    hot = "{:.0f} while looking, {:.0f} since the start"
-    yield _check("slowdowns by heat", change["hot_events"], hot, now["hot_events"])
-    yield observed("turbo", _switch(now["turbo"], "the clock depends on how many cores are busy"))
-    yield observed("SMT", _switch(now["smt"], "two threads share a core"))
-    nodes = len(list((root / "sys/devices/system/node").glob("node[0-9]*")))
-    yield observed("NUMA", counted(nodes, "node") if nodes else "")
 
 
 def _bearable_cores(cores: float) -> float:

@@ -6,9 +6,11 @@ difference of their times is free of it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
@@ -114,12 +116,7 @@ def typical_seconds(run: Callable[[], object]) -> float:
 
     If calls take more than 0.5 s, the shorter of two; if the first takes more than 5 s, its time.
     """
-
-    def once() -> float:
-        begin = time.perf_counter()
-        run()
-        return time.perf_counter() - begin
-
+    once = functools.partial(timeit.timeit, run, number=1, timer=time.perf_counter)
     first = once()
     if first > _TOO_LONG_SECONDS:
         return first
