@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import warn
+from benchmarks.console import say, warn
 from benchmarks.doctor import breakdown_run, host_checks, machine
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
@@ -44,6 +45,9 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
 def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
     """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
+    Returns:
+        On a machine, the breakdown's exit status unless it is OK; else UNDECIDED if something disturbs measurements.
+
     Raises:
         UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
@@ -52,8 +56,15 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
         warn(notice)
     if chosen.cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
-        break_down = functools.partial(breakdown_run.run, breakdown, command) if breakdown else None
-        return machine.run(chosen.output_format, host_checks.look(), break_down)
+        observations = host_checks.look()
+        disturbing = [one.name for one in observations if one.is_disturbing]
+        for line in machine.report(observations) if chosen.output_format == "text" else ():
+            say(line)
+        found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
+        if chosen.output_format == "json":
+            seen = [dataclasses.asdict(one) for one in observations]
+            say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
+        return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 

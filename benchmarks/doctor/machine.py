@@ -1,14 +1,11 @@
-"""Is this machine quiet? What was observed, how it is printed, and the exit status. Imports no TensorFlow."""
+"""Is this machine quiet? What was observed, and how it is printed. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from benchmarks.console import say, table
-from benchmarks.errors import ExitStatus
+from benchmarks.console import table
 
 UNSEEN = "cannot be seen here"
 
@@ -35,32 +32,14 @@ def observed(name: str, seen: str, is_disturbing: bool = False, advice: str = ""
     return Observation(name, seen or UNSEEN, is_disturbing, advice if is_disturbing else "")
 
 
-def run(
-    output_format: str,
-    observations: Sequence[Observation],
-    break_down: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
-) -> ExitStatus:
-    """Prints what disturbs measurements on this machine, then breaks down the time of a step.
-
-    `break_down` receives the names of what disturbs. It prints its findings itself if the format is `text`, and returns
-    them with its exit status. None: no breakdown.
-
-    Returns:
-        The breakdown's exit status unless it is OK; else OK on a quiet machine, and UNDECIDED on any other.
-    """
-    names = [one.name for one in observations if one.is_disturbing]
-    if output_format == "text":
-        rows = [("what", "", "seen")]
-        for one in observations:
-            rows.append(
-                (one.name, "?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok", one.value)
-            )
-        advice = [f"{one.name}: {one.advice}" for one in observations if one.is_disturbing]
-        verdict = [*advice, "", f"This machine is not quiet: {', '.join(names)}."]
-        for line in [*table(rows), "", *(verdict if names else ["This machine is quiet."])]:
-            say(line)
-    found, status = break_down(names) if break_down else ({}, ExitStatus.OK)
-    if output_format == "json":
-        seen = [dataclasses.asdict(one) for one in observations]
-        say(json.dumps({"is_quiet": not names, "observations": seen, **found}))
-    return status or (ExitStatus.UNDECIDED if names else ExitStatus.OK)
+def report(observations: Sequence[Observation]) -> list[str]:
+    """Returns a table of what was seen, then what to do about what disturbs, and the verdict."""
+    disturbing = [one for one in observations if one.is_disturbing]
+    rows = [("what", "", "seen")]
+    for one in observations:
+        rows.append((one.name, "?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok", one.value))
+    if not disturbing:
+        return [*table(rows), "", "This machine is quiet."]
+    names = ", ".join(one.name for one in disturbing)
+    advice = [f"{one.name}: {one.advice}" for one in disturbing]
+    return [*table(rows), "", *advice, "", f"This machine is not quiet: {names}."]

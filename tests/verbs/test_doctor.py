@@ -20,7 +20,7 @@ import pytest
 from benchmarks.cli import main
 from benchmarks.config import flag, precision_options, run_flags
 from benchmarks.config.config import Config
-from benchmarks.doctor import breakdown_run, doctor_verb, machine
+from benchmarks.doctor import breakdown_run, doctor_verb
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
@@ -30,6 +30,7 @@ from benchmarks.process import subprocesses
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
+from tests.support.doctor import examine
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
@@ -199,10 +200,10 @@ def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
 
 
 def test_json_is_one_object_with_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], break_down: BreakDown
+    capsys: pytest.CaptureFixture[str], break_down: BreakDown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert break_down("--output_format=json").out == ""
-    status = machine.run("json", [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = examine(monkeypatch, "json", [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
@@ -493,18 +494,21 @@ LOUD = Observation("load", "9", True, "End it.")
     ("seen", "ended", "status"),
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
-def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine.run("json", seen, lambda names: ({}, ExitStatus(ended))) == status
+def test_a_failure_weighs_more_than_noise(
+    seen: list[Observation], ended: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "json", seen, lambda names: ({}, ExitStatus(ended))) == status
 
 
-def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown) -> None:
+def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def listen(names: Sequence[str]) -> tuple[dict[str, Any], ExitStatus]:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine.run("json", [Observation("turbo", "off"), LOUD], listen)
+    with monkeypatch.context() as patch:
+        examine(patch, "json", [Observation("turbo", "off"), LOUD], listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
     loud, quiet = (break_down("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))

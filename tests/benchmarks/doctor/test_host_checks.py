@@ -14,11 +14,11 @@ import pynvml
 import pytest
 
 from benchmarks.doctor import gpu_checks, host_checks
-from benchmarks.doctor import machine as machine_doctor
 from benchmarks.doctor.host_checks import list_processes
 from benchmarks.doctor.machine import UNSEEN, Observation
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
+from tests.support.doctor import examine
 
 CORES = 4
 SECONDS = 2.0
@@ -352,8 +352,10 @@ LOUD = Observation("frequency governor", "powersave", True, "Set another.")
 QUIET = [Observation("load", "0.10 on average"), Observation("turbo", UNSEEN)]
 
 
-def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", QUIET) == ExitStatus.OK
+def test_doctor_says_that_a_machine_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", QUIET) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         "what       seen",
         "load   ok  0.10 on average",
@@ -363,8 +365,10 @@ def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", [*QUIET, LOUD]) == 3
+def test_doctor_says_what_disturbs_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", [*QUIET, LOUD]) == 3
     assert capsys.readouterr().out.splitlines()[3:] == [
         "frequency governor  disturbs  powersave",
         "",
@@ -374,15 +378,15 @@ def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("json", [LOUD]) == 3
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examine(monkeypatch, "json", [LOUD]) == 3
     assert json.loads(capsys.readouterr().out) == {
         "is_quiet": False,
         "observations": [
             {"name": "frequency governor", "value": "powersave", "is_disturbing": True, "advice": "Set another."}
         ],
     }
-    assert machine_doctor.run("json", QUIET) == 0
+    assert examine(monkeypatch, "json", QUIET) == 0
     assert json.loads(capsys.readouterr().out)["is_quiet"] is True
 
 
