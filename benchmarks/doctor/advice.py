@@ -103,7 +103,7 @@ def shares(found: Breakdown, setting: Setting) -> list[str]:
             Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
         }[cost.significance]
         lines.append(f"{found.share(cost):6.0%}  {cost.name}{remark}")
-    return [*lines, *(f"     ?  {stage.part}: its run failed, so the step lacks it" for stage in found.unknown)]
+    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in found.unknown)]
 
 
 def sentences(found: Breakdown, setting: Setting) -> list[str]:
@@ -112,8 +112,7 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
         return ["Where the time goes is unknown: no run of the model has a rate."]
     warnings, unknown, chance = [], [], found.impossible
     if found.unknown:
-        failed = ", ".join(stage.part for stage in found.unknown)
-        unknown.append(f"Not known, since its run failed: the cost of {failed}.")
+        unknown.append(f"Not known, since its run failed: the cost of {', '.join(found.unknown)}.")
     unsure = [cost for cost in found.costs if cost.significance is Significance.UNSURE]
     if unsure:
         unknown.append(

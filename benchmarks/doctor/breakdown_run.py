@@ -52,13 +52,9 @@ _FAKE_PHOTOS = 256
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BreakdownPlan:
-    """What is broken down.
+    """What is broken down, on the devices of the last stage.
 
-    Attributes:
-        chosen: the configuration of the last stage, on all devices.
-        setting: what arithmetic and advice depend on.
-        common: flags of every stage.
-        time_limit_seconds: for all stages together, as far as runs can be shortened.
+    `common` are the flags of every stage. The time is for all of them together, as far as runs can be shortened.
     """
 
     chosen: Config
@@ -106,12 +102,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Breakdo
         other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
         data_dir=chosen.data_dir,
     )
-    return BreakdownPlan(
-        chosen=chosen,
-        setting=setting,
-        common={"device": chosen.device, **given},
-        time_limit_seconds=values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
-    )
+    common, limit = {"device": chosen.device, **given}, values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS
+    return BreakdownPlan(chosen=chosen, setting=setting, common=common, time_limit_seconds=limit)
 
 
 def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:

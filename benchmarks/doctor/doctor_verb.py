@@ -58,8 +58,8 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
         tensorflow_setup.prepare(chosen.runtime)
         observations = host_checks.look()
         disturbing = [one.name for one in observations if one.is_disturbing]
-        for line in machine.report(observations) if chosen.output_format == "text" else ():
-            say(line)
+        if chosen.output_format == "text":
+            say("\n".join(machine.report(observations)))
         found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
         if chosen.output_format == "json":
             seen = [dataclasses.asdict(one) for one in observations]

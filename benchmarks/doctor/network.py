@@ -81,14 +81,12 @@ def measure(target: str, client: Task, first: Task, second: Task) -> Link:
     with tf.Graph().as_default() as graph, graph.container("doctor"):
         hops = [chain(first, second, rounds) for rounds in (_FEW_ROUNDS, _MANY_ROUNDS)]
         variables = [[_variable(task, size) for size in (_SMALL_BYTES, _LARGE_BYTES)] for task in (first, second)]
-        there, back = (
-            [carry(variable, to) for variable in own] for own, to in zip(variables, (second, first), strict=True)
-        )
+        carried = [[carry(each, to) for each in own] for own, to in zip(variables, (second, first), strict=True)]
         config = session_config({client, first, second})
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:
             session.run([variable.initializer for own in variables for variable in own])
             few, many = map(session.make_callable, hops)
-            rates = [bandwidth(*map(session.make_callable, operations)) for operations in (there, back)]
+            rates = [bandwidth(*map(session.make_callable, operations)) for operations in carried]
             return Link(str(first), str(second), round_trip(few, many), *rates)
 
 

@@ -168,7 +168,7 @@ def test_what_failed_is_not_told_from_what_is_above_it() -> None:
 def test_what_failed_at_the_top_is_not_known() -> None:
     found = measured(host_copy=LEFT_OUT, real_input=FAILED)
     assert found.step is not None and found.step.value == pytest.approx(0.8)
-    assert [stage.part for stage in found.unknown] == [Part.INPUT]
+    assert found.unknown == [Part.INPUT]
     assert advice.shares(found, GPUS)[-1] == "     ?  real input: its run failed, so the step lacks it"
     assert "Not known, since its run failed: the cost of real input." in said(found)
 
