@@ -65,13 +65,13 @@ class BreakdownPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStage:
-    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or cannot run."""
+    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or has failed."""
 
     part: Part
     what: str
     flags: Mapping[str, str]
     why_not: str = ""
-    problem: str = ""
+    failed: bool = False
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> BreakdownPlan:
@@ -126,9 +126,8 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
         yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        problem = _generate_images(specs.find(of.model).data_name, directory)
-        flags = {**exchanging, "data_dir": directory}
-        yield PlannedStage(Part.INPUT, "images are read: generated", flags, problem=problem)
+        why_not, flags = _generate_images(specs.find(of.model).data_name, directory), {"data_dir": directory}
+        yield PlannedStage(Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not))
 
 
 def _generate_images(data_name: str, directory: str) -> str:
@@ -221,8 +220,8 @@ class _StageRunner:
 
     def _add(self, one: PlannedStage, left: int) -> None:
         """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
-        if one.why_not or one.problem:
-            stage = Stage(part=one.part, failed=bool(one.problem), reason=one.problem or one.why_not)
+        if one.why_not:
+            stage = Stage(part=one.part, failed=one.failed, reason=one.why_not)
         else:
             record = self._run(one, left)
             if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:

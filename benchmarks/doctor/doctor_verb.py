@@ -34,7 +34,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
     if cluster is None and values["ladder"] is not False:
         plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
         return plan.chosen, plan
-    given = [*(["ladder"] if values["ladder"] else []), *(name for name in OF_THE_LADDER if values[name] is not None)]
+    given = ["ladder"] if values["ladder"] else []
+    given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
     if given:
         where = "with a cluster" if cluster else "with --noladder"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
@@ -83,7 +84,6 @@ _OF_THE_LADDER = (
     ),
     Flag("output_dir", str, f"directory of the breakdown's records and logs (default {DEFAULT_OUTPUT_DIR})"),
 )
-OF_THE_LADDER = tuple(flag.name for flag in _OF_THE_LADDER)
 _DEVICES = Flag("num_gpus", int, "devices (default of the breakdown: all GPUs, or two logical CPU devices; else 1)")
 DOCTOR_FLAGS: Groups = {
     "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (

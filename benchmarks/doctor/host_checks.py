@@ -77,10 +77,7 @@ def list_processes() -> Processes:
 
 
 def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
-    """Returns numbers of the host now; the seconds, bytes and events are totals since it started.
-
-    `busy`, `stolen` and `total` are sums over these cores.
-    """
+    """Returns numbers of the host now: seconds (of CPU: of these cores), bytes and events since it started."""
     proc, folder = root / "proc", root / _CPUS
     # These three belong together: what this process does between them would count as work of others.
     clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
@@ -197,9 +194,9 @@ def _cpu_checks(now: Numbers, change: Numbers, cores: int, busiest: str) -> Iter
         on = counted(cores, "core")
         yield _check("CPU limit of the container", cores - limit, "{1:g} cores' time on {2}", limit, on)
         used = max(change["container_used_seconds"] - change["own_cpu_seconds"], 0.0) / seconds
-        used_by_others = "CPU used by others in the container"
+        name, template = "CPU used by others in the container", "{1:.2f} of {2:g} cores' time"
         within = [
-            _check(used_by_others, used / _bearable_cores(limit), "{1:.2f} of {2:g} cores' time", used, limit),
+            _check(name, used / _bearable_cores(limit), template, used, limit),
             _check("stopped by the CPU limit", change["container_throttled_seconds"] / seconds, "{:.1%} of the time"),
         ]
         yield from (one for one in within if one.value != UNSEEN)

@@ -35,11 +35,10 @@ def observed(name: str, seen: str, is_disturbing: bool = False, advice: str = ""
 def report(observations: Sequence[Observation]) -> list[str]:
     """Returns a table of what was seen, then what to do about what disturbs, and the verdict."""
     disturbing = [one for one in observations if one.is_disturbing]
-    rows = [("what", "", "seen")]
-    for one in observations:
-        rows.append((one.name, "?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok", one.value))
+    states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
+    rows = [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
+    lines = [*table([("what", "", "seen"), *rows]), ""]
     if not disturbing:
-        return [*table(rows), "", "This machine is quiet."]
+        return [*lines, "This machine is quiet."]
     names = ", ".join(one.name for one in disturbing)
-    advice = [f"{one.name}: {one.advice}" for one in disturbing]
-    return [*table(rows), "", *advice, "", f"This machine is not quiet: {names}."]
+    return [*lines, *(f"{one.name}: {one.advice}" for one in disturbing), "", f"This machine is not quiet: {names}."]

@@ -29,7 +29,6 @@ from benchmarks.topology.placement import HOST
 _MANAGER = "distributed_all_reduce"
 _AGREEING_SECONDS = 60.0
 _PAIR_SECONDS = 300.0
-
 _FEW_ROUNDS, _MANY_ROUNDS = 1, 21
 _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 # If the small message takes longer, the large one is not sent.
