@@ -28,10 +28,6 @@ class FreeRunningTowers:
 
     The first global step is one step of every tower, since each has its own graph to optimise; the towers continue
     when all are done.
-
-    Args:
-        towers: take a step, one per tower.
-        clock: seconds, monotonic.
     """
 
     def __init__(self, towers: Sequence[TakeTowerStep], clock: Clock = time.perf_counter) -> None:
@@ -85,11 +81,7 @@ class FreeRunningTowers:
         return Taken(self._window_end - begin, loss, steps, observed, self._window_end)
 
     def forget(self) -> None:
-        """Discards completed steps that were not taken: the next global step begins now.
-
-        Raises:
-            Exception: what a tower's step raised.
-        """
+        """Discards completed steps that were not taken: the next global step begins now. Raises as `take`."""
         self._window_end = self._clock()
         while not self._completed.empty():
             completed = self._completed.get()

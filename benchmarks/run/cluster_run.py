@@ -24,11 +24,7 @@ _OF_ONE_TASK = ("visible_gpus",)
 
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this task's part of a run.
-
-    Raises:
-        BenchError: as `take_part` and `session.execute`.
-    """
+    """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
@@ -39,13 +35,7 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watch
 
 
 def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
-    """Joins the cluster, works or serves, and ends together with all others.
-
-    Args:
-        config: all tasks must agree on it.
-        cluster: the tasks.
-        watchdog: of this process.
-        work: what this task does; None if the others only use its server.
+    """Joins the cluster, works or serves (without `work`), and ends together with all others.
 
     Raises:
         ClusterError: a task is missing, or was lost.

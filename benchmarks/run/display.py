@@ -36,7 +36,7 @@ def total_line(images_per_sec: float) -> str:
 
 
 class Display:
-    """Follows a run; every call is outside the timed part. This one shows nothing."""
+    """Follows a run; every call is outside the timed part. This one prints the record as JSON, and nothing else."""
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Shows what is about to run."""
@@ -51,7 +51,8 @@ class Display:
         """No more steps follow."""
 
     def finish(self, record: Record) -> None:
-        """The run has ended with this record."""
+        """The run has ended with this record. Prints it on one line of stdout."""
+        say(record.to_json())
 
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """The run has ended; this process measured only its part, and the leader has the whole."""
@@ -60,22 +61,10 @@ class Display:
         """The record is on disk."""
 
 
-class JsonDisplay(Display):
-    """Prints the record as one line of JSON on stdout, nothing else."""
-
-    def finish(self, record: Record) -> None:
-        """Prints the record."""
-        say(record.to_json())
-
-
 class TextDisplay(Display):
-    """Prints the run's settings, a line every few steps, and the result.
+    """Prints the run's settings, the first step and every `display_every`th, and the result.
 
-    Args:
-        display_every: steps between lines; the first is always shown.
-        images_per_step: over all devices.
-        terminal: whether to show progress on stderr between the lines.
-        accuracies: whether steps have accuracies.
+    With `terminal` it shows progress on stderr between the lines.
     """
 
     def __init__(self, *, display_every: int, images_per_step: int, terminal: bool, accuracies: bool = False) -> None:

@@ -18,7 +18,7 @@ from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.timing import Numbers, Phase, StopAfter, Taken, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.training import training_step
@@ -101,7 +101,7 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
                     stack.enter_context(log.telemetry or contextlib.nullcontext())
                 log.opened_at = time.perf_counter()
                 display.phase(name, count)
-                run_phase(watched, StopAfter(count, deadline), phase, after_step=after_step)
+                run_phase(watched, count, phase, deadline=deadline, after_step=after_step)
     team.expect_nothing()
 
 
@@ -158,13 +158,7 @@ def steps_to_measure(config: Config, tower_input: RunInput) -> int:
 
 
 def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what the text output shows of a run before it starts.
-
-    Args:
-        config: of the run.
-        data: description of the input.
-        placement: see `benchmarks.training.placement_table`.
-    """
+    """Returns what the text output shows of a run before it starts; `data` describes the input."""
     spec = specs.find(config.model)
     mode = "inference only" if config.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()

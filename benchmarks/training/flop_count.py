@@ -78,15 +78,7 @@ def of_model(
 
 
 def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataFormat, forward_only: bool) -> Work:
-    """Counts one step of a model on one device, in a graph of its own: forward, and backward unless `forward_only`.
-
-    Args:
-        model: what is counted.
-        spec: of the model; gives the size of an image.
-        batch: images.
-        data_format: `NHWC` or `NCHW`, as the model was built.
-        forward_only: inference.
-    """
+    """Counts one step of a model on one device, in a graph of its own: forward, and backward unless `forward_only`."""
     size = (spec.image_size, spec.image_size)
     shape = (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels)
     with tf.Graph().as_default():

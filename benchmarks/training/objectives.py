@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,14 +15,8 @@ from results.measurement import Observed
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A tower's loss and accuracies.
-
-    Attributes:
-        loss: mean over the batch, a scalar.
-        observed: the accuracies, if they are requested.
-    """
+class Score(NamedTuple):
+    """A tower's mean loss over its batch, a scalar, and the accuracies if they are requested."""
 
     loss: tf.Tensor
     observed: Observed

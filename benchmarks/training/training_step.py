@@ -62,7 +62,7 @@ class Step:
 
         Args:
             session: of this graph.
-            input_initializers: of the input.
+            input_initializers: run after those of the variables.
             alone: whether this process initialises all variables, or only its own, and not those on parameter servers.
             shared_is_there: called after this process' variables are initialised; returns when all others' are.
             options: of each preparation.
@@ -104,24 +104,21 @@ class Tower:
     def train(
         self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> tuple[Score, TowerUpdate]:
-        """Returns the score, and gradients and new state.
+        """Returns the score, and gradients and new state, given the variables' values, images, and labels [batch].
 
-        Args:
-            values: of the model's variables.
-            images: one batch, in the model's data format.
-            labels: [batch].
-            loss_scale: a scalar; the loss is multiplied by it, and its gradients are divided by it.
+        The loss is multiplied by the scalar `loss_scale`, and its gradients are divided by it.
         """
-        loss, observed, gradients, state = self._backward(list(values), images, labels, loss_scale)
-        return Score(loss, observed), TowerUpdate(gradients=gradients, state=state, decay=self._decay)
+        score, gradients, state = self._backward(list(values), images, labels, loss_scale)
+        return score, TowerUpdate(gradients=gradients, state=state, decay=self._decay)
 
     def infer(self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> Score:
         """Returns the score of a forward pass in inference mode; arguments as of `train`."""
-        return Score(*self._forward(list(values), images, labels))
+        score: Score = self._forward(list(values), images, labels)
+        return score
 
     def _train(
         self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Observed, dict[str, tf.Tensor], Mapping[str, tf.Tensor]]:
+    ) -> tuple[Score, dict[str, tf.Tensor], Mapping[str, tf.Tensor]]:
         logits, state = self._model.call(values, images, training=True)
         score = self._objective.score(logits, labels)
         weights = [(v, value) for v, value in zip(self._model.variables, values, strict=True) if v.kind == "weight"]
@@ -133,12 +130,11 @@ class Tower:
             variable.name: self._objective.with_decay(variable, value, gradient)
             for (variable, value), gradient in zip(weights, gradients, strict=True)
         }
-        return score.loss, score.observed, named, state
+        return score, named, state
 
-    def _infer(self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Observed]:
+    def _infer(self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> Score:
         logits, _ = self._model.call(values, images, training=False)
-        score = self._objective.score(logits, labels)
-        return score.loss, score.observed
+        return self._objective.score(logits, labels)
 
 
 def build_training_step(
