@@ -7,7 +7,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 from benchmarks.console import warn
 from benchmarks.measure.timing import Clock, Numbers, Taken, TowerStep
@@ -48,7 +47,7 @@ class FreeRunningTowers:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._all_have_begun.set()
         deadline = time.monotonic() + _JOIN_SECONDS

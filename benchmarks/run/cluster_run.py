@@ -19,9 +19,6 @@ from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
 
-# Settings in which tasks may differ.
-_OF_ONE_TASK = ("visible_gpus",)
-
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
@@ -84,9 +81,8 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 
 def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
-    """Returns the settings that all tasks that compute must share; a parameter server serves any of them."""
+    """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
     if cluster.own.job == "ps":
         return {"variable_update": config.variable_update}
-    return {name: value for name, value in config.key_fields().items() if name not in _OF_ONE_TASK} | {
-        "num_batches": config.num_batches
-    }
+    shared = {name: value for name, value in config.key_fields().items() if name != "visible_gpus"}
+    return {**shared, "num_batches": config.num_batches}

@@ -120,16 +120,11 @@ def _convolution(operation: tf.Operation) -> int:
 
 
 _COUNTED: dict[str, Callable[[tf.Operation], int]] = {
-    "Conv2D": _convolution,
-    "Conv2DBackpropInput": _convolution,
-    "Conv2DBackpropFilter": _convolution,
+    **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolution),
     "DepthwiseConv2dNative": _convolution,
     "DepthwiseConv2dNativeBackpropInput": _convolution,
     "DepthwiseConv2dNativeBackpropFilter": _convolution,
-    "MatMul": _matmul,
-    "BatchMatMul": _matmul,
-    "BatchMatMulV2": _matmul,
-    "BatchMatMulV3": _matmul,
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
 }
 # These do such work, but no model here has any.
 _NOT_UNDERSTOOD = ("Conv", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2", "Einsum")

@@ -51,8 +51,7 @@ class Objective:
         """
         if gradient is None:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
-        factor = self.decay_of([variable]).get(variable.name)
-        return gradient if factor is None else gradient + factor * value
+        return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
         """Returns by name the factor of each decayed weight in its gradient."""

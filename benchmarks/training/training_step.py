@@ -83,13 +83,10 @@ class Step:
 
 
 class Tower:
-    """What every tower of a model computes, operation by operation or compiled; the caller chooses the device.
+    """What every tower of a model computes; the caller chooses the device.
 
-    Args:
-        model: what is computed.
-        objective: what is minimised.
-        xla: compile the tower as a whole. Towers on devices of one kind share the compiled program.
-        decay_later: leave weight decay out of the gradients: the manager adds it.
+    With `xla` the tower is compiled as a whole, and towers on devices of one kind share the compiled program. With
+    `decay_later` weight decay is left out of the gradients: the manager adds it.
     """
 
     def __init__(self, model: Model, objective: Objective, *, xla: bool = False, decay_later: bool = False) -> None:
