@@ -114,20 +114,11 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
 class Telemetry:
     """Takes a sample at the start, after every interval and at the end, in a thread of its own.
 
-    Args:
-        sources: what is sampled.
-        energy_of: which energy images per joule refer to: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process does not
-            see all devices of the run.
-        pause: waits that many seconds, and returns whether to end; None for a thread's event.
+    `energy_of` names the energy to which images per joule refer: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process
+    does not see all devices of the run. `pause` waits that many seconds, and returns whether to end.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        *,
-        energy_of: str = "",
-        pause: Callable[[float], bool] | None = None,
-    ) -> None:
+    def __init__(self, sources: Sources, *, energy_of: str = "", pause: Callable[[float], bool] | None = None) -> None:
         self._sources, self._energy_of = sources, energy_of
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait

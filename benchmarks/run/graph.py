@@ -189,9 +189,7 @@ def _build_step(
     manager: VariableManager,
 ) -> training_step.Step:
     objective = objectives.Objective(
-        loss=objectives.cross_entropy,
-        weight_decay=config.weight_decay,
-        with_accuracy=config.print_training_accuracy,
+        loss=objectives.cross_entropy, weight_decay=config.weight_decay, with_accuracy=config.print_training_accuracy
     )
     if isinstance(model, building.Model) and config.forward_only:
         return training_step.build_inference_step(

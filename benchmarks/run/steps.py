@@ -77,31 +77,26 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
         log.observe(startup_seconds=age)
         until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
         deadline = math.inf if config.cluster else until  # workers agree on a number of steps instead
-        plan = (
-            ("first step", 1, log.first),
-            ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
-            ("measuring", steps, log.measured),
-        )
-        for name, count, phase in plan:
-            if config.cluster and phase is log.measured:
-                count = _agreed_steps(steps, until, log, team)
-                stepper.forget()
+
+        def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
             limit = config.step_timeout_seconds * (FIRST_STEPS if phase is log.first else 1)
 
-            def watched(limit: float = limit, name: str = name) -> Taken:
+            def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
                 return stepper.take()
 
-            with contextlib.ExitStack() as stack:
-                after_step: list[Callable[[Phase], None]] = [display.after_step]
-                if phase is log.measured:
-                    after_step += stack.enter_context(
-                        _interleaved(time_slices.can_interleave(config), count, log, team)
-                    )
-                    stack.enter_context(log.telemetry or contextlib.nullcontext())
-                log.opened_at = time.perf_counter()
-                display.phase(name, count)
-                run_phase(watched, count, phase, deadline=deadline, after_step=after_step)
+            log.opened_at = time.perf_counter()
+            display.phase(name, count)
+            run_phase(watched, count, phase, deadline=deadline, after_step=[display.after_step, *after_step])
+
+        take("first step", 1, log.first)
+        take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)
+        if config.cluster:
+            steps = _agreed_steps(steps, until, log, team)
+            stepper.forget()
+        interleaved = _interleaved(time_slices.can_interleave(config), steps, log, team)
+        with interleaved as after_step, log.telemetry or contextlib.nullcontext():
+            take("measuring", steps, log.measured, *after_step)
     team.expect_nothing()
 
 

@@ -16,13 +16,9 @@ from variable_mgr.traffic import DividedLayers, Traffic
 
 @dataclasses.dataclass(frozen=True)
 class DenseShare:
-    """The dense layers that end a model, compared with the whole model.
+    """The dense layers that end a model: elements of their weights, of their kernels, and of all the model's weights.
 
-    Attributes:
-        weights: number of their elements.
-        kernel_weights: the same without biases.
-        all_weights: number of elements of all weights of the model.
-        layers: decide what is sent if they are divided over towers.
+    `layers` decides what is sent if they are divided over towers.
     """
 
     weights: int
