@@ -6,16 +6,13 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from benchmarks.console import warn
-from benchmarks.measure.timing import Clock, Numbers, Taken, TowerStep
+from benchmarks.measure.timing import Clock, Taken, TakeStep, TowerStep
 
 _JOIN_SECONDS = 60.0
 _STEP_SECONDS = 1800.0
-
-# Takes one step of a tower and returns its loss, its staleness, and more numbers.
-TakeTowerStep = Callable[[], tuple[float, int, Numbers]]
 
 
 class FreeRunningTowers:
@@ -29,7 +26,7 @@ class FreeRunningTowers:
     when all are done.
     """
 
-    def __init__(self, towers: Sequence[TakeTowerStep], clock: Clock = time.perf_counter) -> None:
+    def __init__(self, towers: Sequence[TakeStep], clock: Clock = time.perf_counter) -> None:
         self._clock = clock
         self._completed: queue.SimpleQueue[tuple[float, TowerStep] | BaseException] = queue.SimpleQueue()
         self._completing = threading.Lock()
@@ -87,7 +84,7 @@ class FreeRunningTowers:
             if isinstance(completed, BaseException):
                 raise completed
 
-    def _run(self, number: int, take: TakeTowerStep) -> None:
+    def _run(self, number: int, take: TakeStep) -> None:
         try:
             while not self._stopped.is_set():
                 begin = self._clock()

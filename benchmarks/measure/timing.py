@@ -11,6 +11,7 @@ from benchmarks.errors import InvalidRunError
 
 Clock = Callable[[], float]
 Numbers = Mapping[str, float]  # of one step: what `results.measurement.Observed` has fetched
+TakeStep = Callable[[], tuple[float, int, Numbers]]  # returns the loss, the staleness, and more numbers
 
 TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
 
@@ -51,15 +52,15 @@ class Phase:
     ended_at: list[float] = dataclasses.field(default_factory=list)
 
 
-def timed(step: Callable[[], tuple[float, Numbers]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
+def timed(step: TakeStep, clock: Clock = time.perf_counter) -> Callable[[], Taken]:
     """Returns a function that takes one global step of towers that step together, and times it.
 
-    `step` runs it to its end and returns the loss and more numbers. Only this call is timed.
+    `step` runs it to its end; it has no staleness. Only this call is timed.
     """
 
     def take() -> Taken:
         begin = clock()
-        loss, observed = step()
+        loss, _, observed = step()
         end = clock()
         return Taken(end - begin, float(loss), observed=observed, ended_at=end)
 

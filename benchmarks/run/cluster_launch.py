@@ -25,14 +25,10 @@ def run(
     *,
     keeps_record: bool,
 ) -> ExitStatus:
-    """Starts the cluster that a configuration plans, and waits for its end.
+    """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
-    Args:
-        config: of the run.
-        values: the flags' values.
-        command: the words of the command line.
-        count_gpus: called only if needed.
-        keeps_record: whether a failed cluster leaves a record, even if its leader saved none.
+    `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
+    saved none.
     """
     cluster = config.cluster
     assert cluster is not None, "there is a planned cluster"

@@ -17,22 +17,20 @@ _RULE = "-" * 64
 def step_line(
     step: int, step_seconds: Sequence[float], images_per_step: int, loss: float, accuracies: Sequence[float] = ()
 ) -> str:
-    """Returns a line in tf_cnn_benchmarks' format: rate so far, its standard error and jitter, and the last loss.
+    """Returns a line in tf_cnn_benchmarks' format, which scripts parse.
 
-    Accuracies of the last step follow, if there are any.
+    It has the rate so far, its standard error and jitter, and the last step's loss and accuracies.
     """
-    return "%i\timages/sec: %.1f +/- %.1f (jitter = %.1f)\t%.3f" % (  # noqa: UP031 - scripts parse this format
-        step,
-        statistics.rate(step_seconds, images_per_step),
-        statistics.rate_uncertainty(step_seconds, images_per_step),
-        statistics.rate_jitter(step_seconds, images_per_step),
-        loss,
-    ) + "".join("\t%.3f" % accuracy for accuracy in accuracies)  # noqa: UP031 - as above
+    rate = statistics.rate(step_seconds, images_per_step)
+    uncertainty = statistics.rate_uncertainty(step_seconds, images_per_step)
+    jitter = statistics.rate_jitter(step_seconds, images_per_step)
+    numbers = "".join(f"\t{number:.3f}" for number in (loss, *accuracies))
+    return f"{step}\timages/sec: {rate:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f}){numbers}"
 
 
 def total_line(images_per_sec: float) -> str:
-    """Returns the headline in tf_cnn_benchmarks' format."""
-    return "total images/sec: %.2f" % images_per_sec  # noqa: UP031 - scripts parse this format
+    """Returns the headline in tf_cnn_benchmarks' format, which scripts parse."""
+    return f"total images/sec: {images_per_sec:.2f}"
 
 
 class Display:

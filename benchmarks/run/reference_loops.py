@@ -184,8 +184,8 @@ def mirrored_strategy(trained: Trained) -> Iterator[Stepper]:
         for name in ("images", "labels")
     )
 
-    def step() -> tuple[float, Numbers]:
-        return float(all_replicas(images, labels)), {}
+    def step() -> tuple[float, int, Numbers]:
+        return float(all_replicas(images, labels)), 0, {}
 
     yield Stepper(timed(injected_delay.slowed(step)))
 

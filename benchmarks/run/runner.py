@@ -44,8 +44,7 @@ class Outcome:
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, prints its result, and saves a record of it.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all. `command` are the
-    words of the command line.
+    In a cluster this is one of its tasks, and the leader saves the record of all. `command` is for the record.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
@@ -57,16 +56,13 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
     own_images = config.batch_per_device * config.num_devices
-    log = RunLog(
-        images_per_step=config.batch_global if _drives_all(config) else own_images,
-        towers=config.num_devices,
-        asynchronous=asynchronous,
-    )
+    timed_images = config.batch_global if _drives_all(config) else own_images
+    log = RunLog(images_per_step=timed_images, towers=config.num_devices, asynchronous=asynchronous)
     display = Display()
     if config.output_format == "text":
         display = TextDisplay(
             display_every=config.display_every,
-            images_per_step=own_images if asynchronous else config.batch_global,
+            images_per_step=own_images if asynchronous else config.batch_global,  # of all that step together
             terminal=sys.stderr.isatty(),
             accuracies=config.print_training_accuracy,
         )

@@ -16,9 +16,9 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
-from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
+from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, Taken, TakeStep, run_phase, timed
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.training import training_step
@@ -45,19 +45,14 @@ def stepping(
     """Yields the stepper of a step in a session."""
     takes = [injected_delay.slowed(_take(session, loop, options)) for loop in step.loops]
     if step.loops[0].staleness is None:
-        (take,) = takes
-
-        def together() -> tuple[float, Numbers]:
-            loss, _, observed = take()
-            return loss, observed
-
+        (together,) = takes
         yield Stepper(timed(together))
         return
     with FreeRunningTowers(takes) as towers:
         yield Stepper(towers.take, towers.forget)
 
 
-def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeTowerStep:
+def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeStep:
     """Returns a function that runs a loop once; its staleness is 0 if the loop has none."""
     staleness = [] if loop.staleness is None else [loop.staleness]
     fetches = [loop.loss, *loop.observed.values(), *staleness, loop.operation]

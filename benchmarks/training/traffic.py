@@ -58,7 +58,8 @@ def model_traffic(manager: VariableManager, model: Model, batch_per_device: int,
     sizes = _weights(model)
     if not divided_over:
         return manager.traffic(list(sizes.values()))
-    of_the_rest = manager.traffic([sizes[name] for name in sizes if name not in splitting.split(model).divided])
+    divided = splitting.split(model).divided
+    of_the_rest = manager.traffic([size for name, size in sizes.items() if name not in divided])
     layers = dense_share(model, batch_per_device).layers
     return dataclasses.replace(of_the_rest, activation_bytes=layers.activation_bytes(divided_over))
 

@@ -60,12 +60,8 @@ class Step:
     ) -> None:
         """Runs what must run before the first step: variables, then input, then `preparations`.
 
-        Args:
-            session: of this graph.
-            input_initializers: run after those of the variables.
-            alone: whether this process initialises all variables, or only its own, and not those on parameter servers.
-            shared_is_there: called after this process' variables are initialised; returns when all others' are.
-            options: of each preparation.
+        Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
+        `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
         """
         variables = tf.compat.v1.global_variables()
         if not alone:

@@ -18,9 +18,9 @@ class FakeClock:
         return self.now
 
     def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], Taken]:
-        def run() -> tuple[float, Numbers]:
+        def run() -> tuple[float, int, Numbers]:
             self.now += seconds
-            return loss, {"input_wait_seconds": seconds / 2}
+            return loss, 0, {"input_wait_seconds": seconds / 2}
 
         return timed(run, self)
 
