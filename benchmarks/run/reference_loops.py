@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import queue
 import threading
@@ -60,14 +61,12 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     strategy = tf.distribute.get_strategy()
     if config.num_devices > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
-    names = ("data_format", "num_classes", "seed", "precision")
-    options: dict[str, Any] = {name: getattr(config, name) for name in names}
     spec = specs.find(config.model)
+    build = building.build_application if config.keras_application else functools.partial(building.build_owning, spec)
     with strategy.scope():
-        if config.keras_application:
-            model = building.build_application(**options)
-        else:
-            model = building.build_owning(spec, **options)
+        model = build(
+            data_format=config.data_format, num_classes=config.num_classes, seed=config.seed, precision=config.precision
+        )
         momentum = config.momentum if config.optimizer == "momentum" else 0.0
         optimizer = _SGDWithDecay(model, config.weight_decay / config.num_devices, config.learning_rate, momentum)
         optimizer.build(model.keras_model.trainable_variables)
