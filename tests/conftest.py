@@ -183,12 +183,12 @@ def train_here() -> Callable[..., RunLog]:
     from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.run_log import RunLog
     from benchmarks.run import session
-    from benchmarks.run.display import JsonDisplay
+    from benchmarks.run.display import Display
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)
         log = RunLog(images_per_step=chosen.batch_global, towers=chosen.num_devices)
-        session.execute(chosen, log, JsonDisplay(), Alone())
+        session.execute(chosen, log, Display(), Alone())
         return log
 
     return train

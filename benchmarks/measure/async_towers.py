@@ -6,17 +6,13 @@ import queue
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 
 from benchmarks.console import warn
-from benchmarks.measure.timing import Clock, Numbers, Taken, TowerStep
+from benchmarks.measure.timing import Clock, Taken, TakeStep, TowerStep
 
 _JOIN_SECONDS = 60.0
 _STEP_SECONDS = 1800.0
-
-# Takes one step of a tower and returns its loss, its staleness, and more numbers.
-TakeTowerStep = Callable[[], tuple[float, int, Numbers]]
 
 
 class FreeRunningTowers:
@@ -28,13 +24,9 @@ class FreeRunningTowers:
 
     The first global step is one step of every tower, since each has its own graph to optimise; the towers continue
     when all are done.
-
-    Args:
-        towers: take a step, one per tower.
-        clock: seconds, monotonic.
     """
 
-    def __init__(self, towers: Sequence[TakeTowerStep], clock: Clock = time.perf_counter) -> None:
+    def __init__(self, towers: Sequence[TakeStep], clock: Clock = time.perf_counter) -> None:
         self._clock = clock
         self._completed: queue.SimpleQueue[tuple[float, TowerStep] | BaseException] = queue.SimpleQueue()
         self._completing = threading.Lock()
@@ -52,7 +44,7 @@ class FreeRunningTowers:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         self._all_have_begun.set()
         deadline = time.monotonic() + _JOIN_SECONDS
@@ -85,18 +77,14 @@ class FreeRunningTowers:
         return Taken(self._window_end - begin, loss, steps, observed, self._window_end)
 
     def forget(self) -> None:
-        """Discards completed steps that were not taken: the next global step begins now.
-
-        Raises:
-            Exception: what a tower's step raised.
-        """
+        """Discards completed steps that were not taken: the next global step begins now. Raises as `take`."""
         self._window_end = self._clock()
         while not self._completed.empty():
             completed = self._completed.get()
             if isinstance(completed, BaseException):
                 raise completed
 
-    def _run(self, number: int, take: TakeTowerStep) -> None:
+    def _run(self, number: int, take: TakeStep) -> None:
         try:
             while not self._stopped.is_set():
                 begin = self._clock()

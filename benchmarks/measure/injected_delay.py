@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -32,7 +31,6 @@ def slowed(step: Callable[[], _T], pause: Callable[[float], None] = busy) -> Cal
     """
     longer = share()
 
-    @functools.wraps(step)
     def take() -> _T:
         begin = time.perf_counter()
         result = step()

@@ -28,8 +28,6 @@ class RunLog:
         images_per_step: images of a step of this process.
         towers: of this process.
         asynchronous: whether this is a worker of a cluster that waits for no other.
-        first, warmup, measured: the steps.
-        numbers: of the run as a whole; see `observe`.
         data_set: identifies the data set that is read; None if none is.
         opened_at: when measuring began, by the clock of the steps.
         steps_per_slice: steps per time slice, if the run was interleaved with another.

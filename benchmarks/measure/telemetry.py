@@ -35,14 +35,8 @@ _JOIN_SECONDS = 5.0
 class GpuSample:
     """One GPU at one moment; None if the driver does not know.
 
-    Attributes:
-        clock_mhz: of its multiprocessors.
-        temperature_celsius: of the chip.
-        slowed_by: reasons for a reduced clock.
-        busy_share: share of the driver's last interval (up to a second) in which a kernel ran, 0 to 1.
-        power_watts: of the whole board.
-        energy_joules: the driver's count since it was loaded.
-        used_bytes: memory allocated by all processes.
+    The clock is that of the multiprocessors, the power that of the board, the energy the driver's count since it was
+    loaded, the memory that of all processes. A kernel ran in `busy_share` of the driver's last interval (up to 1 s).
     """
 
     clock_mhz: float | None = None
@@ -66,14 +60,7 @@ class Sample:
 
 
 class Sources:
-    """Where samples come from; tests replace them.
-
-    Args:
-        gpus: to sample.
-        root: holds `proc` and `sys`.
-        clock: seconds, monotonic.
-        cpu_seconds: CPU time of this process so far.
-    """
+    """Where samples come from: GPUs, `proc` and `sys` below a root, a monotonic clock, this process' CPU time."""
 
     def __init__(
         self,
@@ -127,22 +114,11 @@ def _look(gpu: DriverGpu, divided: bool) -> GpuSample:
 class Telemetry:
     """Takes a sample at the start, after every interval and at the end, in a thread of its own.
 
-    A sample of eight GPUs takes 2 KB.
-
-    Args:
-        sources: what is sampled.
-        energy_of: which energy images per joule refer to: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process does not
-            see all devices of the run.
-        pause: waits that many seconds, and returns whether to end; None for a thread's event.
+    `energy_of` names the energy to which images per joule refer: `GPU_ONLY`, `CPU_PACKAGE`, or empty if this process
+    does not see all devices of the run. `pause` waits that many seconds, and returns whether to end.
     """
 
-    def __init__(
-        self,
-        sources: Sources,
-        *,
-        energy_of: str = "",
-        pause: Callable[[float], bool] | None = None,
-    ) -> None:
+    def __init__(self, sources: Sources, *, energy_of: str = "", pause: Callable[[float], bool] | None = None) -> None:
         self._sources, self._energy_of = sources, energy_of
         self._stopped = threading.Event()
         self._pause = pause or self._stopped.wait

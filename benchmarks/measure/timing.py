@@ -11,33 +11,16 @@ from benchmarks.errors import InvalidRunError
 
 Clock = Callable[[], float]
 Numbers = Mapping[str, float]  # of one step: what `results.measurement.Observed` has fetched
+TakeStep = Callable[[], tuple[float, int, Numbers]]  # returns the loss, the staleness, and more numbers
 
 TRY_SMALLER_STEPS = "Its speed means nothing; try a smaller --init_learning_rate, or another --optimizer."
 
 
 @dataclasses.dataclass(frozen=True)
-class StopAfter:
-    """Ends a phase after `steps` steps, or at the time `deadline` of the clock, but then not before the first step."""
-
-    steps: int
-    deadline: float = math.inf
-    clock: Clock = time.perf_counter
-
-    def done(self, step_seconds: Sequence[float]) -> bool:
-        """Returns whether to stop, given the times of the phase's steps so far."""
-        return len(step_seconds) >= self.steps or (len(step_seconds) > 0 and self.clock() >= self.deadline)
-
-
-@dataclasses.dataclass(frozen=True)
 class TowerStep:
-    """One step of one asynchronous tower.
+    """One step of one asynchronous tower: its time, the mean loss over its batch, and more numbers.
 
-    Attributes:
-        tower: its number.
-        seconds: its time.
-        loss: mean over its batch.
-        staleness: updates by other towers between its reading of the weights and the end of its own update.
-        observed: more numbers of it.
+    `staleness` is the number of updates by other towers between its reading of the weights and the end of its update.
     """
 
     tower: int
@@ -69,17 +52,15 @@ class Phase:
     ended_at: list[float] = dataclasses.field(default_factory=list)
 
 
-def timed(step: Callable[[], tuple[float, Numbers]], clock: Clock = time.perf_counter) -> Callable[[], Taken]:
+def timed(step: TakeStep, clock: Clock = time.perf_counter) -> Callable[[], Taken]:
     """Returns a function that takes one global step of towers that step together, and times it.
 
-    Args:
-        step: runs one global step to its end and returns the loss and more numbers. Only this call is timed.
-        clock: seconds, monotonic.
+    `step` runs it to its end; it has no staleness. Only this call is timed.
     """
 
     def take() -> Taken:
         begin = clock()
-        loss, observed = step()
+        loss, _, observed = step()
         end = clock()
         return Taken(end - begin, float(loss), observed=observed, ended_at=end)
 
@@ -88,23 +69,21 @@ def timed(step: Callable[[], tuple[float, Numbers]], clock: Clock = time.perf_co
 
 def run_phase(
     take: Callable[[], Taken],
-    rule: StopAfter,
+    steps: int,
     phase: Phase,
     *,
+    deadline: float = math.inf,
+    clock: Clock = time.perf_counter,
     after_step: Sequence[Callable[[Phase], None]] = (),
 ) -> None:
-    """Takes steps until the rule stops, and adds each to `phase`.
+    """Takes `steps` global steps, or fewer if the clock reaches `deadline` after the first, and adds each to `phase`.
 
-    Args:
-        take: takes one global step.
-        rule: asked before every step.
-        phase: receives each step.
-        after_step: called in this order after each step; their time is not measured.
+    `after_step` are called in this order after each step; their time is not measured.
 
     Raises:
         InvalidRunError: a loss is not finite; `phase` has the step nevertheless.
     """
-    while not rule.done(phase.step_seconds):
+    while len(phase.step_seconds) < steps and not (phase.step_seconds and clock() >= deadline):
         taken = take()
         phase.step_seconds.append(taken.seconds)
         phase.losses.append(taken.loss)

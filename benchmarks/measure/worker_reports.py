@@ -14,7 +14,7 @@ from results.measurement import RUN_NUMBERS, STEP_NUMBERS, Measurement
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerReport:
-    """What one worker measured, as it is sent to the others. All times are in seconds.
+    """What one worker measured, as its fields are sent to the others. All times are in seconds.
 
     Attributes:
         measurement: its own.
@@ -34,13 +34,9 @@ class WorkerReport:
     placement: Mapping[str, Any]
     weights_are_finite: bool = True
 
-    def to_message(self) -> dict[str, Any]:
-        """Returns the report as JSON can hold it."""
-        return dataclasses.asdict(self)
-
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> WorkerReport:
-        """Reads what `to_message` wrote."""
+        """Reads `dataclasses.asdict` of a report."""
         return cls(**{**message, "measurement": Measurement(**message["measurement"])})
 
 
@@ -101,7 +97,6 @@ def _asynchronous(reports: Sequence[WorkerReport]) -> dict[str, Any]:
     ends = [group[-1][0] for group in groups]
 
     def means(name: str) -> list[float | None]:
-        """Returns the mean of a number over the parts of each global step; None if one is unknown."""
         of_workers = [getattr(report.measurement, name) for report in reports]
         parts = [[of_workers[worker][n] if of_workers[worker] else None for _, worker, n in group] for group in groups]
         return [_mean(values) for values in parts]
@@ -130,5 +125,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _means(of_workers: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Returns the mean over the workers of each entry; None if one is unknown."""
     return [_mean(values) for values in zip(*of_workers, strict=False)]

@@ -16,9 +16,6 @@ from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from results.record import Status
 
-# A started task gets more flags after the user's; this is the first of them.
-_FIRST_OF_ROLE = "--job_name="
-
 
 def run(
     config: Config,
@@ -28,14 +25,10 @@ def run(
     *,
     keeps_record: bool,
 ) -> ExitStatus:
-    """Starts the cluster that a configuration plans, and waits for its end.
+    """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
 
-    Args:
-        config: of the run.
-        values: the flags' values.
-        command: the words of the command line.
-        count_gpus: returns the number of GPUs of this host; called only if needed.
-        keeps_record: whether a failed cluster leaves a record, even if its leader saved none.
+    `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
+    saved none.
     """
     cluster = config.cluster
     assert cluster is not None, "there is a planned cluster"
@@ -65,6 +58,6 @@ def run(
 def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     """Returns the words that the user gave, from those of a task started by `--local_cluster` or `--hosts`."""
     words = list(command)
-    started = values["local_cluster"] or values["hosts"]
-    roles = [index for index, word in enumerate(words) if word.startswith(_FIRST_OF_ROLE)]
-    return words[: roles[-1]] if started and roles else words
+    # A started task gets more flags after the user's; this is the first of them.
+    roles = [index for index, word in enumerate(words) if word.startswith("--job_name=")]
+    return words[: roles[-1]] if roles and (values["local_cluster"] or values["hosts"]) else words

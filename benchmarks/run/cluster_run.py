@@ -19,16 +19,9 @@ from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
 
-# Settings in which tasks may differ.
-_OF_ONE_TASK = ("visible_gpus",)
-
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
-    """Does this task's part of a run.
-
-    Raises:
-        BenchError: as `take_part` and `session.execute`.
-    """
+    """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
@@ -39,13 +32,7 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watch
 
 
 def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
-    """Joins the cluster, works or serves, and ends together with all others.
-
-    Args:
-        config: all tasks must agree on it.
-        cluster: the tasks.
-        watchdog: of this process.
-        work: what this task does; None if the others only use its server.
+    """Joins the cluster, works or serves (without `work`), and ends together with all others.
 
     Raises:
         ClusterError: a task is missing, or was lost.
@@ -94,9 +81,8 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 
 def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
-    """Returns the settings that all tasks that compute must share; a parameter server serves any of them."""
+    """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
     if cluster.own.job == "ps":
         return {"variable_update": config.variable_update}
-    return {name: value for name, value in config.key_fields().items() if name not in _OF_ONE_TASK} | {
-        "num_batches": config.num_batches
-    }
+    shared = {name: value for name, value in config.key_fields().items() if name != "visible_gpus"}
+    return {**shared, "num_batches": config.num_batches}

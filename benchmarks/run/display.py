@@ -17,26 +17,24 @@ _RULE = "-" * 64
 def step_line(
     step: int, step_seconds: Sequence[float], images_per_step: int, loss: float, accuracies: Sequence[float] = ()
 ) -> str:
-    """Returns a line in tf_cnn_benchmarks' format: rate so far, its standard error and jitter, and the last loss.
+    """Returns a line in tf_cnn_benchmarks' format, which scripts parse.
 
-    Accuracies of the last step follow, if there are any.
+    It has the rate so far, its standard error and jitter, and the last step's loss and accuracies.
     """
-    return "%i\timages/sec: %.1f +/- %.1f (jitter = %.1f)\t%.3f" % (  # noqa: UP031 - scripts parse this format
-        step,
-        statistics.rate(step_seconds, images_per_step),
-        statistics.rate_uncertainty(step_seconds, images_per_step),
-        statistics.rate_jitter(step_seconds, images_per_step),
-        loss,
-    ) + "".join("\t%.3f" % accuracy for accuracy in accuracies)  # noqa: UP031 - as above
+    rate = statistics.rate(step_seconds, images_per_step)
+    uncertainty = statistics.rate_uncertainty(step_seconds, images_per_step)
+    jitter = statistics.rate_jitter(step_seconds, images_per_step)
+    numbers = "".join(f"\t{number:.3f}" for number in (loss, *accuracies))
+    return f"{step}\timages/sec: {rate:.1f} +/- {uncertainty:.1f} (jitter = {jitter:.1f}){numbers}"
 
 
 def total_line(images_per_sec: float) -> str:
-    """Returns the headline in tf_cnn_benchmarks' format."""
-    return "total images/sec: %.2f" % images_per_sec  # noqa: UP031 - scripts parse this format
+    """Returns the headline in tf_cnn_benchmarks' format, which scripts parse."""
+    return f"total images/sec: {images_per_sec:.2f}"
 
 
 class Display:
-    """Follows a run; every call is outside the timed part. This one shows nothing."""
+    """Follows a run; every call is outside the timed part. This one prints the record as JSON, and nothing else."""
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Shows what is about to run."""
@@ -51,7 +49,8 @@ class Display:
         """No more steps follow."""
 
     def finish(self, record: Record) -> None:
-        """The run has ended with this record."""
+        """The run has ended with this record. Prints it on one line of stdout."""
+        say(record.to_json())
 
     def part(self, measurement: Measurement, task: str, leader: str) -> None:
         """The run has ended; this process measured only its part, and the leader has the whole."""
@@ -60,22 +59,10 @@ class Display:
         """The record is on disk."""
 
 
-class JsonDisplay(Display):
-    """Prints the record as one line of JSON on stdout, nothing else."""
-
-    def finish(self, record: Record) -> None:
-        """Prints the record."""
-        say(record.to_json())
-
-
 class TextDisplay(Display):
-    """Prints the run's settings, a line every few steps, and the result.
+    """Prints the run's settings, the first step and every `display_every`th, and the result.
 
-    Args:
-        display_every: steps between lines; the first is always shown.
-        images_per_step: over all devices.
-        terminal: whether to show progress on stderr between the lines.
-        accuracies: whether steps have accuracies.
+    With `terminal` it shows progress on stderr between the lines.
     """
 
     def __init__(self, *, display_every: int, images_per_step: int, terminal: bool, accuracies: bool = False) -> None:

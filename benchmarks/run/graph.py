@@ -13,17 +13,18 @@ from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.input import host_pipeline
 from benchmarks.input.tower_input import InputSpec
-from benchmarks.run.layout import layout_of
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
 from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import placement_table
-from benchmarks.training.traffic import links_per_step, manager_on_real_devices, model_traffic
+from benchmarks.training.traffic import manager_on_real_devices, model_traffic
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
+from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.manager import VariableManager
+from variable_mgr.traffic import busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,10 @@ def _sent_per_step(config: Config, model: building.Model, manager: VariableManag
     """Returns for the record what a step sends: in one process between devices, in a cluster between processes."""
     if config.cluster:
         links = manager.links(model.variables, training=not config.forward_only)
-        return links_per_step(links) if links or not config.forward_only else {}
+        if config.forward_only and not links:
+            return {}
+        total_bytes = sum(links.values()) if links else None
+        return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links)}
     if config.forward_only:
         return {}
     by_formula = model_traffic(
@@ -137,7 +141,7 @@ def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunIn
 
 def input_spec(config: Config) -> InputSpec:
     """Returns what a run's towers need of their input."""
-    model, layout = specs.find(config.model), layout_of(config)
+    model, in_graph = specs.find(config.model), config.variable_update in IN_GRAPH
     return InputSpec(
         batch_per_device=config.batch_per_device,
         image_size=model.image_size,
@@ -145,21 +149,23 @@ def input_spec(config: Config) -> InputSpec:
         data_format=config.data_format,
         num_classes=config.num_classes,
         seed=config.seed,
-        worker=layout.worker,
-        workers=layout.workers,
+        worker=config.cluster.own.index if config.cluster and not in_graph else 0,
+        workers=1 if in_graph else config.num_workers,
     )
 
 
-def plan_devices(config: Config) -> Devices:
-    """Returns the towers' devices, after checking that they exist.
+def plan_devices(config: Config, *, eager: bool = False) -> Devices:
+    """Returns the towers' devices, after checking that they exist; with `eager`, the eager runtime gets them.
 
     Raises:
         UsageError: a device is missing.
     """
     device_planning.set_threads(config.runtime)
-    device_planning.require_gpus(config.runtime)
+    device_planning.require_gpus(config.runtime, eager=eager)
     if config.own_device == "cpu" and config.data_format == "NCHW":
         device_planning.require_nchw_on_cpu(config.runtime)
+    if eager:
+        device_planning.configure_eager_runtime(config.runtime)
     return device_planning.plan(
         config.device,
         config.num_devices,
@@ -183,9 +189,7 @@ def _build_step(
     manager: VariableManager,
 ) -> training_step.Step:
     objective = objectives.Objective(
-        loss=objectives.cross_entropy,
-        weight_decay=config.weight_decay,
-        with_accuracy=config.print_training_accuracy,
+        loss=objectives.cross_entropy, weight_decay=config.weight_decay, with_accuracy=config.print_training_accuracy
     )
     if isinstance(model, building.Model) and config.forward_only:
         return training_step.build_inference_step(

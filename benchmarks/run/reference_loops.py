@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
+import functools
+import itertools
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -28,26 +28,18 @@ from benchmarks.measure.timing import Numbers, Taken, timed
 from benchmarks.run import graph, steps
 from benchmarks.run.display import Display
 from benchmarks.run.steps import FIRST_STEPS, Stepper
-from benchmarks.topology import devices as device_planning
-from benchmarks.topology.devices import Devices
 from benchmarks.training import objectives
 from benchmarks.training.loss_scale import all_finite
+from benchmarks.training.placement_table import per_device, size_bytes
 from models import building, specs
 
 _ENDLESS_STEPS = 2**31 - 1
 _JOIN_SECONDS = 60.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Trained:
-    """What a reference loop trains.
-
-    Attributes:
-        model: owned by the strategy, as the optimizer.
-        strategy: Keras' own default on one device, or MirroredStrategy.
-        batches: one per replica, each on its device.
-        devices: of the replicas.
-    """
+    """What a reference loop trains: a model and an optimizer of the strategy, and each replica's batch and device."""
 
     model: keras.Model
     optimizer: keras.optimizers.Optimizer
@@ -60,41 +52,28 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Runs the reference loop of `config` and fills `log`; the eager runtime must not have started yet.
 
     Raises:
-        UsageError: a device is missing.
-        OutOfMemoryError: a device or the host is out of memory.
-        InvalidRunError: a loss was not finite.
+        BenchError: as `benchmarks.run.session.execute`.
     """
     team.expect("Building the model", FIRST_STEPS * config.step_timeout_seconds)
-    devices = _plan_devices(config)
+    devices = graph.plan_devices(config, eager=True)
     tower_input = graph.build_input(config, devices.towers)
     in_fit = config.variable_update == "keras_fit"
     strategy = tf.distribute.get_strategy()
     if config.num_devices > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
-    options: dict[str, Any] = {
-        "data_format": config.data_format,
-        "num_classes": config.num_classes,
-        "seed": config.seed,
-        "precision": config.precision,
-    }
     spec = specs.find(config.model)
+    build = building.build_application if config.keras_application else functools.partial(building.build_owning, spec)
     with strategy.scope():
-        if config.keras_application:
-            model = building.build_application(**options)
-        else:
-            model = building.build_owning(spec, **options)
+        model = build(
+            data_format=config.data_format, num_classes=config.num_classes, seed=config.seed, precision=config.precision
+        )
         momentum = config.momentum if config.optimizer == "momentum" else 0.0
         optimizer = _SGDWithDecay(model, config.weight_decay / config.num_devices, config.learning_rate, momentum)
         optimizer.build(model.keras_model.trainable_variables)
-    trained = Trained(
-        model=model.keras_model,
-        optimizer=optimizer,
-        strategy=strategy,
-        batches=tower_input.towers,
-        devices=devices.towers,
-    )
+    trained = Trained(model.keras_model, optimizer, strategy, tower_input.towers, devices.towers)
     log.started("graph")
-    log.placement = _placement(trained, devices.description, _description(config))
+    manager = _description(in_fit, config.num_devices, config.keras_application)
+    log.placement = _placement(trained, devices.description, manager)
     images = tower_input.description
     if in_fit:
         size = f"{spec.image_size}x{spec.image_size} pixels"
@@ -112,26 +91,11 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     team.expect_nothing()
 
 
-def _plan_devices(config: Config) -> Devices:
-    device_planning.require_gpus(config.runtime, eager=True)
-    if config.device == "cpu" and config.data_format == "NCHW":
-        device_planning.require_nchw_on_cpu(config.runtime)
-    device_planning.configure_eager_runtime(config.runtime)
-    return device_planning.plan(
-        config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on
-    )
-
-
 class _SGDWithDecay(keras.optimizers.SGD):  # type: ignore[misc]
     """Keras' SGD, with the gradient of weight decay added to that of the loss, as in this suite.
 
-    Keras' own `weight_decay` bypasses the momentum, and a regularizer would be part of the loss.
-
-    Args:
-        model: states which of its variables are decayed.
-        factor: of each replica's weights; the replicas' gradients are summed.
-        learning_rate: of the update.
-        momentum: 0 for plain SGD.
+    Keras' own `weight_decay` bypasses the momentum, and a regularizer would be part of the loss. `factor` is that of
+    each replica's weights, since the replicas' gradients are summed.
     """
 
     def __init__(self, model: building.Model, factor: float, learning_rate: float, momentum: float) -> None:
@@ -165,12 +129,12 @@ def _placement(trained: Trained, devices: str, description: str) -> dict[str, An
     }
 
 
-def _description(config: Config) -> str:
-    application = "Keras' own ResNet-50, " if config.keras_application else ""
+def _description(in_fit: bool, num_devices: int, application: bool) -> str:
     copies = "one copy per device under MirroredStrategy, gradients all-reduced"
-    if config.variable_update == "mirrored_strategy":
+    if not in_fit:
         return f"{copies}, a tf.function per step"
-    return f"{application}Keras' fit, {copies if config.num_devices > 1 else 'one copy'}"
+    model = "Keras' own ResNet-50, " if application else ""
+    return f"{model}Keras' fit, {copies if num_devices > 1 else 'one copy'}"
 
 
 def _copies(trained: Trained, variable: keras.Variable) -> tuple[tf.Variable, ...]:
@@ -179,24 +143,20 @@ def _copies(trained: Trained, variable: keras.Variable) -> tuple[tf.Variable, ..
 
 
 def _bytes_per_device(trained: Trained, variables: Iterable[keras.Variable]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for variable in variables:
-        for copy in _copies(trained, variable):
-            device = tf.DeviceSpec.from_string(copy.device)
-            name = tf.DeviceSpec(device_type=device.device_type, device_index=device.device_index).to_string()
-            total[name] += math.prod(copy.shape) * copy.dtype.size
-    return dict(total)
+    sizes = []
+    for copy in itertools.chain.from_iterable(_copies(trained, variable) for variable in variables):
+        device = tf.DeviceSpec.from_string(copy.device)
+        name = tf.DeviceSpec(device_type=device.device_type, device_index=device.device_index).to_string()
+        sizes.append((name, size_bytes(copy)))
+    return per_device(sizes)
 
 
 def _drift(trained: Trained) -> float | None:
     """Returns the largest difference between copies of a weight; None if there is one copy."""
     if trained.strategy.num_replicas_in_sync == 1:
         return None
-    differences = []
-    for variable in trained.model.trainable_variables:
-        first, *others = (copy.numpy() for copy in _copies(trained, variable))
-        differences += [float(abs(first - other).max()) for other in others]
-    return max(differences)
+    copies = ([copy.numpy() for copy in _copies(trained, v)] for v in trained.model.trainable_variables)
+    return max(float(abs(first - other).max()) for first, *others in copies for other in others)
 
 
 @contextlib.contextmanager
@@ -223,22 +183,32 @@ def mirrored_strategy(trained: Trained) -> Iterator[Stepper]:
         for name in ("images", "labels")
     )
 
-    def step() -> tuple[float, Numbers]:
-        return float(all_replicas(images, labels)), {}
+    def step() -> tuple[float, int, Numbers]:
+        return float(all_replicas(images, labels)), 0, {}
 
     yield Stepper(timed(injected_delay.slowed(step)))
 
 
 @contextlib.contextmanager
 def keras_fit(trained: Trained) -> Iterator[Stepper]:
-    """Yields the stepper of Keras' `fit`, which runs in a thread of its own and pauses between steps."""
+    """Yields the stepper of Keras' `fit` on a repeated batch, in a thread of its own that pauses between steps."""
     trained.model.compile(
         optimizer=trained.optimizer,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=False,  # by default Keras decides whether XLA compiles the step
     )
+    with tf.device("/cpu:0"):
+        batch = [tf.concat([getattr(part, name) for part in trained.batches], axis=0) for name in ("images", "labels")]
+    data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
+    first, *others = trained.devices
+    if "gpu" in first and not others:  # a strategy of several devices prefetches by itself
+        data = data.apply(tf.data.experimental.prefetch_to_device(first))
     pauses = _Pauses()
-    thread = threading.Thread(target=pauses.run, args=(_fitting(trained, pauses),), name="fit", daemon=True)
+
+    def fit() -> None:
+        trained.model.fit(data, steps_per_epoch=_ENDLESS_STEPS, shuffle=False, verbose=0, callbacks=[pauses])
+
+    thread = threading.Thread(target=pauses.run, args=(fit,), name="fit", daemon=True)
     thread.start()
     try:
         yield Stepper(pauses.take)
@@ -247,17 +217,6 @@ def keras_fit(trained: Trained) -> Iterator[Stepper]:
         thread.join(_JOIN_SECONDS)
         if thread.is_alive():
             warn(f"fit did not end its step within {_JOIN_SECONDS:g} s; the run ends without it.")
-
-
-def _fitting(trained: Trained, pauses: _Pauses) -> Callable[[], object]:
-    """Returns the call of `fit`, on a data set that repeats one batch."""
-    with tf.device("/cpu:0"):
-        batch = [tf.concat([getattr(part, name) for part in trained.batches], axis=0) for name in ("images", "labels")]
-    data = tf.data.Dataset.from_tensors(tuple(batch)).repeat()
-    (first, *others) = trained.devices
-    if "gpu" in first and not others:  # a strategy of several devices prefetches by itself
-        data = data.apply(tf.data.experimental.prefetch_to_device(first))
-    return lambda: trained.model.fit(data, steps_per_epoch=_ENDLESS_STEPS, shuffle=False, verbose=0, callbacks=[pauses])
 
 
 class _Pauses(keras.callbacks.Callback):  # type: ignore[misc]
@@ -287,11 +246,7 @@ class _Pauses(keras.callbacks.Callback):  # type: ignore[misc]
             self._completed.put(error)
 
     def take(self) -> Taken:
-        """Lets `fit` take one step, and waits for its end.
-
-        Raises:
-            Exception: what `fit` raised.
-        """
+        """Lets `fit` take one step, and waits for its end; raises what `fit` raised."""
         self._may_continue.release()
         completed = self._completed.get()
         if isinstance(completed, BaseException):

@@ -13,14 +13,10 @@ from results.record import Record
 
 def result_lines(record: Record) -> list[str]:
     """Returns the lines of a run that has a rate, each a name and its value."""
-    derived = record.derived
-    lines = []
-    if derived.images_per_sec_low is not None:
-        lines.append(
-            f"95 % interval:  {derived.images_per_sec_low:.2f} to {derived.images_per_sec_high:.2f} images/sec"
-        )
+    derived, low = record.derived, record.derived.images_per_sec_low
+    interval = [] if low is None else [f"95 % interval:  {low:.2f} to {derived.images_per_sec_high:.2f} images/sec"]
     return [
-        *lines,
+        *interval,
         f"per device:     {derived.images_per_sec_per_device:.2f} images/sec",
         *step_lines(record),
         *_cluster_lines(record),

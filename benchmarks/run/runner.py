@@ -21,8 +21,7 @@ from benchmarks.process.signals import raise_on_sigterm
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
-from benchmarks.run.display import Display, JsonDisplay, TextDisplay
-from benchmarks.run.layout import Layout, layout_of
+from benchmarks.run.display import Display, TextDisplay
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
@@ -30,7 +29,7 @@ from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Record, Status, trustworthy
 from results.summary import synthetic_ratio
-from variable_mgr.catalog import REFERENCE_LOOPS
+from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +44,7 @@ class Outcome:
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, prints its result, and saves a record of it.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all.
-
-    Args:
-        config: what to run.
-        command: the words of the command line, for the record.
+    In a cluster this is one of its tasks, and the leader saves the record of all. `command` is for the record.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
@@ -59,13 +54,15 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         warn(notice)
     tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    layout = layout_of(config)
-    log = RunLog(images_per_step=layout.images_per_step, towers=config.num_devices, asynchronous=layout.asynchronous)
-    display: Display = JsonDisplay()
+    asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
+    own_images = config.batch_per_device * config.num_devices
+    timed_images = config.batch_global if _drives_all(config) else own_images
+    log = RunLog(images_per_step=timed_images, towers=config.num_devices, asynchronous=asynchronous)
+    display = Display()
     if config.output_format == "text":
         display = TextDisplay(
             display_every=config.display_every,
-            images_per_step=layout.images_per_line,
+            images_per_step=own_images if asynchronous else config.batch_global,  # of all that step together
             terminal=sys.stderr.isatty(),
             accuracies=config.print_training_accuracy,
         )
@@ -78,7 +75,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
             elif log.reports:
                 display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
             return outcome.exit_status
-        record = _record(config, layout, log, outcome, provenance)
+        record = _record(config, log, outcome, provenance)
         ratio = synthetic_ratio(record, store.jsonl_path)
         record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
         display.finish(record)
@@ -140,10 +137,10 @@ def _outcome_of(error: BenchError) -> Outcome:
     return Outcome(error.record_status, str(error), error.exit_status)
 
 
-def _record(config: Config, layout: Layout, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
+def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement, derived = log.measurement(), Derived()
     # An interrupted worker knows only its own part, which has no rate of all.
-    if trustworthy(outcome.status) and (layout.drives_all or len(log.reports) == config.num_workers):
+    if trustworthy(outcome.status) and (_drives_all(config) or len(log.reports) == config.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.xla == "jit" and not config.modifiers.staged_vars
         derived = derive(measurement, config.towers_in_total, compiled=compiled)
@@ -184,10 +181,7 @@ def _record(config: Config, layout: Layout, log: RunLog, outcome: Outcome, prove
 def record_without_run(
     config: Config, provenance: Provenance, status: Status, reason: str, *, data_set: str | None = None
 ) -> Record:
-    """Returns the record of a run that measured nothing, such as one whose process was killed.
-
-    `data_set` identifies the data set that is read; None if none is.
-    """
+    """Returns the record of a run that measured nothing, such as one whose process was killed."""
     read = {"data_set": data_set} if data_set else {}
     return Record(
         identity=provenance.identity({**config.key_fields(), **read}),
@@ -202,6 +196,11 @@ def record_without_run(
         reason=reason,
         warnings=list(config.notices),
     )
+
+
+def _drives_all(config: Config) -> bool:
+    """Returns whether this process takes the steps of all towers, alone or as the client of all workers."""
+    return config.cluster is None or config.variable_update in IN_GRAPH
 
 
 def _visible_gpus(config: Config) -> Sequence[int] | None:

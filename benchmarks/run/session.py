@@ -39,7 +39,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
             log.observe(fp32_losses=_train_in_fp32(config, log, display))
         except tf.errors.OpError as error:  # the measurement is still valid
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
-    log.reports = list(team.meet("results", log.report().to_message(), patient=True).values())
+    log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
     _require_valid(log)
 
 
@@ -119,11 +119,7 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]
 
 
 def _require_valid(log: RunLog) -> None:
-    """Checks the reports of all workers, so that every worker gets the same result.
-
-    Raises:
-        InvalidRunError: the numbers must not be used.
-    """
+    """Raises InvalidRunError if the numbers of all workers together must not be used; every worker decides alike."""
     measurement = log.measurement()
     if not measurement.step_seconds:
         raise InvalidRunError(

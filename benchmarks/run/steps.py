@@ -16,9 +16,9 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
-from benchmarks.measure.async_towers import FreeRunningTowers, TakeTowerStep
+from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.run_log import RunLog
-from benchmarks.measure.timing import Numbers, Phase, StopAfter, Taken, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, Taken, TakeStep, run_phase, timed
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display
 from benchmarks.training import training_step
@@ -45,19 +45,14 @@ def stepping(
     """Yields the stepper of a step in a session."""
     takes = [injected_delay.slowed(_take(session, loop, options)) for loop in step.loops]
     if step.loops[0].staleness is None:
-        (take,) = takes
-
-        def together() -> tuple[float, Numbers]:
-            loss, _, observed = take()
-            return loss, observed
-
+        (together,) = takes
         yield Stepper(timed(together))
         return
     with FreeRunningTowers(takes) as towers:
         yield Stepper(towers.take, towers.forget)
 
 
-def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeTowerStep:
+def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeStep:
     """Returns a function that runs a loop once; its staleness is 0 if the loop has none."""
     staleness = [] if loop.staleness is None else [loop.staleness]
     fetches = [loop.loss, *loop.observed.values(), *staleness, loop.operation]
@@ -77,31 +72,26 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
         log.observe(startup_seconds=age)
         until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
         deadline = math.inf if config.cluster else until  # workers agree on a number of steps instead
-        plan = (
-            ("first step", 1, log.first),
-            ("warm-up", max(0, config.num_warmup_batches - 1), log.warmup),
-            ("measuring", steps, log.measured),
-        )
-        for name, count, phase in plan:
-            if config.cluster and phase is log.measured:
-                count = _agreed_steps(steps, until, log, team)
-                stepper.forget()
+
+        def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
             limit = config.step_timeout_seconds * (FIRST_STEPS if phase is log.first else 1)
 
-            def watched(limit: float = limit, name: str = name) -> Taken:
+            def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
                 return stepper.take()
 
-            with contextlib.ExitStack() as stack:
-                after_step: list[Callable[[Phase], None]] = [display.after_step]
-                if phase is log.measured:
-                    after_step += stack.enter_context(
-                        _interleaved(time_slices.can_interleave(config), count, log, team)
-                    )
-                    stack.enter_context(log.telemetry or contextlib.nullcontext())
-                log.opened_at = time.perf_counter()
-                display.phase(name, count)
-                run_phase(watched, StopAfter(count, deadline), phase, after_step=after_step)
+            log.opened_at = time.perf_counter()
+            display.phase(name, count)
+            run_phase(watched, count, phase, deadline=deadline, after_step=[display.after_step, *after_step])
+
+        take("first step", 1, log.first)
+        take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)
+        if config.cluster:
+            steps = _agreed_steps(steps, until, log, team)
+            stepper.forget()
+        interleaved = _interleaved(time_slices.can_interleave(config), steps, log, team)
+        with interleaved as after_step, log.telemetry or contextlib.nullcontext():
+            take("measuring", steps, log.measured, *after_step)
     team.expect_nothing()
 
 
@@ -158,13 +148,7 @@ def steps_to_measure(config: Config, tower_input: RunInput) -> int:
 
 
 def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
-    """Returns what the text output shows of a run before it starts.
-
-    Args:
-        config: of the run.
-        data: description of the input.
-        placement: see `benchmarks.training.placement_table`.
-    """
+    """Returns what the text output shows of a run before it starts; `data` describes the input."""
     spec = specs.find(config.model)
     mode = "inference only" if config.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()

@@ -1,8 +1,5 @@
 """Interleaves the steps of two runs in short time slices, so that both run under the same load.
 
-On a shared machine the available CPU time changes from second to second, so two runs one after the other are not
-comparable. Steps that alternate several times a second get equal shares of it.
-
 The process that starts the runs gives each one end of a pair of sockets, and names it in an environment variable. So
 any command may start a run, and versions without interleaving ignore it. Each side takes its slice, then passes on; a
 side that has ended, or ignores the socket, leaves the other alone. Imports no TensorFlow.
@@ -80,11 +77,7 @@ def inherited() -> tuple[int, bool] | None:
 
 
 class TimeSlices:
-    """One run's side.
-
-    Args:
-        connection: leads to the other run.
-        begins: whether this run has the first time slice.
+    """One run's side, connected to the other run's; `begins` is that with the first time slice.
 
     Attributes:
         steps_per_slice: steps of a slice, equal on both sides; None before `begin`, and if the other never came.
@@ -99,12 +92,7 @@ class TimeSlices:
         self._steps = 0
 
     def begin(self, steps: int, step_seconds: float) -> None:
-        """Waits for the other run, and for the first time slice.
-
-        Args:
-            steps: number of steps that this run measures.
-            step_seconds: approximate duration of one.
-        """
+        """Waits for the other run, and for the first of the slices of this one's `steps`, each of about so long."""
         self._send(json.dumps([steps, step_seconds]).encode() + b"\n")
         line = b""
         with contextlib.suppress(OSError):

@@ -78,15 +78,7 @@ def of_model(
 
 
 def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataFormat, forward_only: bool) -> Work:
-    """Counts one step of a model on one device, in a graph of its own: forward, and backward unless `forward_only`.
-
-    Args:
-        model: what is counted.
-        spec: of the model; gives the size of an image.
-        batch: images.
-        data_format: `NHWC` or `NCHW`, as the model was built.
-        forward_only: inference.
-    """
+    """Counts one step of a model on one device, in a graph of its own: forward, and backward unless `forward_only`."""
     size = (spec.image_size, spec.image_size)
     shape = (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels)
     with tf.Graph().as_default():
@@ -128,16 +120,11 @@ def _convolution(operation: tf.Operation) -> int:
 
 
 _COUNTED: dict[str, Callable[[tf.Operation], int]] = {
-    "Conv2D": _convolution,
-    "Conv2DBackpropInput": _convolution,
-    "Conv2DBackpropFilter": _convolution,
+    **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolution),
     "DepthwiseConv2dNative": _convolution,
     "DepthwiseConv2dNativeBackpropInput": _convolution,
     "DepthwiseConv2dNativeBackpropFilter": _convolution,
-    "MatMul": _matmul,
-    "BatchMatMul": _matmul,
-    "BatchMatMulV2": _matmul,
-    "BatchMatMulV3": _matmul,
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
 }
 # These do such work, but no model here has any.
 _NOT_UNDERSTOOD = ("Conv", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2", "Einsum")

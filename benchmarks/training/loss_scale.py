@@ -22,11 +22,6 @@ class LossScale:
     A scale that changes is one variable of a process, or of all workers that share a parameter server. Overflow is
     checked on the combined gradients: an overflow in one tower is in the sum, so every copy decides alike.
 
-    Args:
-        scaling: the first factor, and whether it changes.
-        device: where the variable lives.
-        optimizer: the update rule for gradients that did not overflow.
-
     Attributes:
         changes: whether the factor follows the gradients; only then are steps skipped.
         overflowed: whether gradients of this step overflowed, so that it updates nothing, a scalar; None if the factor

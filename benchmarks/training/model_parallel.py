@@ -35,12 +35,8 @@ def train_towers(
 ) -> tuple[list[Score], list[TowerUpdate]]:
     """Returns each tower's score and update; gradients of its columns are those of the mean loss over all towers.
 
-    Args:
-        model: what is trained.
-        inputs: one per tower, batches of one size.
-        devices: one per tower.
-        manager: has created the variables; gives each tower its columns of the divided ones.
-        objective: what is minimised.
+    All batches are of one size. The manager has created the variables; it gives each tower its columns of the divided
+    ones.
     """
     towers = []
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):

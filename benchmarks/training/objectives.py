@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,14 +15,8 @@ from results.measurement import Observed
 LossFunction = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A tower's loss and accuracies.
-
-    Attributes:
-        loss: mean over the batch, a scalar.
-        observed: the accuracies, if they are requested.
-    """
+class Score(NamedTuple):
+    """A tower's mean loss over its batch, a scalar, and the accuracies if they are requested."""
 
     loss: tf.Tensor
     observed: Observed
@@ -56,8 +51,7 @@ class Objective:
         """
         if gradient is None:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
-        factor = self.decay_of([variable]).get(variable.name)
-        return gradient if factor is None else gradient + factor * value
+        return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
         """Returns by name the factor of each decayed weight in its gradient."""

@@ -21,10 +21,10 @@ Updates = list[tf.Operation]
 
 
 class Optimizer(abc.ABC):
-    """An update rule with a learning rate."""
+    """An update rule with a learning rate; `momentum` is used by `Momentum` alone."""
 
-    def __init__(self, learning_rate: float) -> None:
-        self._learning_rate = learning_rate
+    def __init__(self, learning_rate: float, momentum: float) -> None:
+        self._learning_rate, self._momentum = learning_rate, momentum
         self._slots: dict[tuple[object, str], tf.Variable] = {}
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
@@ -60,10 +60,6 @@ class GradientDescent(Optimizer):
 class Momentum(Optimizer):
     """accumulator = momentum * accumulator + gradient; variable -= learning_rate * accumulator."""
 
-    def __init__(self, learning_rate: float, momentum: float) -> None:
-        super().__init__(learning_rate)
-        self._momentum = momentum
-
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
@@ -93,8 +89,8 @@ class RmsProp(Optimizer):
 class Adam(Optimizer):
     """Kingma and Ba 2014, arXiv:1412.6980, in the form that ends section 2."""
 
-    def __init__(self, learning_rate: float) -> None:
-        super().__init__(learning_rate)
+    def __init__(self, learning_rate: float, momentum: float) -> None:
+        super().__init__(learning_rate, momentum)
         self._steps: dict[object, tf.Variable] = {}
         self._beta_powers: list[tf.Tensor] = []
 
@@ -133,7 +129,6 @@ class Adam(Optimizer):
 
 def make(name: str, *, learning_rate: float, momentum: float) -> Optimizer:
     """Makes the update rule called `name`: sgd, momentum, rmsprop or adam."""
-    if name == "momentum":
-        return Momentum(learning_rate, momentum)
-    rules: dict[str, Callable[[float], Optimizer]] = {"sgd": GradientDescent, "rmsprop": RmsProp, "adam": Adam}
-    return rules[name](learning_rate)
+    rules: dict[str, Callable[[float, float], Optimizer]]
+    rules = {"sgd": GradientDescent, "momentum": Momentum, "rmsprop": RmsProp, "adam": Adam}
+    return rules[name](learning_rate, momentum)

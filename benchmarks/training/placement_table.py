@@ -14,17 +14,11 @@ from variable_mgr.manager import VariableManager
 
 
 def placement_table(manager: VariableManager, devices: Devices, *, training: bool) -> dict[str, Any]:
-    """Returns the placement of a run, for the record.
+    """Returns the placement of a run, for the record, whose manager has created its variables in the default graph.
 
-    Args:
-        manager: has created its variables in the default graph.
-        devices: of the run.
-        training: whether there are gradients.
-
-    Returns:
-        Descriptions of the devices and the manager; `variables` and `weights`, their numbers over all copies; and bytes
-        per device of variables, of the optimizer's state (`slot`), of the gradients that each tower computes, and of
-        staging areas (`staged`: images, weights, gradients).
+    It has descriptions of the devices and the manager; `variables` and `weights`, their numbers over all copies; and
+    bytes per device of variables, of the optimizer's state (`slot`), of the gradients that each tower computes, and of
+    staging areas (`staged`: images, weights, gradients).
     """
     placed = manager.placed()
     weights = {entry.name for entry in placed if entry.kind == "weight"}
@@ -32,34 +26,36 @@ def placement_table(manager: VariableManager, devices: Devices, *, training: boo
     for name, parts in manager.checkpoint_variables().items():
         if training and name in weights:  # each tower has a gradient of each weight, or of its part of it
             of_each_tower = parts if len(parts) > 1 else [*parts] * len(devices.towers)
-            gradients += zip(map(_canonical, devices.towers), map(_size_bytes, of_each_tower), strict=True)
+            gradients += zip(map(_canonical, devices.towers), map(size_bytes, of_each_tower), strict=True)
     variables = tf.compat.v1.global_variables()
     names = {variable.op.name for variable in variables}
     # The name of an optimizer's slot is below its variable's name.
-    slots = [(v.device, _size_bytes(v)) for v in variables if v.op.name.rpartition("/")[0] in names]
+    slots = [(v.device, size_bytes(v)) for v in variables if v.op.name.rpartition("/")[0] in names]
     operations = tf.compat.v1.get_default_graph().get_operations()
-    staged = [(_canonical(op.device), sum(map(_size_bytes, op.inputs))) for op in operations if op.type == "Stage"]
+    staged = [(_canonical(op.device), sum(map(size_bytes, op.inputs))) for op in operations if op.type == "Stage"]
     return {
         "devices": devices.description,
         "tower_devices": list(devices.towers),
         "manager": manager.describe(),
         "variables": len(placed),
         "weights": sum(entry.kind == "weight" for entry in placed),
-        "variable_bytes_per_device": _sum((entry.device, entry.size_bytes) for entry in placed),
-        "slot_bytes_per_device": _sum(slots),
-        "gradient_bytes_per_device": _sum(gradients),
-        "staged_bytes_per_device": _sum(staged),
+        "variable_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in placed),
+        "slot_bytes_per_device": per_device(slots),
+        "gradient_bytes_per_device": per_device(gradients),
+        "staged_bytes_per_device": per_device(staged),
     }
 
 
-def _size_bytes(tensor: tf.Tensor | tf.Variable) -> int:
+def size_bytes(tensor: tf.Tensor | tf.Variable) -> int:
+    """Returns the size of a tensor of known shape."""
     return math.prod(tensor.shape) * tensor.dtype.size
 
 
-def _sum(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
+def per_device(sizes: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """Adds up pairs of a device and a size, by device."""
     total: Counter[str] = Counter()
-    for device, size_bytes in sizes:
-        total[device] += size_bytes
+    for device, size in sizes:
+        total[device] += size
     return dict(total)
 
 

@@ -70,16 +70,11 @@ def build(
     in_turn: bool = True,
     pipelined: bool = True,
 ) -> RunInput:
-    """Builds the towers' input in the default graph.
+    """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
 
-    Args:
-        model: its data set determines how images are normalised.
-        spec: batches of one process.
-        tower_devices: one per tower.
-        options: of the pipeline on the host; None makes the images once on each device.
-        source: the data set; None makes one batch on the host.
-        in_turn: towers draw their batches in a fixed order; not for asynchronous towers.
-        pipelined: each tower's next batch is copied to its device while it computes.
+    Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
+    `in_turn`, towers draw their batches in a fixed order, which asynchronous towers cannot. With `pipelined`, each
+    tower's next batch is copied to its device while it computes.
     """
     size = f"{spec.image_size}x{spec.image_size} pixels"
     if options is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from models import splitting
 from models.building import Model
@@ -13,18 +11,14 @@ from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import DividedLayers, Traffic, busiest_server
+from variable_mgr.traffic import DividedLayers, Traffic
 
 
 @dataclasses.dataclass(frozen=True)
 class DenseShare:
-    """The dense layers that end a model, compared with the whole model.
+    """The dense layers that end a model: elements of their weights, of their kernels, and of all the model's weights.
 
-    Attributes:
-        weights: number of their elements.
-        kernel_weights: the same without biases.
-        all_weights: number of elements of all weights of the model.
-        layers: decide what is sent if they are divided over towers.
+    `layers` decides what is sent if they are divided over towers.
     """
 
     weights: int
@@ -35,8 +29,7 @@ class DenseShare:
 
 def dense_share(model: Model, batch_per_device: int) -> DenseShare:
     """Returns the share of the dense layers at the model's end."""
-    split = splitting.split(model)
-    sizes = _weights(model)
+    split, sizes = splitting.split(model), _weights(model)
     return DenseShare(
         sum(sizes[name] for name in split.divided),
         sum(sizes[layer.weights[0]] for layer in split.tail if layer.weights),
@@ -50,12 +43,7 @@ def manager_on_real_devices(
 ) -> VariableManager:
     """Makes a manager of one process that creates no variables: no tower's device is the host, as formulas need.
 
-    Args:
-        name: of the manager.
-        modifiers: of the manager.
-        device: kind of the towers' devices, `cpu` or `gpu`.
-        towers: number of towers.
-        shared_on: `cpu`: shared variables are on the host; `gpu`: on the towers' devices.
+    Shared variables are on the host (`shared_on` is `cpu`), or on the towers' devices (`gpu`).
     """
     place = Place(tuple(f"/{device}:{tower}" for tower in range(towers)), "the host")
     shared = (place.host,) if shared_on == "cpu" else place.towers
@@ -65,29 +53,16 @@ def manager_on_real_devices(
 def model_traffic(manager: VariableManager, model: Model, batch_per_device: int, *, divided_over: int = 0) -> Traffic:
     """Returns how many bytes the devices of one process send in a training step.
 
-    Args:
-        manager: as of `manager_on_real_devices`.
-        model: what is trained.
-        batch_per_device: images per tower.
-        divided_over: the number of towers over which the dense layers are divided; 0: they are not.
+    The manager is one of `manager_on_real_devices`. The dense layers are divided over so many towers; 0: they are not.
     """
     sizes = _weights(model)
     if not divided_over:
         return manager.traffic(list(sizes.values()))
-    of_the_rest = manager.traffic([sizes[name] for name in sizes if name not in splitting.split(model).divided])
+    divided = splitting.split(model).divided
+    of_the_rest = manager.traffic([size for name, size in sizes.items() if name not in divided])
     layers = dense_share(model, batch_per_device).layers
     return dataclasses.replace(of_the_rest, activation_bytes=layers.activation_bytes(divided_over))
 
 
-def links_per_step(links: Mapping[str, int]) -> dict[str, Any]:
-    """Returns for the record what processes send each other in a step."""
-    return {
-        "links": dict(links),
-        "total_bytes": sum(links.values()) if links else None,
-        "busiest_ps_bytes": busiest_server(links),
-    }
-
-
 def _weights(model: Model) -> dict[str, int]:
-    """Returns the elements of each weight by name."""
     return {variable.name: math.prod(variable.shape) for variable in model.variables if variable.kind == "weight"}

@@ -60,12 +60,8 @@ class Step:
     ) -> None:
         """Runs what must run before the first step: variables, then input, then `preparations`.
 
-        Args:
-            session: of this graph.
-            input_initializers: of the input.
-            alone: whether this process initialises all variables, or only its own, and not those on parameter servers.
-            shared_is_there: called after this process' variables are initialised; returns when all others' are.
-            options: of each preparation.
+        Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
+        `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
         """
         variables = tf.compat.v1.global_variables()
         if not alone:
@@ -83,13 +79,10 @@ class Step:
 
 
 class Tower:
-    """What every tower of a model computes, operation by operation or compiled; the caller chooses the device.
+    """What every tower of a model computes; the caller chooses the device.
 
-    Args:
-        model: what is computed.
-        objective: what is minimised.
-        xla: compile the tower as a whole. Towers on devices of one kind share the compiled program.
-        decay_later: leave weight decay out of the gradients: the manager adds it.
+    With `xla` the tower is compiled as a whole, and towers on devices of one kind share the compiled program. With
+    `decay_later` weight decay is left out of the gradients: the manager adds it.
     """
 
     def __init__(self, model: Model, objective: Objective, *, xla: bool = False, decay_later: bool = False) -> None:
@@ -104,24 +97,21 @@ class Tower:
     def train(
         self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None = None
     ) -> tuple[Score, TowerUpdate]:
-        """Returns the score, and gradients and new state.
+        """Returns the score, and gradients and new state, given the variables' values, images, and labels [batch].
 
-        Args:
-            values: of the model's variables.
-            images: one batch, in the model's data format.
-            labels: [batch].
-            loss_scale: a scalar; the loss is multiplied by it, and its gradients are divided by it.
+        The loss is multiplied by the scalar `loss_scale`, and its gradients are divided by it.
         """
-        loss, observed, gradients, state = self._backward(list(values), images, labels, loss_scale)
-        return Score(loss, observed), TowerUpdate(gradients=gradients, state=state, decay=self._decay)
+        score, gradients, state = self._backward(list(values), images, labels, loss_scale)
+        return score, TowerUpdate(gradients=gradients, state=state, decay=self._decay)
 
     def infer(self, values: Sequence[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> Score:
         """Returns the score of a forward pass in inference mode; arguments as of `train`."""
-        return Score(*self._forward(list(values), images, labels))
+        score: Score = self._forward(list(values), images, labels)
+        return score
 
     def _train(
         self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor, loss_scale: tf.Tensor | None
-    ) -> tuple[tf.Tensor, Observed, dict[str, tf.Tensor], Mapping[str, tf.Tensor]]:
+    ) -> tuple[Score, dict[str, tf.Tensor], Mapping[str, tf.Tensor]]:
         logits, state = self._model.call(values, images, training=True)
         score = self._objective.score(logits, labels)
         weights = [(v, value) for v, value in zip(self._model.variables, values, strict=True) if v.kind == "weight"]
@@ -133,12 +123,11 @@ class Tower:
             variable.name: self._objective.with_decay(variable, value, gradient)
             for (variable, value), gradient in zip(weights, gradients, strict=True)
         }
-        return score.loss, score.observed, named, state
+        return score, named, state
 
-    def _infer(self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, Observed]:
+    def _infer(self, values: list[tf.Tensor], images: tf.Tensor, labels: tf.Tensor) -> Score:
         logits, _ = self._model.call(values, images, training=False)
-        score = self._objective.score(logits, labels)
-        return score.loss, score.observed
+        return self._objective.score(logits, labels)
 
 
 def build_training_step(

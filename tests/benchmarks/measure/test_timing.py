@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.errors import InvalidRunError
-from benchmarks.measure.timing import Numbers, Phase, StopAfter, Taken, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
 
 
 class FakeClock:
@@ -18,9 +18,9 @@ class FakeClock:
         return self.now
 
     def step(self, *, seconds: float, loss: float = 1.0) -> Callable[[], Taken]:
-        def run() -> tuple[float, Numbers]:
+        def run() -> tuple[float, int, Numbers]:
             self.now += seconds
-            return loss, {"input_wait_seconds": seconds / 2}
+            return loss, 0, {"input_wait_seconds": seconds / 2}
 
         return timed(run, self)
 
@@ -31,7 +31,7 @@ def test_only_the_step_is_timed() -> None:
     def dawdle(_: Phase) -> None:
         clock.now += 50.0
 
-    run_phase(clock.step(seconds=0.25, loss=3.0), StopAfter(4), phase, after_step=[dawdle])
+    run_phase(clock.step(seconds=0.25, loss=3.0), 4, phase, after_step=[dawdle])
     assert phase.step_seconds == [0.25] * 4
     assert phase.losses == [3.0] * 4
     assert phase.observed == {"input_wait_seconds": [0.125] * 4}
@@ -39,20 +39,19 @@ def test_only_the_step_is_timed() -> None:
 
 def test_no_steps_wanted_none_taken() -> None:
     phase = Phase()
-    run_phase(lambda: pytest.fail("no step was asked for"), StopAfter(0), phase)
+    run_phase(lambda: pytest.fail("no step was asked for"), 0, phase)
     assert phase.step_seconds == []
 
 
 def test_a_deadline_ends_the_phase_before_the_next_step() -> None:
     clock, phase = FakeClock(), Phase()
-    rule = StopAfter(100, 103.0, clock)
-    run_phase(clock.step(seconds=1.25), rule, phase)
+    run_phase(clock.step(seconds=1.25), 100, phase, deadline=103.0, clock=clock)
     assert len(phase.step_seconds) == 3  # 101.25, 102.5, 103.75
 
 
 def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
     clock, phase = FakeClock(), Phase()
-    run_phase(clock.step(seconds=1.0), StopAfter(100, 0.0, clock), phase)
+    run_phase(clock.step(seconds=1.0), 100, phase, deadline=0.0, clock=clock)
     assert len(phase.step_seconds) == 1
 
 
@@ -60,7 +59,7 @@ def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
 def test_a_loss_that_is_not_finite_ends_the_run(loss: float) -> None:
     clock, phase = FakeClock(), Phase()
     with pytest.raises(InvalidRunError, match="init_learning_rate"):
-        run_phase(clock.step(seconds=1.0, loss=loss), StopAfter(5), phase)
+        run_phase(clock.step(seconds=1.0, loss=loss), 5, phase)
     assert len(phase.step_seconds) == 1
 
 
@@ -72,5 +71,5 @@ def test_an_interruption_leaves_the_steps_so_far() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_phase(clock.step(seconds=1.0), StopAfter(5), phase, after_step=[interrupt])
+        run_phase(clock.step(seconds=1.0), 5, phase, after_step=[interrupt])
     assert phase.step_seconds == [1.0, 1.0]

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.console import TerminalProgress
 from benchmarks.measure.timing import Phase
-from benchmarks.run.display import JsonDisplay, TextDisplay, step_line, total_line
+from benchmarks.run.display import Display, TextDisplay, step_line, total_line
 from tests.support.records import make_record
 
 
@@ -42,7 +42,7 @@ def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture
 
 
 def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    display = JsonDisplay()
+    display = Display()
     display.start({"Model": "trivial"})
     display.phase("measuring", 3)
     display.after_step(Phase([1.0], [1.0]))

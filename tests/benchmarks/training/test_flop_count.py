@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.input import tower_input
 from benchmarks.run import graph
 from benchmarks.topology import devices
@@ -190,7 +190,7 @@ def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple
     counted = []
     for xla in ((), ("--xla=jit",)):
         words = ["--device=cpu", "--num_gpus=2", "--model=resnet20", "--batch_size=2", *flags, *xla]
-        chosen = config.resolve(run_flags.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
+        chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
         plan = devices.plan("cpu", 2, virtual_gpus=1, shared_on="cpu")
         with tf.Graph().as_default():
             placement = graph.build(chosen, plan).placement
