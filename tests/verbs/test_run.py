@@ -132,7 +132,7 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["--batch_size=0"], 2, "--batch_size=0 is too small"),
         (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
-        (["data"], 2, "Commands: make-imagenet"),
+        (["data"], 2, "data needs a command: make-imagenet"),
         (["data", "make-imagnet", "x"], 2, "Did you mean 'make-imagenet'?"),
         (["data", "make-imagenet"], 2, "name one directory"),
         (["data", "make-imagenet", "/proc/here"], 2, "cannot write to /proc/here"),
