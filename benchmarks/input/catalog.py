@@ -14,15 +14,9 @@ DAMAGE_KINDS_OF_SMALL_IMAGES = ("cut_file", "bad_label")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """The published facts about a data set.
+    """The published facts about a data set: its value of `--data_name`, and its name in reports.
 
-    Attributes:
-        name: the value of `--data_name`.
-        title: the name in reports.
-        train_images: training images of the real data set.
-        classes: without a background class.
-        mean: of each channel of the training images, in 0..255.
-        stddev: of each channel of the training images, in 0..255.
+    Classes do not count a background. Mean and deviation are of each channel of the training images, in 0..255.
     """
 
     name: str

@@ -37,14 +37,9 @@ _RECORDS_DESCRIBED = 64
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The keys of a photo in a tf.train.Example.
+    """The keys of a JPEG and of its label in a tf.train.Example. Labels below `first_label` are background.
 
-    Attributes:
-        title: name of the layout.
-        encoded: key of the JPEG.
-        label: key of the label.
-        first_label: label of the first class of photos; smaller labels are background.
-        has_boxes: whether a record may have boxes in `image/object/bbox/*`.
+    With `has_boxes`, a record may have boxes in `image/object/bbox/*`.
     """
 
     title: str
@@ -56,7 +51,6 @@ class Layout:
 
 INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
 TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
-LAYOUTS = (INCEPTION, TFDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,11 +61,6 @@ class PhotoRecords:
     split: str
     files: Sequence[Path]
     layout: Layout
-
-    @property
-    def first_label(self) -> int:
-        """The label of the first class of photos."""
-        return self.layout.first_label
 
     def count(self) -> int:
         """Returns the number of photos; reads the lengths of the records only."""
@@ -104,7 +93,6 @@ class PhotoFolder:
     files: Sequence[Path]
     labels: Sequence[int]
     classes: Sequence[str]
-    first_label: int = 0
 
     def count(self) -> int:
         """Returns the number of photos."""
@@ -132,8 +120,9 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
 
 
-def lowest_label(first_label: int, num_classes: int) -> int:
+def lowest_label(source: Photos, num_classes: int) -> int:
     """Returns the label of class 0: the background, or without a background the first class of photos."""
+    first_label = source.layout.first_label if isinstance(source, PhotoRecords) else 0
     return first_label - (num_classes - IMAGENET_CLASSES)
 
 
@@ -173,10 +162,9 @@ def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) ->
         named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
         raise DataError(f"--data_dir={directory} mixes shards of {len(totals)} data sets ({named}): keep one.")
     some = next(iter(shards.values()))
-    total = int(some["total"])
+    total, stem = int(some["total"]), some.string[: some.start("number")]
     missing = sorted(set(range(total)) - {int(match["number"]) for match in shards.values()})
     if missing:
-        stem = some.string[: some.start("number")]
         examples = ", ".join(f"{stem}{number:05d}-of-{total:05d}" for number in missing[:_EXAMPLES_NAMED])
         raise DataError(
             f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
@@ -203,10 +191,10 @@ def _layout_of(files: Sequence[Path]) -> Layout:
         except DecodeError:
             reason = "it is no tf.train.Example"
         else:
-            for layout in LAYOUTS:
+            for layout in (INCEPTION, TFDS):
                 if layout.encoded in keys and layout.label in keys:
                     return layout
-            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in (INCEPTION, TFDS))
             reason = f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()

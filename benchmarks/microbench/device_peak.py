@@ -23,6 +23,7 @@ from results.measurement import Derived
 from results.record import key_of
 
 FILE = CacheFile("peaks.json", "measured peaks")
+_SECONDS = 300.0  # limit of a measurement in a process of its own
 
 
 def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision: str) -> str:
@@ -37,16 +38,14 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
     entry = FILE.find(key)
-    if entry is None:
-        return None
     try:
-        peak = Peak(flops_per_sec=float(entry["flops_per_sec"]), bytes_per_sec=float(entry["bytes_per_sec"]))
-        if not all(0 < value < math.inf for value in dataclasses.astuple(peak)):
+        found = {name: float(entry[name]) for name in ("flops_per_sec", "bytes_per_sec")} if entry is not None else {}
+        if not all(0 < value < math.inf for value in found.values()):
             raise ValueError("a peak is not a positive number")
     except (KeyError, TypeError, ValueError) as error:
         FILE.ignore(error)
         return None
-    return peak
+    return Peak(**found) if found else None
 
 
 def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
@@ -67,7 +66,11 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
 
     devices.require_gpus(Runtime(device=device))
     measured = matmul_peak.measure(device, precision)
-    best = measured.or_better(stored_peak(key) or measured)
+    known = stored_peak(key) or measured
+    best = Peak(
+        flops_per_sec=max(measured.flops_per_sec, known.flops_per_sec),
+        bytes_per_sec=max(measured.bytes_per_sec, known.bytes_per_sec),
+    )
     FILE.keep(key, dataclasses.asdict(best))
     return best
 
@@ -110,14 +113,11 @@ def measure(
     data_format: Literal["NHWC", "NCHW"],
     num_classes: int,
     forward_only: bool,
-    images_per_sec: float | None = None,
+    images_per_sec: float,
 ) -> Roofline:
-    """Measures the peak of one device and counts the work of a model's step; runs no step.
+    """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
 
     The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it.
-
-    Raises:
-        UsageError: as of `peak`.
     """
     found = peak(device, precision)
     from benchmarks.training import flop_count
@@ -139,18 +139,11 @@ def measure(
     )
 
 
-_SECONDS = 300.0
-
-
 def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
     """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
 
-    Args:
-        config: of the run on all devices.
-        images_per_sec: of one of them.
-
-    Returns:
-        The roofline, or None and the reason.
+    The configuration is that of the run on all devices; `images_per_sec` is the rate of one. Returns the roofline, or
+    None and the reason.
     """
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device,)) as executor:
