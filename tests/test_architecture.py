@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,6 +126,16 @@ def test_every_room_stands_in_the_stack_and_is_small() -> None:
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
         files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(files) <= MOST_FILES_IN_A_ROOM, f"{room}: {files}"
+
+
+def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None:
+    for path in _sources():
+        room = path.relative_to(ROOT).parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
+        if LEVEL.get(room, LEVEL["run"]) >= LEVEL["run"] or room == "config" or path.stem.endswith("_verb"):
+            continue
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.arg) and node.annotation and path.stem != "device_peak":  # for a run apart
+                assert not re.search(r"\bConfig\b", ast.unparse(node.annotation)), f"{path}:{node.lineno}"
 
 
 def test_code_that_only_reads_records_knows_no_tensorflow() -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ class Tree:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.changed: set[str] = set()
         for name in PRODUCT:
             if (ROOT / name).is_dir():
                 shutil.copytree(ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -30,6 +32,7 @@ class Tree:
         """Writes a file that does not exist yet."""
         assert not (self.directory / path).exists(), path
         (self.directory / path).write_text(text)
+        self.changed.add(path)
 
     def add_line(self, path: str, after: str, line: str) -> None:
         """Inserts a line after the only line that is `after`."""
@@ -37,6 +40,22 @@ class Tree:
         assert lines.count(after) == 1, f"{path} has {lines.count(after)} lines '{after}'"
         lines.insert(lines.index(after) + 1, line)
         (self.directory / path).write_text("\n".join(lines) + "\n")
+        self.changed.add(path)
+
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Replaces the only occurrence of `old`."""
+        text = (self.directory / path).read_text()
+        assert text.count(old) == 1, f"{path} has {text.count(old)} times '{old}'"
+        (self.directory / path).write_text(text.replace(old, new))
+        self.changed.add(path)
+
+    def train(self, *words: str) -> dict[str, Any]:
+        """Takes three small steps on two towers; returns the record."""
+        small = ("--model=trivial", "--num_gpus=2", "--device=cpu", "--batch_size=2", "--num_batches=3")
+        done = self.run(*small, *words)
+        assert done.status == 0, done.stderr
+        record: dict[str, Any] = json.loads((self.directory / "out" / "results.jsonl").read_text().splitlines()[-1])
+        return record
 
     def run(self, *words: str) -> Finished:
         """Runs run_bench.py of the copy."""
@@ -107,11 +126,7 @@ def test_a_manager_in_the_catalog_is_explained(with_toy_manager: Tree) -> None:
 
 
 def test_a_manager_in_the_catalog_trains(with_toy_manager: Tree) -> None:
-    small = ("--model=trivial", "--num_gpus=2", "--device=cpu", "--batch_size=2", "--num_batches=2")
-    done = with_toy_manager.run("--variable_update=toy", *small)
-    assert done.status == 0, done.stderr
-    (line,) = (with_toy_manager.directory / "out" / "results.jsonl").read_text().splitlines()
-    record = json.loads(line)
+    record = with_toy_manager.train("--variable_update=toy")
     assert (record["status"], record["config"]["variable_update"]) == ("ok", "toy")
     assert record["placement"]["manager"] == "one toy copy; gradients averaged by a toy"
 
@@ -133,3 +148,87 @@ for result in cases.results("cpu", 2, 1, lambda count: devices.session_config("c
         "toy variables on gpu, momentum, True",
         "toy, whole batch, True",
     ]
+
+
+TOY_VERB = '''
+"""`toy`: prints its words."""
+
+from benchmarks.config.flag import Flag
+from benchmarks.config.verb import Verb
+from benchmarks.console import say
+from benchmarks.errors import ExitStatus
+
+
+def run(given, command):
+    say(" ".join([*given.words] * (given.values["times"] or 1)))
+    return ExitStatus.OK
+
+
+VERB = Verb("toy", "a toy of the tests", {"A toy": (Flag("times", int, "how often"),)}, run, takes="words")
+'''
+
+
+def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    tree.add_file("benchmarks/cli/toy_verb.py", TOY_VERB)
+    listed = "benchmarks/cli/verbs.py"
+    tree.add_line(listed, "from benchmarks.config.verb import Verb", "from benchmarks.cli import toy_verb")
+    tree.add_line(listed, "        data_verb.VERB,", "        toy_verb.VERB,")
+    assert tree.changed == {"benchmarks/cli/toy_verb.py", listed}
+    assert "toy       a toy of the tests" in tree.run("--help").stdout
+    assert "--times=INT" in tree.run("toy", "--help").stdout
+    done = tree.run("toy", "hello", "--times=2")
+    assert (done.status, done.stdout) == (0, "hello hello\n")
+    refused = tree.run("toy", "--time=2")
+    assert refused.status == 2 and "Did you mean 'times'?" in refused.stderr
+
+
+def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
+    """A factor of the learning rate: at 0, nothing is learned."""
+    tree = Tree(tmp_path)
+    flag = '        Flag("toy_factor", float, "factor of the learning rate (default 1)"),'
+    tree.add_line(
+        "benchmarks/config/run_flags.py",
+        '        Flag("weight_decay", float, "L2 penalty on kernels (default 4e-05)"),',
+        flag,
+    )
+    config = "benchmarks/config/config.py"
+    tree.add_line(config, "    keras_application: bool = _later(False)", "    toy_factor: float = _later(1.0)")
+    decided = '        toy_factor=_either(given["toy_factor"], 1.0),'
+    tree.add_line(config, "        optimizer=optimizer,", decided)
+    graph = "benchmarks/run/graph.py"
+    tree.replace(
+        graph, "learning_rate=config.learning_rate,", "learning_rate=config.toy_factor * config.learning_rate,"
+    )
+    assert len(tree.changed) == 3
+    for verb in ("run", "sweep"):
+        assert "--toy_factor=FLOAT" in tree.run(verb, "--help").stdout
+    assert json.loads(tree.run("--print_config", "--toy_factor=0.5").stdout)["toy_factor"] == 0.5
+    assert tree.run("--toy_factor=x").status == 2
+    record = tree.train("--weight_decay=0", "--toy_factor=0")
+    assert len(set(record["measurement"]["losses"])) == 1
+    assert record["config"]["toy_factor"] == 0.0
+
+
+def test_a_measured_number_is_produced_stated_and_shown(tmp_path: Path) -> None:
+    """The number of steps' batches so far, which is the number of a step."""
+    tree = Tree(tmp_path)
+    tree.add_line(
+        "results/measurement.py",
+        '    loss_scales: Sequence[float] = _of_step("first")',
+        '    toy_numbers: Sequence[float] = _of_step("mean")',
+    )
+    tree.add_line(
+        "results/columns.py",
+        '    Column("kind", "run, allreduce, or input", lambda r: r.kind),',
+        '    Column("toy", "last toy number", lambda r: r.measurement.toy_numbers[-1]),',
+    )
+    tree.add_line(
+        "benchmarks/training/training_step.py",
+        "    observed = Observed()",
+        "    observed |= Observed(toy_numbers=tf.constant(7.0))",
+    )
+    assert len(tree.changed) == 3
+    assert tree.train()["measurement"]["toy_numbers"] == [7.0] * 3
+    header, row = (line.split(",") for line in (tmp_path / "out" / "results.csv").read_text().splitlines())
+    assert row[header.index("toy")] == "7.0"

@@ -79,7 +79,8 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     for field, (flag, because) in _FLAGS.items():
         if getattr(modifiers, field) and field not in supported:
             supporting = [name for name, entry in MANAGERS.items() if field in entry.modifiers]
-            supporting.sort(key=lambda name: name not in IN_ONE_PROCESS)  # the first is proposed
+            # The first is proposed: one that needs no cluster, and supports most.
+            supporting.sort(key=lambda name: (name not in IN_ONE_PROCESS, -len(MANAGERS[name].modifiers)))
             return (
                 f"{flag} goes with {' or '.join(supporting)}, not with {manager}: {because}. "
                 f"Use --variable_update={supporting[0]}, or omit it."

@@ -12,7 +12,14 @@ from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
 
 
-def create(spec: VariableSpec, *, device: str, prefix: str, initial_value: tf.Tensor | None = None) -> tf.Variable:
+def create(
+    spec: VariableSpec,
+    *,
+    device: str,
+    prefix: str,
+    initial_value: tf.Tensor | None = None,
+    shape: Sequence[int] | None = None,
+) -> tf.Variable:
     """Creates one variable on a device.
 
     Args:
@@ -20,10 +27,11 @@ def create(spec: VariableSpec, *, device: str, prefix: str, initial_value: tf.Te
         device: where.
         prefix: precedes the canonical name and distinguishes copies in traces.
         initial_value: used instead of the spec's own, so that copies start equal.
+        shape: used instead of the spec's own, if this is only a part of the variable.
     """
     with tf.device(device):
         value = spec.initial_value() if initial_value is None else initial_value
-        return tf.Variable(value, trainable=False, name=f"{prefix}/{spec.name}", shape=spec.shape)
+        return tf.Variable(value, trainable=False, name=f"{prefix}/{spec.name}", shape=shape or spec.shape)
 
 
 def create_shared(specs: Sequence[VariableSpec], devices: Sequence[str]) -> dict[str, tf.Variable]:
@@ -70,11 +78,8 @@ def size_bytes(spec: VariableSpec) -> int:
 
 def placed(specs: Sequence[VariableSpec], variables: Mapping[str, tf.Variable]) -> list[Placed]:
     """Returns where each variable lives."""
-    return [
-        Placed(spec.name, spec.kind, variables[spec.name].device, size_bytes(spec))
-        for spec in specs
-        if spec.name in variables
-    ]
+    found = [(spec, variables[spec.name]) for spec in specs if spec.name in variables]
+    return [Placed(spec.name, spec.kind, v.device, math.prod(v.shape) * v.dtype.size) for spec, v in found]
 
 
 def assign_all(variables: Mapping[str, tf.Variable], values: Mapping[str, tf.Tensor]) -> list[tf.Operation]:

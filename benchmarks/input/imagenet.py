@@ -63,7 +63,7 @@ class PhotoRecords:
     layout: Layout
 
     def count(self) -> int:
-        """Returns the number of photos; reads the lengths of the records only."""
+        """Returns the number of photos; reads only the lengths of the records."""
         return sum(tfrecord.count(file) for file in self.files)
 
     def identify(self) -> str:

@@ -20,7 +20,7 @@ class InputOptions:
         split: the part of the data set.
         crop: `distorted` takes a random part and flips half of the images; `central` takes the middle, for evaluation.
         fuse_decode_and_crop: decode only the part of the photo that the crop keeps.
-        decode_scaling: decode a part of at least twice the wanted size at 1/2, 1/4 or 1/8 of its size, in the DCT.
+        decode_scaling: decode a part of at least twice the final size at 1/2, 1/4 or 1/8 of its size, in the DCT.
         resize_method: one of RESIZE_METHODS; `round_robin` uses them in order, image by image.
         distortions: change brightness, contrast, saturation and hue at random.
         distort_color_in_yiq: change saturation and hue in YIQ, by one matrix; otherwise in HSV.

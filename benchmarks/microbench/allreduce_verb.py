@@ -53,14 +53,14 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
         UsageError: a value is invalid, a named reduction cannot run here, or there is only one device.
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
-    asked = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
+    named = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
     chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus, environ={})
     if chosen.num_devices < 2:
         raise UsageError("allreduce needs several devices: pass --num_gpus=2 or more.")
     cannot = {}
-    for spec in asked or ALGORITHMS:
+    for spec in named or ALGORITHMS:
         problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), chosen.place)
-        if problem and asked:
+        if problem and named:
             raise UsageError(problem)
         if problem:
             cannot[spec] = problem
@@ -71,7 +71,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
         raise UsageError(str(error)) from error
     return AllReducePlan(
         chosen=chosen,
-        specs=tuple(dict.fromkeys(spec for spec in asked or ALGORITHMS if spec not in cannot)),
+        specs=tuple(dict.fromkeys(spec for spec in named or ALGORITHMS if spec not in cannot)),
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
         models=models,

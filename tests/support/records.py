@@ -52,6 +52,7 @@ def fake_run(
     **config: object,
 ) -> Record:
     """A run with 20 equal steps, or those given."""
+    reduces = config.get("variable_update", "replicated") == "replicated"
     chosen = {
         "model": "resnet50",
         "device": "gpu",
@@ -59,7 +60,7 @@ def fake_run(
         "batch_per_device": 32,
         "variable_update": "replicated",
         "shared_on": "gpu",
-        "modifiers": {"all_reduce_spec": "psgpu"},
+        "modifiers": {"all_reduce_spec": "psgpu" if reduces else None},
         "data_name": "synthetic",
         "precision": "fp32",
         "forward_only": False,

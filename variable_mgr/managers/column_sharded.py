@@ -28,19 +28,6 @@ _DIAGRAM = """\
     outputs   <---all--->  outputs       ... to the logits, and back the same way"""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shard:
-    """Some columns of a variable, as a variable of its own."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str
-
-    def initial_value(self) -> tf.Tensor:
-        raise NotImplementedError("shards are cut out of one initial value")
-
-
 class ColumnSharded(VariableManager):
     """Wraps a manager and divides some weights: every tower holds some columns of each.
 
@@ -60,7 +47,6 @@ class ColumnSharded(VariableManager):
         self._divided = divided
         self._specs: list[VariableSpec] = []
         self._shards: list[dict[str, tf.Variable]] = [{} for _ in self._devices]
-        self._shard_specs: list[list[VariableSpec]] = [[] for _ in self._devices]
         self._all_read: list[tf.Operation] = []
 
     def create(self, specs: Sequence[VariableSpec]) -> None:
@@ -74,16 +60,16 @@ class ColumnSharded(VariableManager):
             with tf.device(self._devices[0]):
                 values = tf.split(spec.initial_value(), columns, axis=-1)
             for tower, (device, count, value) in enumerate(zip(self._devices, columns, values, strict=True)):
-                shard = _Shard(spec.name, (*spec.shape[:-1], count), spec.dtype, spec.kind)
-                self._shard_specs[tower].append(shard)
+                shape = (*spec.shape[:-1], count)
                 self._shards[tower][spec.name] = variables.create(
-                    shard, device=device, prefix=f"tower_{tower}", initial_value=value
+                    spec, device=device, prefix=f"tower_{tower}", initial_value=value, shape=shape
                 )
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Returns the tower's columns of divided weights, and of all others what the inner manager reads."""
         own = self._shards[tower]
-        shards = dict(zip(own, variables.read_all(self._shard_specs[tower], own), strict=True))
+        specs = [spec for spec in self._specs if spec.name in own]
+        shards = dict(zip(own, variables.read_all(specs, own), strict=True))
         with tf.device(self._devices[tower]):
             self._all_read.append(tf.group(*shards.values()))
         others = iter(self._inner.read(tower))
@@ -112,9 +98,7 @@ class ColumnSharded(VariableManager):
 
     def placed(self) -> list[Placed]:
         """Returns the inner manager's, and the columns of every tower."""
-        shards = zip(self._shard_specs, self._shards, strict=True)
-        own = [entry for specs, variables_ in shards for entry in variables.placed(specs, variables_)]
-        return [*self._inner.placed(), *own]
+        return self._inner.placed() + [entry for own in self._shards for entry in variables.placed(self._specs, own)]
 
     def replica_drift(self) -> tf.Tensor | None:
         """Returns the inner manager's: of the columns there is one copy."""

@@ -76,7 +76,7 @@ class DistributedReplicated(VariableManager):
         ]
         if self._gathering.is_chief:
             masters = [self._masters[name] for name in names]
-            applied = optimizer.apply(masters, self._gathering.means(names, masters, means, updates[0].decay))
+            applied = optimizer.apply(masters, self._gathering.means(names, masters, updates[0].decay))
             for name, master, update in zip(names, masters, applied, strict=True):
                 operations += self._gathering.publish(name, master, after=[update])
         for name in names:

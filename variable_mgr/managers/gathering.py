@@ -58,35 +58,24 @@ class Gathering:
             return self._queue("gradient", name, self._place.worker, gradient.dtype, variable.shape).enqueue(gradient)
 
     def means(
-        self,
-        names: Sequence[str],
-        variables: Sequence[tf.Variable],
-        sent: Sequence[tf.Tensor],
-        decay: Mapping[str, float],
+        self, names: Sequence[str], variables: Sequence[tf.Variable], decay: Mapping[str, float]
     ) -> list[tf.Tensor]:
         """Returns the mean of all workers' gradients of each variable, on its device, plus decay; only for the chief.
 
         Args:
             names: of the variables, as they were sent.
             variables: those to update.
-            sent: what this worker has sent, for the types.
             decay: the factor of weight decay by name; the variable still has the value with which all workers computed.
         """
-        means = []
-        for name, variable, own in zip(names, variables, sent, strict=True):
-            mean = self._mean(name, variable, own.dtype)
-            with tf.device(variable.device), tf.control_dependencies([mean]):
-                means.append(mean + decay[name] * variable.read_value() if name in decay else mean)
+        means, workers = [], self._place.workers
+        for name, variable in zip(names, variables, strict=True):
+            with tf.device(variable.device):
+                queues = [self._queue("gradient", name, w, self._wire_dtype, variable.shape) for w in range(workers)]
+                sent = [tf.cast(queue.dequeue(), variable.dtype) for queue in queues]
+                mean = sent[0] if workers == 1 else tf.add_n(sent) / workers
+                with tf.control_dependencies([mean]):
+                    means.append(mean + decay[name] * variable.read_value() if name in decay else mean)
         return means
-
-    def _mean(self, name: str, variable: tf.Variable, dtype: tf.DType) -> tf.Tensor:
-        workers = self._place.workers
-        with tf.device(variable.device):
-            sent = [
-                tf.cast(self._queue("gradient", name, worker, dtype, variable.shape).dequeue(), variable.dtype)
-                for worker in range(workers)
-            ]
-            return sent[0] if workers == 1 else tf.add_n(sent) / workers
 
     def publish(self, name: str, variable: tf.Variable, after: Sequence[tf.Operation]) -> list[tf.Operation]:
         """Sends the variable's value after `after` to every worker; only for the chief."""

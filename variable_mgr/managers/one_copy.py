@@ -27,6 +27,7 @@ class OneCopy(VariableManager):
         self._place = place
         self._variable_devices = list(variable_devices)
         self._asynchronous = asynchronous
+        self._counted_on = place.ps[0] if place.ps else place.host
         self._specs: list[VariableSpec] = []
         self._shared: dict[str, tf.Variable] = {}
         self._tower_state: list[dict[str, tf.Variable]] = []
@@ -64,10 +65,6 @@ class OneCopy(VariableManager):
         return [
             variables.read_all([spec], own)[0] if spec.name in own else self._fetched[spec.name] for spec in self._specs
         ]
-
-    @property
-    def _counted_on(self) -> str:
-        return self._place.ps[0] if self._place.ps else self._place.host
 
     def _counted(self, operations: Sequence[tf.Operation]) -> Applied:
         """Counts an asynchronous update when it is complete."""

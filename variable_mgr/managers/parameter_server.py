@@ -135,7 +135,7 @@ class ClusterParameterServer(OneCopy):
             for name, own in zip(names, means, strict=True)
         ]
         if self._gathering.is_chief:
-            operations += optimizer.apply(shared, self._gathering.means(names, shared, means, updates[0].decay))
+            operations += optimizer.apply(shared, self._gathering.means(names, shared, updates[0].decay))
         return [Applied(self._gathering.end_together([*operations, *state]))]
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
