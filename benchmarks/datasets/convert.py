@@ -184,15 +184,8 @@ def _write_shard(path: Path, photos: Sequence[Photo], shorter_side: int | None) 
             try:
                 original = photo.read()
                 encoded = _as_rgb_jpeg(original, shorter_side)
-                header = checks.read_jpeg_header(encoded)
-                payload = inception_example(
-                    encoded,
-                    height=header.height,
-                    width=header.width,
-                    label=photo.label,
-                    synset=photo.class_name,
-                    name=photo.name,
-                )
+                size = checks.read_jpeg_header(encoded)[:2]
+                payload = inception_example(encoded, size, photo.label, photo.class_name, photo.name)
             except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
                 result.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
                 continue

@@ -115,33 +115,25 @@ def _record(split_name: str, number: int, canvases: list[np.ndarray], generator:
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
     synset = f"n{label:08d}"
-    return inception_example(
-        bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
-        height=height,
-        width=width,
-        label=label,
-        synset=synset,
-        name=f"{split_name}_{synset}_{number}.JPEG",
-        text=f"fake class {label}",
-        boxes=boxes,
-    )
+    name = f"{split_name}_{synset}_{number}.JPEG"
+    encoded = bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy())
+    return inception_example(encoded, (height, width), label, synset, name, text=f"fake class {label}", boxes=boxes)
 
 
 def inception_example(
     encoded: bytes,
-    *,
-    height: int,
-    width: int,
+    size: tuple[int, int],
     label: int,
     synset: str,
     name: str,
+    *,
     text: str = "",
     boxes: Sequence[tuple[float, float, float, float]] = (),
 ) -> bytes:
     """Returns a JPEG as a serialised tf.train.Example in the Inception layout.
 
-    Height and width are in pixels, the label counts from 1, the synset is the class's name in WordNet or of its folder,
-    the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
+    The size is height and width in pixels, the label counts from 1, the synset is the class's name in WordNet or of its
+    folder, the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
     """
 
     def ints(values: list[int]) -> tf.train.Feature:
@@ -151,8 +143,8 @@ def inception_example(
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
     feature = {
-        "image/height": ints([height]),
-        "image/width": ints([width]),
+        "image/height": ints([size[0]]),
+        "image/width": ints([size[1]]),
         "image/colorspace": data(b"RGB"),
         "image/channels": ints([3]),
         "image/class/label": ints([label]),

@@ -183,17 +183,16 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
         )
     warn(f"The input failed; looking for the damaged record in {len(source.files)} files ...")
     give_up_at = time.monotonic() + _SEARCH_SECONDS
-    sound, result = 0, "every record in it is sound"
+    result = "every record in it is sound"
     at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
     with decoding() as problem_of_jpeg:
         for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
-                result = f"the first {sound} of {len(source.files)} files are sound"
+                result = f"the first {start} of {len(source.files)} files are sound"
                 break
             for _, _, found in defects(source, num_classes, problem_of_jpeg, source.files[start : start + at_a_time]):
                 if found:
                     return found[0].error()
-                sound += 1
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 

@@ -140,9 +140,8 @@ def find(directory: str, split: str) -> Photos:
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
     if shards:
         return _records(directory, split, shards)
-    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), None)
-    if folder is None and split == "train":
-        folder = path
+    otherwise = path if split == "train" else None
+    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), otherwise)
     found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
     if found is None:
         holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
@@ -239,20 +238,20 @@ def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _P
     Raises:
         DataError: a folder cannot be read, or there are more classes than ImageNet has.
     """
-    files: list[Path] = []
-    labels: list[int] = []
     try:
         # Empty folders count: a class that one split lacks must not change the labels of the others.
         classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
-        for label, name in enumerate(classes):
-            for photo in sorted(os.listdir(directory / name)):
-                if photo.lower().endswith(endings) and photo[0] != ".":
-                    files.append(directory / name / photo)
-                    labels.append(label)
+        found = [
+            (directory / name / photo, label)
+            for label, name in enumerate(classes)
+            for photo in sorted(os.listdir(directory / name))
+            if photo.lower().endswith(endings) and photo[0] != "."
+        ]
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-    if not files:
+    if not found:
         return None
     if len(classes) > IMAGENET_CLASSES:
         raise DataError(f"{directory} holds {len(classes)} class folders, more than ImageNet's {IMAGENET_CLASSES}.")
+    files, labels = [file for file, _ in found], [label for _, label in found]
     return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config import config, device_options
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, Parsed, only
+from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus, UsageError
@@ -132,11 +132,6 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     return report.close()
 
 
-def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    values = device_options.default_to_all(given.values, hardware.count_gpus())
-    return run(resolve(values, hardware.count_gpus), command)
-
-
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
@@ -157,5 +152,7 @@ VERB = Verb(
     "allreduce",
     "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     ALLREDUCE_FLAGS,
-    _resolve_and_run,
+    lambda given, command: run(
+        resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
+    ),
 )

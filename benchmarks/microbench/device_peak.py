@@ -89,9 +89,8 @@ def beside_peak(
     `flops_per_image` is None if the operations were not counted. `environment` is that of the run's record. The run
     could use the peak `count` times; see `roofline.devices_with_a_peak`.
     """
-    if derived.images_per_sec is None or not flops_per_image:
-        return derived
-    if device == "gpu" and not environment["gpus"]:  # a client without GPUs: its cached peak is its CPU's
+    without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
+    if derived.images_per_sec is None or not flops_per_image or without_gpus:
         return derived
     found = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
     if found is None:
@@ -178,11 +177,5 @@ def _prepare(device: Literal["cpu", "gpu"]) -> None:
 
 def to_dict(found: Roofline) -> dict[str, Any]:
     """Returns it as JSON can hold it."""
-    return {
-        **dataclasses.asdict(found),
-        "limit": found.limit,
-        "most_images_per_sec": found.most_images_per_sec,
-        "mfu": found.mfu,
-        "share_of_bound": found.share_of_bound,
-        "sentences": found.sentences(),
-    }
+    derived = {name: getattr(found, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
+    return {**dataclasses.asdict(found), **derived, "sentences": found.sentences()}

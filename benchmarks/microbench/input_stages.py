@@ -60,10 +60,8 @@ def probes(
 ) -> Iterator[list[Probe]]:
     """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
 
-    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out.
-
-    Raises (also while the probes are used):
-        DataError: a record is bad.
+    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out. Raises
+    DataError, also while the probes are used, if a record is bad.
     """
     datasets = {}
     with tf.Graph().as_default() as graph:

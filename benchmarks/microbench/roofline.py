@@ -22,13 +22,9 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """A step compared with the peaks of its hardware.
+    """A step compared with the peak of all its devices together.
 
-    Attributes:
-        flops_per_image: operations of a step, 2 per multiply-add, over its images.
-        bytes_per_image: bytes that a step moves at least, if no tensor stays in a cache, over its images.
-        peak: of all devices together.
-        images_per_sec: the measured rate.
+    Operations count 2 per multiply-add; bytes are those that a step moves at least, if no tensor stays in a cache.
     """
 
     flops_per_image: float
