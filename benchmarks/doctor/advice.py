@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.doctor.breakdown import NEVER_SAVE, Breakdown, Cost, Part, Setting, Significance, Span, Stage
+from benchmarks.doctor.breakdown import (
+    NEVER_SAVE,
+    WORTH_ADVICE,
+    Breakdown,
+    Cost,
+    Part,
+    Setting,
+    Significance,
+    Span,
+    Stage,
+)
 
-# A smaller share of a step gets no advice.
-WORTH_ADVICE = 0.05
 # If runs differ by this share of a step by chance, no part gets advice.
 _TOO_MUCH_CHANCE = 0.25
 _MANY_TIMES = 10.0
 _PART, _WHAT, _RATE, _STEP = 12, 44, 26, 10
+HEADING = (
+    f"{'adds':{_PART}}  {'what ran':{_WHAT}}  {'images/s (95 %)':>{_RATE}}  {'ms a step':>{_STEP}}  ms added (95 %)"
+)
 
 
 def _advice(part: Part, of: Setting) -> str:
@@ -65,21 +76,8 @@ def _advice(part: Part, of: Setting) -> str:
     return " ".join(sentence for sentence, holds in sentences[part].items() if holds)
 
 
-def heading() -> str:
-    """Returns the head of the table of stages."""
-    return (
-        f"{'adds':{_PART}}  {'what ran':{_WHAT}}  {'images/s (95 %)':>{_RATE}}  {'ms a step':>{_STEP}}  ms added (95 %)"
-    )
-
-
 def row(stage: Stage, what: str, cost: Cost | None) -> str:
-    """Returns a row of the table.
-
-    Args:
-        stage: the stage.
-        what: what it ran, in words.
-        cost: what its part adds; None without a rate.
-    """
+    """Returns a row of the table: a stage, what it ran in words, and what its part adds (None without a rate)."""
     start = f"{stage.part:{_PART}}  {what:{_WHAT}}"
     if cost is None or stage.images_per_sec is None:
         return f"{start}  {'failed' if stage.failed else 'left out'}: {stage.reason}"
@@ -105,14 +103,22 @@ def shares(found: Breakdown, setting: Setting) -> list[str]:
             Significance.SAVES: ": seems to save time" if cost.parts[-1] in NEVER_SAVE else ": saves time",
         }[cost.significance]
         lines.append(f"{found.share(cost):6.0%}  {cost.name}{remark}")
-    return [*lines, *(f"     ?  {stage.part}: its run failed, so the step lacks it" for stage in found.unknown)]
+    return [*lines, *(f"     ?  {part}: its run failed, so the step lacks it" for part in found.unknown)]
 
 
 def sentences(found: Breakdown, setting: Setting) -> list[str]:
     """Returns warnings, then what takes most of a step, what to try and the most it can gain; largest part first."""
     if found.step is None:
         return ["Where the time goes is unknown: no run of the model has a rate."]
-    warnings, unknown, chance = [], _unknown(found), found.impossible
+    warnings, unknown, chance = [], [], found.impossible
+    if found.unknown:
+        unknown.append(f"Not known, since its run failed: the cost of {', '.join(found.unknown)}.")
+    unsure = [cost for cost in found.costs if cost.significance is Significance.UNSURE]
+    if unsure:
+        unknown.append(
+            f"Too few steps to tell from noise: {', '.join(cost.name for cost in unsure)}. Pass a longer "
+            "--time_limit_seconds, or a smaller --batch_size."
+        )
     if setting.disturbing:
         warnings.append(
             f"This machine is not quiet ({', '.join(setting.disturbing)}). The intervals come from the steps of one or "
@@ -126,40 +132,28 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
         )
         if -found.share(chance) >= _TOO_MUCH_CHANCE:
             return warnings + unknown
-    worth = [cost for cost in found.known if found.share(cost) >= WORTH_ADVICE]
-    unsure = max((cost.added.value for cost in found.costs if cost.significance is Significance.UNSURE), default=0.0)
+    worth = found.worth_advice
     most = [f"Most of the time goes to {cost.name}: {found.share(cost):.0%}." for cost in worth[:1]]
-    advice = most if worth and worth[0].added.value > unsure else []
+    advice = most if worth and all(cost.added.value < worth[0].added.value for cost in unsure) else []
     advice += [_sentence(found, cost, setting) for cost in worth]
     if [cost.parts for cost in worth] == [(Part.COMPUTE,)] and not (chance or unknown):
         advice.append(f"Nothing else takes {WORTH_ADVICE:.0%} or more.")
     return warnings + advice + unknown
 
 
-def _unknown(found: Breakdown) -> list[str]:
-    """Returns which costs are not known, and how to measure them."""
-    failed = ", ".join(stage.part for stage in found.unknown)
-    unsure = ", ".join(cost.name for cost in found.costs if cost.significance is Significance.UNSURE)
-    longer = "Pass a longer --time_limit_seconds, or a smaller --batch_size."
-    return [
-        *([f"Not known, since its run failed: the cost of {failed}."] if failed else []),
-        *([f"Too few steps to tell from noise: {unsure}. {longer}"] if unsure else []),
-    ]
-
-
 def _sentence(found: Breakdown, cost: Cost, setting: Setting) -> str:
     advice = " ".join(_advice(part, setting) for part in cost.parts)
     start = f"{cost.name.capitalize()} ({found.share(cost):.0%}):"
     if Part.COMPUTE not in cost.parts:
-        return f"{start} without it, {_more(found.gain(cost))}. {advice}"
-    if setting.attained is None:
+        avoided, avoidable = "without it", 1.0
+    elif setting.attained is None:
         return f"{start} {advice}"
-    gain = found.gain(cost, avoidable=max(0.0, 1 - setting.attained))
-    return f"{start} it reaches {setting.attained:.0%} of the device's roofline; at its bound, {_more(gain)}. {advice}"
-
-
-def _more(gain: float) -> str:
-    return f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
+    else:
+        avoided = f"it reaches {setting.attained:.0%} of the device's roofline; at its bound"
+        avoidable = max(0.0, 1 - setting.attained)
+    gain = found.gain(cost, avoidable)
+    more = f"at most {gain:.0%} more images/s" if gain < _MANY_TIMES else "many times as many images/s"
+    return f"{start} {avoided}, {more}. {advice}"
 
 
 def _in_figures(span: Span, factor: float = 1.0) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +14,8 @@ from typing import Any
 # Two processes with the same configuration differ by more than the steps of one process show: about 1 % on a quiet
 # machine. A smaller difference is never called significant.
 BETWEEN_PROCESSES = 0.02
+# A smaller share of a step gets no advice.
+WORTH_ADVICE = 0.05
 
 
 class Part(enum.StrEnum):
@@ -107,13 +108,11 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
-    """The result of one run.
+    """The result of one run; a stage that neither failed nor has a rate does not apply.
 
     Attributes:
         part: what it adds to the stages before it.
-        images_per_sec: its rate; None if it has none.
         images: how many images it processes in the time that is compared: that of one step of all devices.
-        failed: whether its run failed; a stage that neither failed nor has a rate does not apply.
         reason: why it has no rate.
     """
 
@@ -136,13 +135,9 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a part adds to a step.
+    """What a part adds to a step: seconds of a step without it (`below`), that it adds, and with it (`up_to`).
 
-    Attributes:
-        parts: the part, preceded by those whose runs failed, since their costs cannot be separated.
-        below: seconds of a step without them.
-        added: seconds that they add.
-        up_to: seconds of a step with them.
+    `parts` are the part, preceded by those whose runs failed, since their costs cannot be separated.
     """
 
     parts: tuple[Part, ...]
@@ -166,41 +161,32 @@ class Cost:
         return Significance.COSTS if self.added.value > 0 else Significance.SAVES
 
 
-@dataclasses.dataclass(frozen=True)
 class Breakdown:
-    """All stages, in the order of `Part`."""
+    """All stages, in the order of `Part`.
 
-    stages: Sequence[Stage]
+    Attributes:
+        costs: what each part adds; nothing for parts that do not apply, or that failed with none after them.
+        unknown: the last parts if their runs failed, so that `step` does not contain them.
+        step: seconds of a step with every part that ran; None if the model did not run.
+    """
 
-    @property
-    def costs(self) -> list[Cost]:
-        """Returns what each part adds; nothing for parts that do not apply, or that failed with none after them."""
-        found: list[Cost] = []
-        below, unknown = Span(0.0, 0.0, 0.0), list[Part]()
-        for stage in self.stages:
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        self.stages = stages
+        self.costs: list[Cost] = []
+        self.unknown: list[Part] = []
+        below = Span(0.0, 0.0, 0.0)
+        for stage in stages:
             if stage.seconds is not None:
-                added = stage.seconds.minus(below)
-                found.append(Cost(parts=(*unknown, stage.part), below=below, added=added, up_to=stage.seconds))
-                below, unknown = stage.seconds, []
+                parts, added = (*self.unknown, stage.part), stage.seconds.minus(below)
+                self.costs.append(Cost(parts=parts, below=below, added=added, up_to=stage.seconds))
+                below, self.unknown = stage.seconds, []
             elif stage.failed:
-                unknown.append(stage.part)
-        return found
+                self.unknown.append(stage.part)
+        self.step = below if self.costs and self.costs[-1].parts != (Part.FIXED,) else None
 
     def cost_of(self, part: Part) -> Cost | None:
         """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
         return next((cost for cost in self.costs if cost.parts[-1] is part), None)
-
-    @property
-    def step(self) -> Span | None:
-        """Returns the seconds of a step with every part that ran; None if the model did not run."""
-        costs = self.costs
-        return costs[-1].up_to if costs and costs[-1].parts != (Part.FIXED,) else None
-
-    @property
-    def unknown(self) -> list[Stage]:
-        """Returns the last stages if they failed, so that `step` does not contain them."""
-        after = itertools.takewhile(lambda stage: stage.images_per_sec is None, reversed(self.stages))
-        return [stage for stage in [*after][::-1] if stage.failed]
 
     def share(self, cost: Cost) -> float:
         """Returns a cost as a share of the step; negative if it saves time."""
@@ -227,28 +213,27 @@ class Breakdown:
         return min(odd, key=lambda cost: cost.added.value, default=None) if self.step else None
 
     @property
-    def known(self) -> list[Cost]:
-        """Returns the significant costs that are larger than any impossible saving, the largest first."""
+    def worth_advice(self) -> list[Cost]:
+        """Returns the significant costs with a large share that exceed any impossible saving, the largest first."""
         least = -self.impossible.added.value if self.impossible else 0.0
         found = [cost for cost in self.costs if cost.significance is Significance.COSTS and cost.added.value > least]
-        return sorted(found, key=lambda cost: -cost.added.value) if self.step else []
+        large = [cost for cost in found if self.step and self.share(cost) >= WORTH_ADVICE]
+        return sorted(large, key=lambda cost: -cost.added.value)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the numbers in JSON's types."""
-        return {
-            "step_seconds": dataclasses.asdict(self.step) if self.step else None,
-            "rungs": [self._stage_dict(stage) for stage in self.stages],
-        }
-
-    def _stage_dict(self, stage: Stage) -> dict[str, Any]:
-        known, cost = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}, self.cost_of(stage.part)
-        if cost is None or stage.images_per_sec is None:
-            return known
-        return known | {
-            "images_per_sec": dataclasses.asdict(stage.images_per_sec),
-            "seconds": dataclasses.asdict(cost.up_to),
-            "added_seconds": dataclasses.asdict(cost.added),
-            "added_parts": list(cost.parts),
-            "verdict": cost.significance,
-            "share": self.share(cost) if self.step else None,
-        }
+        stages = []
+        for stage in self.stages:
+            cost = self.cost_of(stage.part)
+            known: dict[str, Any] = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
+            if cost is not None and stage.images_per_sec is not None:
+                known |= {
+                    "images_per_sec": dataclasses.asdict(stage.images_per_sec),
+                    "seconds": dataclasses.asdict(cost.up_to),
+                    "added_seconds": dataclasses.asdict(cost.added),
+                    "added_parts": list(cost.parts),
+                    "verdict": cost.significance,
+                    "share": self.share(cost) if self.step else None,
+                }
+            stages.append(known)
+        return {"step_seconds": dataclasses.asdict(self.step) if self.step else None, "rungs": stages}

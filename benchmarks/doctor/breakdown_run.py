@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config import config, device_options, precision_options, run_flags
@@ -19,7 +20,6 @@ from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
 from benchmarks.errors import ExitStatus
 from benchmarks.microbench import device_peak
-from benchmarks.microbench.roofline import Roofline
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
@@ -49,20 +49,12 @@ _MARGIN = 1.5  # the next run may start later, and its steps do more
 _STUCK_SECONDS = 300.0
 _FAKE_PHOTOS = 256
 
-# Returns the roofline of a configuration at a rate of one device, or why there is none.
-MeasureRoofline = Callable[[Config, float], tuple[Roofline | None, str]]
-Show = Callable[[str], None]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BreakdownPlan:
-    """What is broken down.
+    """What is broken down, on the devices of the last stage.
 
-    Attributes:
-        chosen: the configuration of the last stage, on all devices.
-        setting: what arithmetic and advice depend on.
-        common: flags of every stage.
-        time_limit_seconds: for all stages together, as far as runs can be shortened.
+    `common` are the flags of every stage. The time is for all of them together, as far as runs can be shortened.
     """
 
     chosen: Config
@@ -73,13 +65,13 @@ class BreakdownPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PlannedStage:
-    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or cannot run."""
+    """A stage before it is run: its part, what runs in words, its flags, and why it is left out or has failed."""
 
     part: Part
     what: str
     flags: Mapping[str, str]
     why_not: str = ""
-    problem: str = ""
+    failed: bool = False
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> BreakdownPlan:
@@ -110,16 +102,12 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Breakdo
         other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
         data_dir=chosen.data_dir,
     )
-    return BreakdownPlan(
-        chosen=chosen,
-        setting=setting,
-        common={"device": chosen.device, **given},
-        time_limit_seconds=values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
-    )
+    common, limit = {"device": chosen.device, **given}, values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS
+    return BreakdownPlan(chosen=chosen, setting=setting, common=common, time_limit_seconds=limit)
 
 
-def _planned(plan: BreakdownPlan) -> list[PlannedStage]:
-    """Returns all stages but the last, which needs data."""
+def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
+    """Yields all stages; generated images exist from when the last one is asked for until the iterator is closed."""
     of = plan.setting
     count, manager = of.num_devices, of.manager
     model = {"model": of.model, "batch_size": str(of.batch_per_device), "precision": of.precision}
@@ -129,77 +117,72 @@ def _planned(plan: BreakdownPlan) -> list[PlannedStage]:
     one = "" if count > 1 else "there is one device"
     nothing = one or ("independent exchanges nothing" if manager == "independent" else "")
     images = f"{of.model}, {of.batch_per_device} images"
-    return [
-        PlannedStage(Part.FIXED, "mlp, 1 image on 1 device", {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS}),
-        PlannedStage(Part.COMPUTE, f"{images} on 1 device", alone),
-        PlannedStage(Part.DEVICES, f"{images} on each of {count} devices", independent, one),
-        PlannedStage(Part.EXCHANGE, f"gradients are exchanged: {manager}", exchanging, nothing),
-        PlannedStage(Part.HOST_COPY, "images come from the host", {**exchanging, "data_name": "synthetic_host"}),
-    ]
-
-
-@contextlib.contextmanager
-def _planned_with_data(plan: BreakdownPlan) -> Iterator[PlannedStage]:
-    """Yields the last stage: images of the user, or generated ones, which are deleted at the end."""
-    before = _planned(plan)[-2]
-    if plan.chosen.data_dir:
-        yield PlannedStage(Part.INPUT, "images are read: yours", {**before.flags, "data_dir": plan.chosen.data_dir})
+    yield PlannedStage(Part.FIXED, "mlp, 1 image on 1 device", {**_SMALLEST_STEP, "num_batches": _FIXED_STEPS})
+    yield PlannedStage(Part.COMPUTE, f"{images} on 1 device", alone)
+    yield PlannedStage(Part.DEVICES, f"{images} on each of {count} devices", independent, one)
+    yield PlannedStage(Part.EXCHANGE, f"gradients are exchanged: {manager}", exchanging, nothing)
+    yield PlannedStage(Part.HOST_COPY, "images come from the host", {**exchanging, "data_name": "synthetic_host"})
+    if of.data_dir:
+        yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
         return
-    name = specs.find(plan.chosen.model).data_name
-    with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory, tempfile.TemporaryFile() as output:
-        number = (f"--train_images={_FAKE_PHOTOS}",) if name == "imagenet" else ()
-        words = [*_PROGRAM, "data", f"make-{name}", directory, *number]
+    with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
+        why_not, flags = _generate_images(specs.find(of.model).data_name, directory), {"data_dir": directory}
+        yield PlannedStage(Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not))
+
+
+def _generate_images(data_name: str, directory: str) -> str:
+    """Returns why it failed; empty if it did not."""
+    number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
+    words = [*_PROGRAM, "data", f"make-{data_name}", directory, *number]
+    with tempfile.TemporaryFile() as output:
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
         (ended,) = subprocesses.run(make, timeout_seconds=_STUCK_SECONDS)
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines() or ["no message"]
-        problem = "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
-        flags = {**before.flags, "data_dir": directory}
-        yield PlannedStage(Part.INPUT, "images are read: generated", flags, problem=problem)
+    return "" if ended.returncode == 0 else f"images could not be made: {lines[-1]}"
 
 
 def run(
-    plan: BreakdownPlan,
-    command: Sequence[str],
-    disturbing: Sequence[str] = (),
-    clock: Callable[[], float] = time.monotonic,
-    measure_roofline: MeasureRoofline = device_peak.measure_apart,
+    plan: BreakdownPlan, command: Sequence[str], disturbing: Sequence[str] = ()
 ) -> tuple[dict[str, Any], ExitStatus]:
     """Runs all stages; as text, prints the row of each as soon as it is known, then shares and advice.
 
-    Args:
-        plan: what to break down.
-        command: the words of the command line, for records of runs that left none.
-        disturbing: names of the checks of this machine that failed.
-        clock: seconds, monotonic.
-        measure_roofline: measures the bound of the stage `compute`.
+    `command` are the words of the command line, for records of runs that left none. `disturbing` are the names of the
+    checks of this machine that failed.
 
     Returns:
-        All of it under `ladder` and `roofline`, in JSON's types; and RUN_FAILED if a stage failed, or how it was
-        stopped.
+        All of it under `ladder` and `roofline`, in JSON's types; RUN_FAILED if a stage failed, or how it was stopped.
 
     Raises:
         UsageError: results cannot be saved.
     """
-    stages = _StageRunner(plan, command, clock)
-    show: Show = say if plan.chosen.output_format == "text" else lambda line: None
-    show(f"\n{_announced(plan)}\n\n{advice.heading()}")
+    of = plan.setting
+    show = say if plan.chosen.output_format == "text" else lambda line: None
+    stages = _StageRunner(plan, command, show)
+    devices = counted(of.num_devices, {"cpu": "logical CPU device", "gpu": "GPU"}[of.device])
+    show(
+        f"\nWhere does the time go? {of.model}, {of.precision}, {of.manager}, {devices}, {of.batch_per_device} images "
+        f"each; about {in_words(plan.time_limit_seconds)}.\n\n{advice.HEADING}"
+    )
     roofline, about_roofline = None, list[str]()
 
     def work() -> None:
         nonlocal roofline, about_roofline
-        stages.run_all(show)
+        stages.run_all()
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
-            roofline, why_not = measure_roofline(plan.chosen, compute.value)
+            roofline, why_not = device_peak.measure_apart(plan.chosen, compute.value)
             lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
     found = Breakdown(stages.done)
-    setting = dataclasses.replace(plan.setting, attained=_attained(roofline), disturbing=disturbing)
+    share = roofline.share_of_bound if roofline else None
+    attained = share if share is not None and share <= 1 else None  # a roofline that is exceeded is no bound
+    setting = dataclasses.replace(of, attained=attained, disturbing=disturbing)
     sentences = advice.sentences(found, setting)
-    for section in (advice.shares(found, setting), about_roofline, sentences, [f"records: {stages.records_path}"]):
+    records = [f"records: {stages.runner.store.jsonl_path}"]
+    for section in (advice.shares(found, setting), about_roofline, sentences, records):
         for line in ["", *section] if section else []:
             show(line)
     if status is ExitStatus.OK and any(stage.failed for stage in found.stages):
@@ -210,119 +193,92 @@ def run(
     }, status
 
 
-def _attained(roofline: Roofline | None) -> float | None:
-    """Returns the share of the roofline that was reached; None if it was exceeded, and so is no bound."""
-    share = roofline.share_of_bound if roofline else None
-    return share if share is not None and share <= 1 else None
-
-
-def _announced(plan: BreakdownPlan) -> str:
-    of = plan.setting
-    devices = counted(of.num_devices, {"cpu": "logical CPU device", "gpu": "GPU"}[of.device])
-    return (
-        f"Where does the time go? {of.model}, {of.precision}, {of.manager}, {devices}, "
-        f"{of.batch_per_device} images each; about {in_words(plan.time_limit_seconds)}."
-    )
-
-
 class _StageRunner:
-    """Runs stage after stage; the results stay in `done` if it is interrupted."""
+    """Runs stage after stage, and shows each row as soon as it is known; the results stay in `done` if interrupted."""
 
-    def __init__(self, plan: BreakdownPlan, command: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(self, plan: BreakdownPlan, command: Sequence[str], show: Callable[[str], None]) -> None:
         chosen = plan.chosen
-        store = open_store(chosen.output_dir)
-        provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=uuid.uuid4().hex[:12])
         self.done: list[Stage] = []
-        self.records_path = store.jsonl_path
-        self._plan, self._clock = plan, clock
-        self._end = clock() + plan.time_limit_seconds
-        self._ran: dict[Part, tuple[PlannedStage, Record]] = {}
-        self._started, self._least_seconds = 0, _LEAST_SECONDS
-        self._gpus = len(provenance.inventory.gpus)
-        self._runner = CellRunner(
+        self.runner = CellRunner(
             program=_PROGRAM,
-            store=store,
+            store=open_store(chosen.output_dir),
             output_dir=chosen.output_dir,
-            provenance=provenance,
+            provenance=of_this_run(command, on_gpus=chosen.device == "gpu", session_id=uuid.uuid4().hex[:12]),
             timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
         )
+        self._plan, self._show = plan, show
+        self._end = time.monotonic() + plan.time_limit_seconds
+        self._ran: dict[Part, tuple[PlannedStage, Record]] = {}
+        self._started, self._least_seconds = 0, _LEAST_SECONDS
 
-    def run_all(self, show: Show) -> None:
-        """Runs all stages, and shows each row as soon as it is known."""
-        planned = _planned(self._plan)
-        for number, one in enumerate(planned):
-            self._add(one, len(planned) + 1 - number, show)
-        with _planned_with_data(self._plan) as last:
-            self._add(last, 1, show)
-            self._run_largest_again(show)
+    def run_all(self) -> None:
+        """Runs all stages, and those around the largest cost again if time is left."""
+        with contextlib.closing(_planned(self._plan)) as planned:
+            for left, one in zip(range(len(Part), 0, -1), planned, strict=False):
+                self._add(one, left)
+            self._run_largest_again()  # while generated images exist
 
-    def _add(self, one: PlannedStage, left: int, show: Show) -> None:
+    def _add(self, one: PlannedStage, left: int) -> None:
         """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
-        if one.why_not or one.problem:
-            stage = Stage(part=one.part, failed=bool(one.problem), reason=one.problem or one.why_not)
+        if one.why_not:
+            stage = Stage(part=one.part, failed=one.failed, reason=one.why_not)
         else:
-            record = self._run(one, self._share_of_time(left))
+            record = self._run(one, left)
             if record.status is Status.OK and len(record.measurement.step_seconds) < MIN_STEPS_FOR_INTERVAL:
-                record = self._run(one, self._least_seconds)
+                record = self._run(one)
             self._ran[one.part] = one, record
-            stage = self._stage(one.part, record)
+            found, derived, images = rate(record), record.derived, self._plan.setting.images_of(one.part)
+            if found is not None:
+                span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
+                stage = Stage(part=one.part, images_per_sec=span, images=images)
+            elif record.status is Status.SKIPPED:
+                stage = Stage(part=one.part, reason=record.reason)
+            else:
+                stage = Stage(part=one.part, failed=True, reason=why_failed(record))
         self.done.append(stage)
-        show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
+        self._show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
 
-    def _share_of_time(self, left: int) -> float:
-        return max(self._least_seconds, (self._end - self._clock()) / left)
-
-    def _run(self, one: PlannedStage, seconds: float) -> Record:
-        words = {**self._plan.common, **one.flags, "time_limit_seconds": f"{seconds:.0f}"}
-        (cell,) = grid.cells([{name: [value] for name, value in words.items()}], lambda: self._gpus)
-        record = self._runner.run(cell, self._started) if cell.runs else self._runner.refuse(cell)
+    def _run(self, one: PlannedStage, left: int | None = None) -> Record:
+        """Runs a stage for as long as an interval needs; longer if its share of the time, among all left, is more."""
+        share = (self._end - time.monotonic()) / left if left else 0.0
+        words = {**self._plan.common, **one.flags, "time_limit_seconds": f"{max(self._least_seconds, share):.0f}"}
+        count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
+        (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
+        record = self.runner.run(cell, self._started) if cell.runs else self.runner.refuse(cell)
         self._started += 1
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 
-    def _stage(self, part: Part, record: Record) -> Stage:
-        found, derived = rate(record), record.derived
-        if found is None:
-            is_refused = record.status is Status.SKIPPED
-            return Stage(part=part, failed=not is_refused, reason=record.reason if is_refused else why_failed(record))
-        span = Span(found, derived.images_per_sec_low, derived.images_per_sec_high)
-        return Stage(part=part, images_per_sec=span, images=self._plan.setting.images_of(part))
-
-    def _run_largest_again(self, show: Show) -> None:
+    def _run_largest_again(self) -> None:
         """Runs the two stages around the largest cost once more if time is left; both runs count, and their spread.
 
         Not for compute and the fixed cost, which are so much larger than what is below that chance matters little.
         """
-        found = Breakdown(self.done)
-        worth = [cost for cost in found.known if found.share(cost) >= advice.WORTH_ADVICE]
+        worth = Breakdown(self.done).worth_advice
         largest = next((cost for cost in worth if cost.parts[0] not in (Part.FIXED, Part.COMPUTE)), None)
-        if not largest or self._end - self._clock() < 2 * self._least_seconds:
+        if not largest or self._end - time.monotonic() < 2 * self._least_seconds:
             return
         parts = [stage.part for stage in self.done]
         above = parts.index(largest.parts[-1])
         below = max(number for number in range(above) if self.done[number].images_per_sec)
-        runs = {number: self._run_again(parts[number], left) for left, number in ((2, below), (1, above))}
+        runs = {}
+        for left, number in ((2, below), (1, above)):
+            planned, first = self._ran[parts[number]]
+            records = (first, self._run(planned, left))
+            runs[number] = [_outcome(record.measurement) for record in records if rate(record) is not None]
         spread = max(repeats.LEAST_SPREAD, repeats.spread(runs.values()) or 0.0)
         for number, both in runs.items():
             span = Span(repeats.rate(both), *repeats.interval(both, spread))
             self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span)
-        show(f"\nThe two stages around {largest.name} have run once more; with both runs:")
+        self._show(f"\nThe two stages around {largest.name} have run once more; with both runs:")
         for stage in self.done[below:]:
             if cost := Breakdown(self.done).cost_of(stage.part):
-                show(advice.row(stage, self._ran[stage.part][0].what, cost))
+                self._show(advice.row(stage, self._ran[stage.part][0].what, cost))
 
-    def _run_again(self, part: Part, left: int) -> list[repeats.Outcome]:
-        """Runs a stage again; returns its first and second run, without those that failed."""
-        planned, first = self._ran[part]
-        valid = [one for one in (first, self._run(planned, self._share_of_time(left))) if rate(one) is not None]
-        return [
-            repeats.Outcome(
-                seconds=sum(record.measurement.step_seconds),
-                images_per_step=record.measurement.images_per_step or 0,
-                step_seconds=record.measurement.step_seconds,
-            )
-            for record in valid
-        ]
+
+def _outcome(measurement: Measurement) -> repeats.Outcome:
+    seconds, images = measurement.step_seconds, measurement.images_per_step or 0
+    return repeats.Outcome(seconds=sum(seconds), images_per_step=images, step_seconds=seconds)
 
 
 def _seconds_for_interval(measurement: Measurement) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config import config
@@ -15,28 +14,18 @@ from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
-from benchmarks.doctor import breakdown_run, host_checks, machine, network_report
-from benchmarks.doctor.network_report import Link, Member
+from benchmarks.doctor import breakdown_run, host_checks, machine
+from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import tensorflow_setup
-from benchmarks.process.watchdog import Watchdog
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
-from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
 
 
-@dataclasses.dataclass(frozen=True)
-class DoctorPlan:
-    """What is examined: the devices and the cluster; without a cluster, the breakdown, if there is to be one."""
-
-    chosen: Config
-    breakdown: breakdown_run.BreakdownPlan | None
-
-
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorPlan:
-    """Turns flag values (None: not given) into a plan.
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, BreakdownPlan | None]:
+    """Turns flag values (None: not given) into the devices or the cluster to examine, and the breakdown, if any.
 
     Raises:
         UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
@@ -44,74 +33,44 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> DoctorP
     cluster, _ = discovery.resolve(values, os.environ)
     if cluster is None and values["ladder"] is not False:
         plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
-        return DoctorPlan(plan.chosen, plan)
-    given = [*(["ladder"] if values["ladder"] else []), *(name for name in OF_THE_LADDER if values[name] is not None)]
+        return plan.chosen, plan
+    given = ["ladder"] if values["ladder"] else []
+    given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
     if given:
         where = "with a cluster" if cluster else "with --noladder"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
     manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
-    return DoctorPlan(config.resolve({**values, **manager}, count_gpus), None)
+    return config.resolve({**values, **manager}, count_gpus), None
 
 
-def run(plan: DoctorPlan, command: Sequence[str]) -> ExitStatus:
+def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
     """Examines this machine, or takes this task's part in examining a cluster, of which the leader prints the results.
 
-    Args:
-        plan: what to examine.
-        command: the words of the command line.
+    Returns:
+        On a machine, the breakdown's exit status unless it is OK; else UNDECIDED if something disturbs measurements.
 
     Raises:
         UsageError: tasks differ in their addresses or software, or results of the breakdown cannot be saved.
         ClusterError: tasks are missing, or one has gone.
     """
-    chosen = plan.chosen
     for notice in chosen.notices:
         warn(notice)
-    cluster = chosen.cluster
-    if cluster is None:
+    if chosen.cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
-        break_down = functools.partial(breakdown_run.run, plan.breakdown, command) if plan.breakdown else None
-        return machine.run(chosen.output_format, host_checks.look, break_down)
+        observations = host_checks.look()
+        disturbing = [one.name for one in observations if one.is_disturbing]
+        if chosen.output_format == "text":
+            say("\n".join(machine.report(observations)))
+        found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
+        if chosen.output_format == "json":
+            seen = [dataclasses.asdict(one) for one in observations]
+            say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
+        return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    watchdog = Watchdog(lambda error: warn(str(error)))
-    watchdog.start()
-    show = _show_json if chosen.output_format == "json" else _show_text
-    network.take_part(
-        chosen, cluster, devices, session_config, watchdog, lambda members, links: show(cluster, members, links)
-    )
-    watchdog.stop()
+    network.take_part(chosen, chosen.cluster, devices, session_config)
     return ExitStatus.OK
-
-
-def _show_text(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints the tasks, and if this task is the leader, which measures, the links as they come."""
-    say(f"All {len(members)} tasks answer, with the same TensorFlow:\n")
-    for line in network_report.member_table(members):
-        say(line)
-    if cluster.own != cluster.leader:
-        say(f"\n{cluster.leader} measures the links between tasks and prints them.")
-        return
-    if len(members) == 1:
-        say("\nThere is only one task, so there is no link to measure.")
-        return
-    width = max(len(member.task) for member in members)
-    say("\nBetween host memories, through TensorFlow's gRPC; medians, GB are 1e9 bytes:\n")
-    say(network_report.link_heading(width))
-    measured = []
-    for link in links:
-        measured.append(link)
-        say(network_report.link_row(link, width))
-    host_of = {member.task: member.host for member in members}
-    for line in ["", *network_report.quality_warnings(measured, host_of), network_report.bottleneck(measured)]:
-        say(line)
-
-
-def _show_json(cluster: Cluster, members: Sequence[Member], links: Iterable[Link]) -> None:
-    """Prints one object, if this task is the leader."""
-    if cluster.own == cluster.leader:
-        say(json.dumps(network_report.to_dict(members, list(links))))
 
 
 DEFAULT_OUTPUT_DIR = "out/doctor"
@@ -125,7 +84,6 @@ _OF_THE_LADDER = (
     ),
     Flag("output_dir", str, f"directory of the breakdown's records and logs (default {DEFAULT_OUTPUT_DIR})"),
 )
-OF_THE_LADDER = tuple(flag.name for flag in _OF_THE_LADDER)
 _DEVICES = Flag("num_gpus", int, "devices (default of the breakdown: all GPUs, or two logical CPU devices; else 1)")
 DOCTOR_FLAGS: Groups = {
     "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
@@ -139,10 +97,10 @@ DOCTOR_FLAGS: Groups = {
 
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    plan = resolve(given.values, hardware.count_gpus)
+    chosen, breakdown = resolve(given.values, hardware.count_gpus)
     if launch_plan.is_asked_for(given.values):
-        return cluster_launch.run(plan.chosen, given.values, command, hardware.count_gpus, keeps_record=False)
-    return run(plan, command)
+        return cluster_launch.run(chosen, given.values, command, hardware.count_gpus, keeps_record=False)
+    return run(chosen, breakdown, command)
 
 
 VERB = Verb(

@@ -3,97 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.doctor.machine import UNSEEN, Observation, observed
+from benchmarks.doctor.machine import Observation, observed
 from benchmarks.system import nvml
 from benchmarks.system.nvml import DriverGpu
 
 _BUSY_PERCENT = 5
 _CLOCK_SHARE = 0.95
 _NEAR_CELSIUS = 10
-# By check: why it matters, and what to try.
-_ADVICE = {
-    "use": "End the processes that use it, or choose another GPU with --gpus (nvidia-smi lists processes; in a "
-    "container, not all).",
-    "clock": "Its steps take longer than they should: check its cooling, its power and the clock that is set "
-    "(nvidia-smi -q -d CLOCK,PERFORMANCE).",
-    "temperature": "It is about to slow down: let it cool, and check fans and air flow.",
-    "persistence mode": "Between two runs the driver is unloaded and forgets the clocks that were set: sudo nvidia-smi "
-    "-pm 1.",
-    "memory errors": "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, "
-    "replace the GPU.",
-}
-# What was checked, what was seen (nothing if the driver does not answer), and whether that disturbs.
-_Seen = tuple[str, str, bool]
 
 
 def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> list[Observation]:
     """Checks the GPUs that CUDA_VISIBLE_DEVICES leaves visible; without a driver there are none.
 
-    Call it before this process uses a GPU: in a container the driver may know this process by another id.
-
-    Args:
-        environment: the environment variables.
-        driver: a module like pynvml; None: pynvml.
+    Call it before this process uses a GPU: in a container the driver may know this process by another id. `driver` is a
+    module like pynvml; None: pynvml.
     """
-    found = []
     with nvml.opened(environment, driver) as opened:
-        for index, gpu in {gpu.index: gpu for gpu in opened.gpus}.items():
-            for check in (_use, _clock, _temperature, _persistence, _memory_errors):
-                name, seen, is_disturbing = check(gpu)
-                found.append(observed(f"GPU {index} {name}", seen, is_disturbing, _ADVICE[name]))
-    # Memory without error correction has no errors to report.
-    return [one for one in found if not (one.name.endswith("memory errors") and one.value == UNSEEN)]
+        gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
+        return [found for gpu in gpus for check in (_use, _clock, _state, _memory_errors) for found in check(gpu)]
 
 
-def _use(gpu: DriverGpu) -> _Seen:
+def _use(gpu: DriverGpu) -> Iterator[Observation]:
     load, processes = gpu.ask("nvmlDeviceGetUtilizationRates"), gpu.ask("nvmlDeviceGetComputeRunningProcesses")
-    if load is None and processes is None:
-        return "use", "", False
     users = ", ".join(f"pid {one.pid}" for one in processes or () if one.pid != os.getpid())
-    busy = "" if load is None else f"{load.gpu}% busy, "
     is_busy = load is not None and load.gpu > _BUSY_PERCENT
-    return "use", busy + (f"used by {users}" if users else "no other process is seen"), bool(users) or is_busy
+    seen = ("" if load is None else f"{load.gpu}% busy, ") + (
+        f"used by {users}" if users else "no other process is seen"
+    )
+    advice = (
+        "End the processes that use it, or choose another GPU with --gpus (nvidia-smi lists processes; in a container, "
+        "not all)."
+    )
+    is_seen = load is not None or processes is not None
+    yield observed(f"GPU {gpu.index} use", seen if is_seen else "", bool(users) or is_busy, advice)
 
 
-def _clock(gpu: DriverGpu) -> _Seen:
+def _clock(gpu: DriverGpu) -> Iterator[Observation]:
     """Checks whether the clock is held down. An idle GPU's clock is low, which is no fault."""
     clock = gpu.ask("nvmlDeviceGetClockInfo", gpu.driver.NVML_CLOCK_SM)
     wanted = gpu.ask("nvmlDeviceGetApplicationsClock", gpu.driver.NVML_CLOCK_SM)
     # The name that drivers before 535 know, too.
     reasons = gpu.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
-    slowed_by = [] if reasons is None else gpu.slowed_by(reasons)
+    slowed_by = gpu.slowed_by(reasons or 0)
     is_idle = None if reasons is None else bool(reasons & gpu.driver.nvmlClocksThrottleReasonGpuIdle)
     words = [] if clock is None else [f"{clock} MHz" + (f" of {wanted} MHz" if wanted else "")]
     words += ["idle"] if is_idle else []
     words += [f"held down by {why}" for why in slowed_by]
     is_low = bool(clock and wanted and is_idle is False and clock < _CLOCK_SHARE * wanted)
-    return "clock", ", ".join(words), is_low or bool(slowed_by)
+    advice = (
+        "Its steps take longer than they should: check its cooling, its power and the clock that is set (nvidia-smi -q "
+        "-d CLOCK,PERFORMANCE)."
+    )
+    yield observed(f"GPU {gpu.index} clock", ", ".join(words), is_low or bool(slowed_by), advice)
 
 
-def _temperature(gpu: DriverGpu) -> _Seen:
+def _state(gpu: DriverGpu) -> Iterator[Observation]:
     celsius = gpu.ask("nvmlDeviceGetTemperature", gpu.driver.NVML_TEMPERATURE_GPU)
     limit = gpu.ask("nvmlDeviceGetTemperatureThreshold", gpu.driver.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-    if celsius is None:
-        return "temperature", "", False
-    slows_down = f", slows down at {limit} °C" if limit else ""
-    return "temperature", f"{celsius} °C{slows_down}", bool(limit and celsius > limit - _NEAR_CELSIUS)
-
-
-def _persistence(gpu: DriverGpu) -> _Seen:
+    seen = "" if celsius is None else f"{celsius} °C" + (f", slows down at {limit} °C" if limit else "")
+    is_hot = bool(seen and limit and celsius > limit - _NEAR_CELSIUS)
+    advice = "It is about to slow down: let it cool, and check fans and air flow."
+    yield observed(f"GPU {gpu.index} temperature", seen, is_hot, advice)
     is_on = gpu.ask("nvmlDeviceGetPersistenceMode")
-    return "persistence mode", "" if is_on is None else "on" if is_on else "off", is_on is not None and not is_on
+    advice = "Between two runs the driver is unloaded and forgets the clocks that were set: sudo nvidia-smi -pm 1."
+    yield observed(f"GPU {gpu.index} persistence mode", {None: "", 0: "off"}.get(is_on, "on"), is_on == 0, advice)
 
 
-def _memory_errors(gpu: DriverGpu) -> _Seen:
+def _memory_errors(gpu: DriverGpu) -> Iterator[Observation]:
+    """Yields nothing for memory without error correction, which has no errors to report."""
     uncorrected = (gpu.driver.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, gpu.driver.NVML_VOLATILE_ECC)
     errors = gpu.ask("nvmlDeviceGetTotalEccErrors", *uncorrected)
     rows = gpu.ask("nvmlDeviceGetRemappedRows")
     retiring = gpu.ask("nvmlDeviceGetRetiredPagesPendingStatus")
     if errors is None and rows is None and retiring is None:
-        return "memory errors", "", False
+        return
     _, _, remapping, failed = rows or (0, 0, 0, 0)
     faults = {
         f"{errors} uncorrected errors since the driver was loaded": errors,
@@ -102,4 +88,7 @@ def _memory_errors(gpu: DriverGpu) -> _Seen:
         "pages wait to be retired": retiring,
     }
     found = ", ".join(words for words, is_so in faults.items() if is_so)
-    return "memory errors", found or "none", bool(found)
+    advice = (
+        "Reset the GPU (sudo nvidia-smi --gpu-reset) or restart the machine; if the errors return, replace the GPU."
+    )
+    yield observed(f"GPU {gpu.index} memory errors", found or "none", bool(found), advice)

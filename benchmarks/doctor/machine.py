@@ -1,14 +1,11 @@
-"""Is this machine quiet? What was observed, how it is printed, and the exit status. Imports no TensorFlow."""
+"""Is this machine quiet? What was observed, and how it is printed. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from benchmarks.console import say, table
-from benchmarks.errors import ExitStatus
+from benchmarks.console import table
 
 UNSEEN = "cannot be seen here"
 
@@ -35,41 +32,13 @@ def observed(name: str, seen: str, is_disturbing: bool = False, advice: str = ""
     return Observation(name, seen or UNSEEN, is_disturbing, advice if is_disturbing else "")
 
 
-def run(
-    output_format: str,
-    look: Callable[[], Sequence[Observation]],
-    break_down: Callable[[Sequence[str]], tuple[Mapping[str, Any], ExitStatus]] | None = None,
-) -> ExitStatus:
-    """Prints what disturbs measurements on this machine, then breaks down the time of a step.
-
-    Args:
-        output_format: `text` or `json`.
-        look: returns the observations.
-        break_down: is given the names of what disturbs; prints its findings itself if the format is `text`, and returns
-            them with its exit status. None: no breakdown.
-
-    Returns:
-        The breakdown's exit status unless it is OK; else OK on a quiet machine, and UNDECIDED on any other.
-    """
-    observations = look()
+def report(observations: Sequence[Observation]) -> list[str]:
+    """Returns a table of what was seen, then what to do about what disturbs, and the verdict."""
     disturbing = [one for one in observations if one.is_disturbing]
-    if output_format == "text":
-        for line in _report(observations, disturbing):
-            say(line)
-    found, status = break_down([one.name for one in disturbing]) if break_down else ({}, ExitStatus.OK)
-    if output_format == "json":
-        seen = [dataclasses.asdict(one) for one in observations]
-        say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
-    return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
-
-
-def _report(observations: Sequence[Observation], disturbing: Sequence[Observation]) -> list[str]:
     states = ["?" if one.value == UNSEEN else "disturbs" if one.is_disturbing else "ok" for one in observations]
-    rows = [("what", "", "seen")]
-    rows += [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
-    lines = table(rows)
+    rows = [(one.name, state, one.value) for one, state in zip(observations, states, strict=True)]
+    lines = [*table([("what", "", "seen"), *rows]), ""]
     if not disturbing:
-        return [*lines, "", "This machine is quiet."]
-    advice = [f"{one.name}: {one.advice}" for one in disturbing]
+        return [*lines, "This machine is quiet."]
     names = ", ".join(one.name for one in disturbing)
-    return [*lines, "", *advice, "", f"This machine is not quiet: {names}."]
+    return [*lines, *(f"{one.name}: {one.advice}" for one in disturbing), "", f"This machine is not quiet: {names}."]

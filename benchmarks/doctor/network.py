@@ -6,16 +6,19 @@ difference of their times is free of it.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+import timeit
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
 from benchmarks.config.config import Config
-from benchmarks.console import say
+from benchmarks.console import say, warn
+from benchmarks.doctor import network_report
 from benchmarks.doctor.network_report import Link, Member
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology.cluster import Cluster, Task
@@ -26,7 +29,6 @@ from benchmarks.topology.placement import HOST
 _MANAGER = "distributed_all_reduce"
 _AGREEING_SECONDS = 60.0
 _PAIR_SECONDS = 300.0
-
 _FEW_ROUNDS, _MANY_ROUNDS = 1, 21
 _SMALL_BYTES, _LARGE_BYTES = 2**20, 2**24
 # If the small message takes longer, the large one is not sent.
@@ -34,32 +36,16 @@ _SLOW_SECONDS = 0.25
 _FEWEST_REPETITIONS, _MOST_REPETITIONS = 3, 11
 _ENOUGH_SECONDS, _TOO_LONG_SECONDS = 0.5, 5.0
 
-# Receives all tasks, and the links as they are measured.
-Show = Callable[[Sequence[Member], Iterator[Link]], None]
 
-
-def take_part(
-    config: Config,
-    cluster: Cluster,
-    devices: Devices,
-    server_config: tf.compat.v1.ConfigProto,
-    watchdog: Watchdog,
-    show: Show,
-) -> None:
-    """Joins the cluster, lets the leader measure, and ends together with all others.
-
-    Args:
-        config: how long to wait, and what is printed.
-        cluster: the tasks.
-        devices: of this task.
-        server_config: of this task's server.
-        watchdog: of this process.
-        show: is called by every task; only the leader may take from the links.
+def take_part(config: Config, cluster: Cluster, devices: Devices, server_config: tf.compat.v1.ConfigProto) -> None:
+    """Joins the cluster, lets the leader measure and print, and ends together with all other tasks.
 
     Raises:
         ClusterError: tasks are missing, or one has gone.
         UsageError: tasks differ in their addresses or software.
     """
+    watchdog = Watchdog(lambda error: warn(str(error)))
+    watchdog.start()
     with joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team:
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
@@ -68,7 +54,7 @@ def take_part(
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
                 for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)
             ]
-            show(members, links(cluster, team))
+            network_report.show(config.output_format, cluster, members, links(cluster, team))
             if team.is_leader:
                 team.end()
             else:
@@ -77,6 +63,7 @@ def take_part(
             raise team.explain(error) or error from error
     if not team.is_leader and config.output_format == "text":
         say("The leader has finished, and so has this task.")
+    watchdog.stop()
 
 
 def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
@@ -88,69 +75,45 @@ def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
         yield link
 
 
-def measure(
-    target: str, client: Task, first: Task, second: Task, clock: Callable[[], float] = time.perf_counter
-) -> Link:
-    """Measures the link between two tasks.
-
-    Args:
-        target: of the client's server.
-        client: this task; it may be one of the two.
-        first: one end.
-        second: the other end.
-        clock: seconds.
-    """
+def measure(target: str, client: Task, first: Task, second: Task) -> Link:
+    """Measures the link between two tasks; `target` is that of the server of `client`, which may be one of them."""
     with tf.Graph().as_default() as graph, graph.container("doctor"):
         hops = [chain(first, second, rounds) for rounds in (_FEW_ROUNDS, _MANY_ROUNDS)]
         variables = [[_variable(task, size) for size in (_SMALL_BYTES, _LARGE_BYTES)] for task in (first, second)]
-        there, back = (
-            [carry(variable, to) for variable in own] for own, to in zip(variables, (second, first), strict=True)
-        )
+        carried = [[carry(each, to) for each in own] for own, to in zip(variables, (second, first), strict=True)]
         config = session_config({client, first, second})
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:
             session.run([variable.initializer for own in variables for variable in own])
             few, many = map(session.make_callable, hops)
-            rates = []
-            for operations in (there, back):
-                small, large = map(session.make_callable, operations)
-                rates.append(bandwidth(small, large, clock))
-            return Link(str(first), str(second), round_trip(few, many, clock), *rates)
+            rates = [bandwidth(*map(session.make_callable, operations)) for operations in carried]
+            return Link(str(first), str(second), round_trip(few, many), *rates)
 
 
-def round_trip(
-    few: Callable[[], object], many: Callable[[], object], clock: Callable[[], float] = time.perf_counter
-) -> float:
+def round_trip(few: Callable[[], object], many: Callable[[], object]) -> float:
     """Returns seconds per round trip, from a step with few round trips and one with many."""
-    short, long = typical_seconds(few, clock), typical_seconds(many, clock)
+    short, long = typical_seconds(few), typical_seconds(many)
     if long <= short:  # noise; the result then includes the overhead of a step
         return long / _MANY_ROUNDS
     return (long - short) / (_MANY_ROUNDS - _FEW_ROUNDS)
 
 
-def bandwidth(
-    small: Callable[[], object], large: Callable[[], object], clock: Callable[[], float] = time.perf_counter
-) -> float:
+def bandwidth(small: Callable[[], object], large: Callable[[], object]) -> float:
     """Returns bytes per second, from steps that transfer a small and a large tensor."""
-    small_seconds = typical_seconds(small, clock)
+    small_seconds = typical_seconds(small)
     if small_seconds > _SLOW_SECONDS:
         return _SMALL_BYTES / small_seconds
-    large_seconds = typical_seconds(large, clock)
+    large_seconds = typical_seconds(large)
     if large_seconds < 2 * small_seconds:  # noise; the result then includes the overhead of a step
         return _LARGE_BYTES / large_seconds
     return (_LARGE_BYTES - _SMALL_BYTES) / (large_seconds - small_seconds)
 
 
-def typical_seconds(run: Callable[[], object], clock: Callable[[], float]) -> float:
+def typical_seconds(run: Callable[[], object]) -> float:
     """Returns the median time of 3 to 11 calls, without the first call, which sets things up.
 
     If calls take more than 0.5 s, the shorter of two; if the first takes more than 5 s, its time.
     """
-
-    def once() -> float:
-        begin = clock()
-        run()
-        return clock() - begin
-
+    once = functools.partial(timeit.timeit, run, number=1, timer=time.perf_counter)
     first = once()
     if first > _TOO_LONG_SECONDS:
         return first

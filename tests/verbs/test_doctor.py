@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.config import flag, precision_options, run_flags
-from benchmarks.doctor import breakdown_run, doctor_verb, machine
+from benchmarks.config.config import Config
+from benchmarks.doctor import breakdown_run, doctor_verb
 from benchmarks.doctor.breakdown import Part
 from benchmarks.doctor.machine import Observation
 from benchmarks.errors import ExitStatus, UsageError
@@ -28,6 +30,7 @@ from benchmarks.process import subprocesses
 from results.record import Record
 from results.store import load
 from tests.support.commands import Finished
+from tests.support.doctor import examine
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run
 
@@ -54,8 +57,8 @@ class BrokenDown:
         return {stage["part"]: stage for stage in self.found["rungs"]}
 
 
-def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> doctor_verb.DoctorPlan:
-    """Returns the plan of `doctor` with these flags, on a machine with so many GPUs."""
+def resolved(tmp_path: Path, *arguments: str, gpus: int = 0) -> tuple[Config, breakdown_run.BreakdownPlan | None]:
+    """Returns what `doctor` examines with these flags, on a machine with so many GPUs."""
     words = [*arguments, *([] if "--noladder" in arguments else [f"--output_dir={tmp_path / 'out'}"])]
     values = run_flags.unset(flag.parse(words, doctor_verb.DOCTOR_FLAGS).values)
     return doctor_verb.resolve(values, lambda: gpus)
@@ -67,7 +70,7 @@ ROOFLINE = Roofline(
 
 
 def planned(tmp_path: Path, *arguments: str, gpus: int = 0) -> breakdown_run.BreakdownPlan:
-    plan = resolved(tmp_path, *arguments, gpus=gpus).breakdown
+    _, plan = resolved(tmp_path, *arguments, gpus=gpus)
     assert plan is not None
     return plan
 
@@ -146,9 +149,9 @@ def break_down(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
         short = () if any("time_limit" in word for word in arguments) else ("--time_limit_seconds=19",)
         plan = planned(tmp_path, "--device=cpu", "--model=resnet20", *arguments, *short)
         ticks = clock or itertools.repeat(0.0)
-        found, status = breakdown_run.run(
-            plan, ["doctor"], disturbing, clock=lambda: next(ticks), measure_roofline=lambda config, rate: roofline
-        )
+        monkeypatch.setattr(breakdown_run, "time", types.SimpleNamespace(monotonic=lambda: next(ticks)))
+        monkeypatch.setattr(device_peak, "measure_apart", lambda config, rate: roofline)
+        found, status = breakdown_run.run(plan, ["doctor"], disturbing)
         commands = [list(each.words[2:]) for each in runs.started]
         return BrokenDown(status, found["ladder"], found["roofline"], capsys.readouterr().out, commands)
 
@@ -197,10 +200,10 @@ def test_rows_come_with_the_sentences_below(break_down: BreakDown) -> None:
 
 
 def test_json_is_one_object_with_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], break_down: BreakDown
+    capsys: pytest.CaptureFixture[str], break_down: BreakDown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert break_down("--output_format=json").out == ""
-    status = machine.run("json", lambda: [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
+    status = examine(monkeypatch, "json", [], lambda seen: ({"ladder": {"rungs": []}}, ExitStatus.OK))
     assert status == 0
     assert json.loads(capsys.readouterr().out) == {"is_quiet": True, "observations": [], "ladder": {"rungs": []}}
 
@@ -227,11 +230,11 @@ def test_without_a_roofline_the_reason_is_said(break_down: BreakDown) -> None:
     assert "roofline:" not in break_down(told={"compute": CRASH}).out.lower()
 
 
-def die(*arguments: object) -> None:
+def die(*arguments: object, **options: object) -> None:
     os.abort()
 
 
-def refuse(*arguments: object) -> None:
+def refuse(*arguments: object, **options: object) -> None:
     raise UsageError("There is no such precision here.")
 
 
@@ -368,7 +371,7 @@ def test_a_second_run_that_fails_leaves_the_first(break_down: BreakDown) -> None
 
 def test_a_stage_that_hangs_names_no_flag_that_doctor_lacks(break_down: BreakDown) -> None:
     done = break_down(told={"compute": Failure(returncode=-signal.SIGKILL, timed_out=True)})
-    assert done.stages["compute"]["reason"] == "timeout: Not done after 319 s, and killed."
+    assert done.stages["compute"]["reason"] == "timeout: Killed after 319 s without finishing."
 
 
 def test_too_few_steps_twice_are_a_row_that_says_so(break_down: BreakDown) -> None:
@@ -432,7 +435,7 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
 
 def test_defaults(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse([], doctor_verb.DOCTOR_FLAGS).values)
-    plan = doctor_verb.resolve(values, lambda: 0).breakdown
+    _, plan = doctor_verb.resolve(values, lambda: 0)
     assert plan is not None
     assert (plan.chosen.model, plan.setting.manager, plan.time_limit_seconds) == ("resnet50", "parameter_server", 180)
     assert plan.chosen.output_dir == "out/doctor"
@@ -462,10 +465,10 @@ def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> N
 
 
 def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
-    assert resolved(tmp_path, "--noladder").breakdown is None
+    assert resolved(tmp_path, "--noladder")[1] is None
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
-    plan = doctor_verb.resolve(values, lambda: 0)
-    assert plan.breakdown is None and plan.chosen.cluster is not None
+    chosen, plan = doctor_verb.resolve(values, lambda: 0)
+    assert plan is None and chosen.cluster is not None
 
 
 @pytest.mark.parametrize(
@@ -491,18 +494,21 @@ LOUD = Observation("load", "9", True, "End it.")
     ("seen", "ended", "status"),
     [([], 0, 0), ([LOUD], 0, 3), ([], 4, 4), ([LOUD], 4, 4), ([LOUD], 130, 130)],
 )
-def test_a_failure_weighs_more_than_noise(seen: list[Observation], ended: int, status: int) -> None:
-    assert machine.run("json", lambda: seen, lambda names: ({}, ExitStatus(ended))) == status
+def test_a_failure_weighs_more_than_noise(
+    seen: list[Observation], ended: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "json", seen, lambda names: ({}, ExitStatus(ended))) == status
 
 
-def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown) -> None:
+def test_the_breakdown_is_told_what_disturbs(break_down: BreakDown, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[str] = []
 
     def listen(names: Sequence[str]) -> tuple[dict[str, Any], ExitStatus]:
         heard.extend(names)
         return {}, ExitStatus.OK
 
-    machine.run("json", lambda: [Observation("turbo", "off"), LOUD], listen)
+    with monkeypatch.context() as patch:
+        examine(patch, "json", [Observation("turbo", "off"), LOUD], listen)
     assert heard == ["load"]
     told = {"exchange": 50.0, "host copy": 50.0, "real input": 50.0}
     loud, quiet = (break_down("--variable_update=replicated", told=told, disturbing=names) for names in (heard, ()))

@@ -111,11 +111,11 @@ def test_each_part_costs_what_its_stage_takes_more() -> None:
     assert added(found) == pytest.approx({**wanted, "real input": 0.15})
     assert found.step is not None and found.step.value == pytest.approx(1.0)
     assert {cost.significance for cost in found.costs} == {Significance.COSTS}
-    assert [cost.name for cost in found.known[:3]] == ["compute", "exchange", "real input"]
-    assert found.share(found.known[1]) == pytest.approx(0.25)
+    assert [cost.name for cost in found.worth_advice[:3]] == ["compute", "exchange", "real input"]
+    assert found.share(found.worth_advice[1]) == pytest.approx(0.25)
     exact = measured(noise=1e-9)
-    assert exact.gain(exact.known[1]) == pytest.approx(1 / 3), "1 s becomes 0.75 s"
-    assert exact.gain(exact.known[0], avoidable=0.5) == pytest.approx(1 / 0.7505 - 1)
+    assert exact.gain(exact.worth_advice[1]) == pytest.approx(1 / 3), "1 s becomes 0.75 s"
+    assert exact.gain(exact.worth_advice[0], avoidable=0.5) == pytest.approx(1 / 0.7505 - 1)
 
 
 def test_the_most_that_can_be_gained_is_a_bound() -> None:
@@ -126,7 +126,9 @@ def test_the_most_that_can_be_gained_is_a_bound() -> None:
     assert found.gain(cost) > 0.5 > 1 / 3
     assert found.gain(cost, avoidable=0.0) == 0
     assert "Exchange (25%): without it, at most" in said(measured(noise=0.05))
-    assert f"at most {measured(noise=0.05).gain(measured(noise=0.05).known[1]):.0%} more" in said(measured(noise=0.05))
+    assert f"at most {measured(noise=0.05).gain(measured(noise=0.05).worth_advice[1]):.0%} more" in said(
+        measured(noise=0.05)
+    )
 
 
 def test_what_disturbed_is_said_before_all_that_it_casts_doubt_on() -> None:
@@ -166,7 +168,7 @@ def test_what_failed_is_not_told_from_what_is_above_it() -> None:
 def test_what_failed_at_the_top_is_not_known() -> None:
     found = measured(host_copy=LEFT_OUT, real_input=FAILED)
     assert found.step is not None and found.step.value == pytest.approx(0.8)
-    assert [stage.part for stage in found.unknown] == [Part.INPUT]
+    assert found.unknown == [Part.INPUT]
     assert advice.shares(found, GPUS)[-1] == "     ?  real input: its run failed, so the step lacks it"
     assert "Not known, since its run failed: the cost of real input." in said(found)
 
@@ -174,7 +176,7 @@ def test_what_failed_at_the_top_is_not_known() -> None:
 @pytest.mark.parametrize("kept", [(), (Part.FIXED,)])
 def test_nothing_is_known_if_the_model_never_ran(kept: tuple[Part, ...]) -> None:
     found = measured(**{part.replace(" ", "_"): FAILED for part in Part if part not in kept})
-    assert found.step is None and found.known == [] and advice.shares(found, GPUS) == []
+    assert found.step is None and found.worth_advice == [] and advice.shares(found, GPUS) == []
     assert said(found).startswith("Where the time goes is unknown")
     assert found.to_dict()["step_seconds"] is None
 
@@ -212,7 +214,7 @@ def test_a_fixed_cost_may_be_small_and_known() -> None:
 def test_too_few_steps_prove_nothing() -> None:
     found = measured(noise=None)
     assert {cost.significance for cost in found.costs} == {Significance.UNSURE}
-    assert found.known == []
+    assert found.worth_advice == []
     assert said(found).startswith("Too few steps to tell from noise: fixed cost, compute,")
     assert "--time_limit_seconds" in said(found)
     assert all("too few steps" in line for line in advice.shares(found, GPUS)[1:])
@@ -233,13 +235,13 @@ def test_what_takes_most_is_said_only_if_nothing_unknown_may_take_more(part: Par
 def test_a_saving_that_cannot_be_shows_how_much_runs_differ() -> None:
     found = measured(host_copy=200 / 0.9, real_input=200 / 0.75)
     assert found.impossible is not None and found.impossible.parts == (Part.INPUT,)
-    assert [cost.name for cost in found.known] == ["compute", "exchange"], "0.05 s and 0.1 s may be chance"
+    assert [cost.name for cost in found.worth_advice] == ["compute", "exchange"], "0.05 s and 0.1 s may be chance"
     assert "Real input seems to save 20%, which is impossible" in said(found)
 
 
 def test_where_chance_is_large_nothing_is_advised() -> None:
     found = measured(real_input=200 / 0.65)
-    assert [cost.name for cost in found.known] == ["compute", "exchange"]
+    assert [cost.name for cost in found.worth_advice] == ["compute", "exchange"]
     assert said(found).startswith("Real input seems to save 31%") and said(found).count("\n") == 0
 
 
@@ -352,4 +354,4 @@ def test_rows_of_the_table() -> None:
     assert rows[4].endswith("left out: it was left out") and rows[5].endswith("failed: it was failed")
     together = measured(exchange=FAILED)
     assert advice.row(together.stages[4], "", together.costs[3]).endswith("with exchange")
-    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.heading().index("(95 %)") + len("(95 %)")
+    assert rows[0].index("1000 (") + len("1000 (999 to 1001)") == advice.HEADING.index("(95 %)") + len("(95 %)")

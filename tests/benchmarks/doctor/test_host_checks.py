@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,16 +14,17 @@ import pynvml
 import pytest
 
 from benchmarks.doctor import gpu_checks, host_checks
-from benchmarks.doctor import machine as machine_doctor
-from benchmarks.doctor.host_checks import Process, Sources, list_processes
+from benchmarks.doctor.host_checks import list_processes
 from benchmarks.doctor.machine import UNSEEN, Observation
 from benchmarks.errors import ExitStatus
 from tests.support.commands import Finished
+from tests.support.doctor import examine
 
 CORES = 4
 SECONDS = 2.0
 TICKS = os.sysconf("SC_CLK_TCK")
 Seen = dict[str, Observation]
+Process = tuple[int, str, float]  # its id, name and CPU seconds
 
 
 def _stat(seconds: float, *, busy: float = 0.0, stolen: float = 0.0) -> str:
@@ -41,8 +41,9 @@ def _pressure(share: float) -> str:
 class Machine:
     """A quiet machine of 8 cores, 4 of which may be used, as files; tests make it less quiet."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root
+        self._monkeypatch = monkeypatch
         self._now = 100.0
         self.later = {"proc/stat": _stat(100.0 + SECONDS, busy=0.01)}
         self.own_cpu_seconds = [5.0, 5.0]
@@ -78,16 +79,12 @@ class Machine:
 
     def look(self, cpus: Sequence[int] = range(CORES)) -> Seen:
         own, processes = iter(self.own_cpu_seconds), iter(self.processes)
-        sources = Sources(
-            root=self.root,
-            cpus=frozenset(cpus),
-            clock=lambda: self._now,
-            sleep=self._sleep,
-            own_cpu_seconds=lambda: next(own),
-            processes=lambda: {(one.pid, 0.0): one for one in next(processes)},
-            gpus=lambda: self.gpus,
-        )
-        observations = host_checks.look(seconds=SECONDS, sources=sources)
+        clock = types.SimpleNamespace(monotonic=lambda: self._now, sleep=self._sleep, process_time=lambda: next(own))
+        with self._monkeypatch.context() as patch:
+            patch.setattr(host_checks, "time", clock)
+            patch.setattr(host_checks, "list_processes", lambda: {(pid, 0.0): used for pid, *used in next(processes)})
+            patch.setattr(gpu_checks, "look", lambda: self.gpus)
+            observations = host_checks.look(self.root, frozenset(cpus))
         assert all(bool(one.advice) == one.is_disturbing and one.value for one in observations)
         seen = {one.name: one for one in observations}
         assert len(seen) == len(observations), "each name once"
@@ -95,8 +92,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path / "machine", monkeypatch)
 
 
 def _disturbing(seen: Seen) -> list[str]:
@@ -126,8 +123,8 @@ def test_processes_that_use_most_are_named(machine: Machine) -> None:
     machine.later["proc/stat"] = _stat(100.0 + SECONDS, busy=1.0)
     names = ["make", "cc1plus", "sshd", "idle", "ld"]
     machine.processes = [
-        [Process(n, name, 10.0) for n, name in enumerate(names[:4])],
-        [Process(n, name, 10.0 + s) for n, (name, s) in enumerate(zip(names, (0.5, 2.0, 0.1, 0, -9), strict=True))],
+        [(n, name, 10.0) for n, name in enumerate(names[:4])],
+        [(n, name, 10.0 + s) for n, (name, s) in enumerate(zip(names, (0.5, 2.0, 0.1, 0, -9), strict=True))],
     ]
     seen = machine.look()
     assert seen["CPU used by others"].value == (
@@ -220,8 +217,8 @@ def test_a_limit_of_all_cores_does_not_disturb(machine: Machine) -> None:
     assert _disturbing(seen) == []
 
 
-def test_what_a_container_hides_is_no_error(tmp_path: Path) -> None:
-    empty = Machine(tmp_path)
+def test_what_a_container_hides_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Machine(tmp_path, monkeypatch)
     empty.later = {}
     for folder in ("proc", "sys"):
         shutil.rmtree(tmp_path / folder)
@@ -240,7 +237,7 @@ def test_files_with_nonsense_are_no_error(machine: Machine, text: str) -> None:
 
 
 def test_other_processes_of_this_machine_are_seen_and_this_one_is_not() -> None:
-    pids = {process.pid for process in list_processes().values()}
+    pids = {pid for pid, _ in list_processes()}
     assert os.getpid() not in pids
     assert os.getppid() in pids
 
@@ -355,8 +352,10 @@ LOUD = Observation("frequency governor", "powersave", True, "Set another.")
 QUIET = [Observation("load", "0.10 on average"), Observation("turbo", UNSEEN)]
 
 
-def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", lambda: QUIET) == ExitStatus.OK
+def test_doctor_says_that_a_machine_is_quiet(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", QUIET) == ExitStatus.OK
     assert capsys.readouterr().out.splitlines() == [
         "what       seen",
         "load   ok  0.10 on average",
@@ -366,8 +365,10 @@ def test_doctor_says_that_a_machine_is_quiet(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("text", lambda: [*QUIET, LOUD]) == 3
+def test_doctor_says_what_disturbs_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, "text", [*QUIET, LOUD]) == 3
     assert capsys.readouterr().out.splitlines()[3:] == [
         "frequency governor  disturbs  powersave",
         "",
@@ -377,22 +378,22 @@ def test_doctor_says_what_disturbs_and_what_to_do(capsys: pytest.CaptureFixture[
     ]
 
 
-def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert machine_doctor.run("json", lambda: [LOUD]) == 3
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examine(monkeypatch, "json", [LOUD]) == 3
     assert json.loads(capsys.readouterr().out) == {
         "is_quiet": False,
         "observations": [
             {"name": "frequency governor", "value": "powersave", "is_disturbing": True, "advice": "Set another."}
         ],
     }
-    assert machine_doctor.run("json", lambda: QUIET) == 0
+    assert examine(monkeypatch, "json", QUIET) == 0
     assert json.loads(capsys.readouterr().out)["is_quiet"] is True
 
 
 def test_the_exit_status_of_the_verb_is_its_verdict(
     run_bench: Callable[..., Finished], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_checks, "Sources", lambda: Sources(sleep=lambda seconds: time.sleep(0.1 * seconds)))
+    monkeypatch.setattr(host_checks, "_SECONDS", 0.2)
     done = run_bench("doctor", "--device=cpu", "--noladder")
     assert done.stderr == ""
     lines = done.stdout.splitlines()
