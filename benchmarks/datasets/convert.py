@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import tarfile
@@ -22,6 +23,7 @@ from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError
 from benchmarks.system import hardware
+from results import store
 
 _TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
 _JPEG_QUALITY = 95  # of photos that are encoded again
@@ -29,14 +31,9 @@ _JPEG_QUALITY = 95  # of photos that are encoded again
 
 @dataclasses.dataclass(frozen=True)
 class Photo:
-    """A photo before conversion.
+    """A photo before conversion: a file of its own, or a `member` (offset and length, bytes) of an archive.
 
-    Attributes:
-        file: the photo, or the archive that holds it.
-        member: offset and length in the archive, bytes; None for a photo in its own file.
-        name: of the photo.
-        label: from 1.
-        class_name: name of the folder or archive.
+    The label counts from 1; the class has the name of its folder or archive.
     """
 
     file: Path
@@ -64,12 +61,10 @@ class Conversion:
 
 
 def list_photos(source: Path, split: str) -> list[Photo]:
-    """Lists the photos to convert.
+    """Lists the photos to convert; `split` chooses the folder in a source that holds several splits.
 
-    Args:
-        source: a folder of class folders, a folder of one tar archive per class, or ImageNet's archive of
-            such archives.
-        split: chooses the folder in a source that holds several splits.
+    The source is a folder of class folders, a folder of one tar archive per class, or ImageNet's archive of such
+    archives.
 
     Raises:
         DataError: the source holds none of these.
@@ -147,13 +142,11 @@ def convert(
     plan = {"photos": imagenet.digest(names), "count": len(found), "shorter_side": shorter_side, "seed": seed}
     _check_plan(directory, split, {**plan, "shards": split.shards})
     order = np.random.default_rng(seed).permutation(len(found))
-
-    def write(path: Path, numbers: np.ndarray) -> tuple[Path, Conversion]:
-        return path, _write_shard(path, [found[int(number)] for number in numbers], shorter_side)
-
-    total = Conversion()
+    shares = [[found[int(number)] for number in numbers] for numbers in np.array_split(order, split.shards)]
+    paths, total = split.paths(directory), Conversion()
     with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-        for path, part in pool.map(write, split.paths(directory), np.array_split(order, split.shards)):
+        parts = pool.map(_write_shard, paths, shares, itertools.repeat(shorter_side))
+        for path, part in zip(paths, parts, strict=True):
             if not part.written:
                 raise DataError(
                     f"{path} would be empty, since no photo of it can be used: pass a larger --images_per_shard."
@@ -171,19 +164,12 @@ def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
     if not file.exists():
         if split.shards_in(directory):
             raise UsageError(f"{directory} already holds {split.name} shards: name another directory.")
-        _write_json(file, plan)
+        store.replace(file, json.dumps(plan))
     elif json.loads(file.read_text(encoding="utf-8")) != plan:
         raise UsageError(
             f"{directory} holds part of another conversion, of other photos or with other flags: continue that one "
             "with its own photos and flags, or name another directory."
         )
-
-
-def _write_json(path: Path, content: dict[str, object]) -> None:
-    """Writes a file that appears only when it is complete."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _write_shard(path: Path, photos: Sequence[Photo], shorter_side: int | None) -> Conversion:
@@ -198,32 +184,21 @@ def _write_shard(path: Path, photos: Sequence[Photo], shorter_side: int | None) 
             try:
                 original = photo.read()
                 encoded = _as_rgb_jpeg(original, shorter_side)
-                header = checks.read_jpeg_header(encoded)
-                payload = inception_example(
-                    encoded,
-                    height=header.height,
-                    width=header.width,
-                    label=photo.label,
-                    synset=photo.class_name,
-                    name=photo.name,
-                )
+                size = checks.read_jpeg_header(encoded)[:2]
+                payload = inception_example(encoded, size, photo.label, photo.class_name, photo.name)
             except (OSError, ValueError) as error:  # a name that is not UTF-8 is a ValueError, too
                 result.left_out.append(f"{ascii(photo.class_name)[1:-1]}/{ascii(photo.name)[1:-1]}: {error}")
                 continue
             tfrecord.write(file, payload)
             result.written += 1
             result.encoded_anew += encoded is not original
-    _write_json(notes, dataclasses.asdict(result))
+    store.replace(notes, json.dumps(dataclasses.asdict(result)))
     os.replace(partial, path)
     return result
 
 
 def _as_rgb_jpeg(encoded: bytes, shorter_side: int | None) -> bytes:
-    """Returns a JPEG of RGB or grey that is not too large as it is; encodes any other photo again.
-
-    Raises:
-        ValueError: the photo cannot be decoded.
-    """
+    """Returns a JPEG of RGB or grey that is not too large as it is; encodes any other photo again."""
     try:
         header = checks.read_jpeg_header(encoded)
         small_enough = shorter_side is None or min(header.height, header.width) <= shorter_side

@@ -42,14 +42,6 @@ _SHOWN = 100
 _DEFAULTS = {"seed": 1, "data_name": "imagenet", "data_split": "train", "validation_images": 0}
 _AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
 _MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
-# The flags of each command.
-_FLAGS_OF = {
-    "make-imagenet": (*_MAKING, "images_per_shard"),
-    "make-cifar10": (*_MAKING, "python"),
-    "make-mnist": (*_MAKING, "gzip"),
-    "convert": ("data_split", "images_per_shard", "resize", "seed"),
-    "check": ("data_name", "data_split", "decode"),
-}
 
 
 def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
@@ -63,22 +55,19 @@ def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"data needs a command: {', '.join(_COMMANDS)}.")
     command, *arguments = words
     if command not in _COMMANDS:
-        raise UsageError(
-            f"data: there is no command '{command}'.{did_you_mean(command, _COMMANDS)} "
-            f"Commands: {', '.join(_COMMANDS)}."
-        )
+        hint = did_you_mean(command, _COMMANDS)
+        raise UsageError(f"data: there is no command '{command}'.{hint} Commands: {', '.join(_COMMANDS)}.")
+    work, flags = _COMMANDS[command]
     for name, value in given.items():
-        if value is not None and name not in _FLAGS_OF[command]:
-            takes = ", ".join(f"--{flag}" for flag in _FLAGS_OF[command])
-            raise UsageError(f"data {command} takes no --{name}. It takes {takes}.")
+        if value is not None and name not in flags:
+            raise UsageError(f"data {command} takes no --{name}. It takes {', '.join(f'--{flag}' for flag in flags)}.")
         if value is not None and name in _AT_LEAST and value < _AT_LEAST[name]:
             raise UsageError(f"--{name}={value} is too small: it must be at least {_AT_LEAST[name]}.")
     defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
-    return _COMMANDS[command](arguments, {**given, **defaults})
+    return work(arguments, {**given, **defaults})
 
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
-    """Returns the one directory that a command writes to."""
     if len(arguments) != 1:
         raise UsageError(f"data {command}: name one directory to write to, not {len(arguments)}.")
     directory = Path(arguments[0])
@@ -88,12 +77,12 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
 
 
 @contextmanager
-def _writing(command: str, directory: Path, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+def _writing(command: str, directory: Path) -> Iterator[None]:
     """Turns errors of writing into a usage error."""
     try:
         yield
-    except errors as error:
-        reason = getattr(error, "strerror", None) or headline(error)
+    except OSError as error:
+        reason = error.strerror or headline(error)
         raise UsageError(f"data {command}: cannot write to {directory}: {reason}.") from error
 
 
@@ -113,9 +102,14 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
 
     per_shard = given["images_per_shard"] or 64
     parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, 512).items()]
-    if not given["overwrite"]:
-        fake_imagenet.refuse_to_overwrite(directory, parts)
-    with _writing("make-imagenet", directory, fake_imagenet.WRITE_ERRORS):
+    for part in parts:
+        existing = part.shards_in(directory)
+        if existing and not given["overwrite"]:
+            raise UsageError(
+                f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
+                "directory, or pass --overwrite to replace them."
+            )
+    with _writing("make-imagenet", directory):
         for part in parts:
             fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written)
         if given["corrupt"]:
@@ -206,23 +200,20 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
                 kinds[defect.kind] += 1
                 if sum(kinds.values()) <= _SHOWN:
                     say(f"{defect.kind:12} {defect}")
-    if not kinds:
-        say(f"{records} records in {len(source.files)} files, all sound")
-        return ExitStatus.OK
     summary = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-    say(f"{records} records in {len(source.files)} files, {sum(kinds.values())} with a defect: {summary}")
-    return ExitStatus.DATA
+    result = f"{sum(kinds.values())} with a defect: {summary}" if kinds else "all sound"
+    say(f"{records} records in {len(source.files)} files, {result}")
+    return ExitStatus.DATA if kinds else ExitStatus.OK
 
 
-_COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, Any]], ExitStatus]] = {
-    "make-imagenet": _make_imagenet,
-    "make-cifar10": partial(_make_small_images, "cifar10"),
-    "make-mnist": partial(_make_small_images, "mnist"),
-    "convert": _convert,
-    "check": _check,
+# What runs each command, and its flags.
+_COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any]], ExitStatus], tuple[str, ...]]] = {
+    "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard")),
+    "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
+    "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
+    "convert": (_convert, ("data_split", "images_per_shard", "resize", "seed")),
+    "check": (_check, ("data_name", "data_split", "decode")),
 }
-
-
 VERB = Verb(
     "data",
     "make, check and convert data sets",

@@ -1,9 +1,8 @@
 """Writes a fake ImageNet: the layout of the real one, and images without meaning that cost as much to decode.
 
-Real training images of ImageNet have a median of 500x375 pixels and about 110 KB. The cost of decoding depends on
-the pixels, the bytes (entropy coding) and the chroma subsampling, and the fake images match in these. They are cut at
-random from a canvas whose amplitude falls with frequency as in photos (Field 1987, "Relations between the statistics of
-natural images"), with random contrast, and encoded at the usual quality with 4:2:0 chroma.
+That cost depends on the pixels (a median of 500x375), the bytes (about 110 KB) and the chroma subsampling (4:2:0).
+Images are cut at random from a canvas whose amplitude falls with frequency as in photos (Field 1987, "Relations between
+the statistics of natural images"), with random contrast.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import UsageError
+from benchmarks.input import tfrecord
 from benchmarks.input.imagenet import BOX
 from benchmarks.system import hardware
+from models.specs import IMAGENET_CLASSES
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95
@@ -27,15 +27,11 @@ _CANVAS_PIXELS = 1536
 _CANVASES = 3
 # Chosen by trial so that an image of the mean size takes 110 KB on average.
 _MEAN_CONTRAST = 22.0
-_NUM_CLASSES = 1000
 # Labels follow Zipf's law. Their frequencies can be learned within a few steps, and nothing else can. So the loss of
 # even a short run falls if, and only if, the training works.
-_LABEL_WEIGHTS = 1.0 / np.arange(1, _NUM_CLASSES + 1)
+_LABEL_WEIGHTS = 1.0 / np.arange(1, IMAGENET_CLASSES + 1)
 _LABEL_SHARES = _LABEL_WEIGHTS / _LABEL_WEIGHTS.sum()
 _SHARE_WITH_BOXES = 1 / 3
-
-# The errors of `write` if the directory cannot be made or written.
-WRITE_ERRORS = (OSError, tf.errors.OpError)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,21 +56,6 @@ def split(name: str, images: int, images_per_shard: int) -> Split:
     return Split(name=name, images=images, shards=-(-images // images_per_shard))
 
 
-def refuse_to_overwrite(directory: Path, splits: list[Split]) -> None:
-    """Checks that the directory holds no shard of these splits.
-
-    Raises:
-        UsageError: it holds one.
-    """
-    for part in splits:
-        existing = part.shards_in(directory)
-        if existing:
-            raise UsageError(
-                f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
-                "directory, or pass --overwrite to replace them."
-            )
-
-
 def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, int], None]) -> None:
     """Writes a split; equal seeds write equal records. Existing shards of the split are removed first.
 
@@ -87,10 +68,10 @@ def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, 
 
     def write_shard(path: Path, numbers: np.ndarray) -> tuple[Path, int]:
         partial = path.with_name(f".{path.name}.partial")
-        with tf.io.TFRecordWriter(str(partial)) as writer:
+        with partial.open("wb") as file:
             for number in numbers:
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
-                writer.write(_record(part.name, int(number), canvases, generator))
+                tfrecord.write(file, _record(part.name, int(number), canvases, generator))
         os.replace(partial, path)
         return path, len(numbers)
 
@@ -117,7 +98,7 @@ def _canvas(generator: np.random.Generator) -> np.ndarray:
 
 
 def _record(split_name: str, number: int, canvases: list[np.ndarray], generator: np.random.Generator) -> bytes:
-    label = 1 + int(generator.choice(_NUM_CLASSES, p=_LABEL_SHARES))
+    label = 1 + int(generator.choice(IMAGENET_CLASSES, p=_LABEL_SHARES))
     # Mostly 500x375, some smaller, as many larger.
     scale = float(generator.choice([0.6, 1.0, 1.4], p=[0.1, 0.8, 0.1]))
     height, width = round(_MEAN_HEIGHT * scale), round(_MEAN_WIDTH * scale)
@@ -134,33 +115,25 @@ def _record(split_name: str, number: int, canvases: list[np.ndarray], generator:
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
     synset = f"n{label:08d}"
-    return inception_example(
-        bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
-        height=height,
-        width=width,
-        label=label,
-        synset=synset,
-        name=f"{split_name}_{synset}_{number}.JPEG",
-        text=f"fake class {label}",
-        boxes=boxes,
-    )
+    name = f"{split_name}_{synset}_{number}.JPEG"
+    encoded = bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy())
+    return inception_example(encoded, (height, width), label, synset, name, text=f"fake class {label}", boxes=boxes)
 
 
 def inception_example(
     encoded: bytes,
-    *,
-    height: int,
-    width: int,
+    size: tuple[int, int],
     label: int,
     synset: str,
     name: str,
+    *,
     text: str = "",
     boxes: Sequence[tuple[float, float, float, float]] = (),
 ) -> bytes:
     """Returns a JPEG as a serialised tf.train.Example in the Inception layout.
 
-    Height and width are in pixels, the label counts from 1, the synset is the class's name in WordNet or of its folder,
-    the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
+    The size is height and width in pixels, the label counts from 1, the synset is the class's name in WordNet or of its
+    folder, the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
     """
 
     def ints(values: list[int]) -> tf.train.Feature:
@@ -170,8 +143,8 @@ def inception_example(
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
 
     feature = {
-        "image/height": ints([height]),
-        "image/width": ints([width]),
+        "image/height": ints([size[0]]),
+        "image/width": ints([size[1]]),
         "image/colorspace": data(b"RGB"),
         "image/channels": ints([3]),
         "image/class/label": ints([label]),

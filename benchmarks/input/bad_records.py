@@ -34,21 +34,16 @@ class Skipping:
         self._last_number, self._used = -1, 0
         self.failure: DataError | None = None
 
-    @property
-    def skipped(self) -> int:
-        """Returns the number of records left out of the batches so far."""
-        with self._lock:
-            return self._last_number + 1 - self._used
-
     def close(self) -> int:
-        """Returns the number of records left out.
+        """Returns the number of records left out of the batches so far.
 
         Raises:
             DataError: a file could not be read, so the run trained on another data set.
         """
         if self.failure:
             raise self.failure
-        return self.skipped
+        with self._lock:
+            return self._last_number + 1 - self._used
 
     def read(self, file: np.int64) -> Iterator[tuple[int, bytes]]:
         """Yields number and payload of each record of a file; the payload of a bad one is empty."""

@@ -14,18 +14,11 @@ DAMAGE_KINDS_OF_SMALL_IMAGES = ("cut_file", "bad_label")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """The published facts about a data set.
+    """The published facts about a data set; the title is for reports.
 
-    Attributes:
-        name: the value of `--data_name`.
-        title: the name in reports.
-        train_images: training images of the real data set.
-        classes: without a background class.
-        mean: of each channel of the training images, in 0..255.
-        stddev: of each channel of the training images, in 0..255.
+    Classes do not count a background. Mean and deviation are of each channel of the training images, in 0..255.
     """
 
-    name: str
     title: str
     train_images: int
     classes: int
@@ -33,37 +26,26 @@ class DataSet:
     stddev: tuple[float, ...]
 
 
+# By their values of `--data_name`.
 DATA_SETS = {
-    data_set.name: data_set
-    for data_set in (
-        DataSet(
-            name="imagenet",
-            title="ImageNet",
-            train_images=1_281_167,
-            classes=1000,
-            # torchvision's transforms give the same in 0..1.
-            mean=(123.675, 116.28, 103.53),
-            stddev=(58.395, 57.12, 57.375),
-        ),
-        DataSet(
-            name="cifar10",
-            title="CIFAR-10",
-            train_images=50_000,
-            classes=10,
-            # Usually given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
-            mean=(125.31, 122.95, 113.87),
-            stddev=(62.99, 62.09, 66.70),
-        ),
-        DataSet(
-            name="mnist",
-            title="MNIST",
-            train_images=60_000,
-            classes=10,
-            # Usually given as 0.1307 and 0.3081.
-            mean=(33.32,),
-            stddev=(78.57,),
-        ),
-    )
+    "imagenet": DataSet(
+        title="ImageNet",
+        train_images=1_281_167,
+        classes=1000,
+        # torchvision's transforms give the same in 0..1.
+        mean=(123.675, 116.28, 103.53),
+        stddev=(58.395, 57.12, 57.375),
+    ),
+    "cifar10": DataSet(
+        title="CIFAR-10",
+        train_images=50_000,
+        classes=10,
+        # Usually given as 0.4914, 0.4822, 0.4465 and 0.2470, 0.2435, 0.2616.
+        mean=(125.31, 122.95, 113.87),
+        stddev=(62.99, 62.09, 66.70),
+    ),
+    # Usually given as 0.1307 and 0.3081.
+    "mnist": DataSet(title="MNIST", train_images=60_000, classes=10, mean=(33.32,), stddev=(78.57,)),
 }
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -35,8 +35,7 @@ _SCAN, _PADDING = 0xDA, 0xFF
 JpegProblem = Callable[[bytes], tuple[str, str] | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class JpegHeader:
+class JpegHeader(NamedTuple):
     """Height and width in pixels, and components: 1 for grey, 3 for colour, 4 for CMYK."""
 
     height: int
@@ -131,7 +130,7 @@ def defects(
             chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
             yield from pool.map(lambda chunk: _check_photos(chunk, problem_of_jpeg), chunks)
         else:
-            lowest = imagenet.lowest_label(source.first_label, num_classes)
+            lowest = imagenet.lowest_label(source, num_classes)
             yield from pool.map(lambda file: _check_shard(file, source, lowest, problem_of_jpeg), wanted)
 
 
@@ -158,8 +157,7 @@ def _check_shard(
                 found.append(record)
                 continue
             problem = imagenet.problem_of_example(record.payload, source.layout, lowest)
-            if problem is None:
-                problem = problem_of_jpeg(imagenet.encoded_of(record.payload, source.layout))
+            problem = problem or problem_of_jpeg(imagenet.encoded_of(record.payload, source.layout))
             if problem:
                 found.append(Defect(file, record.number, record.offset, *problem))
     except DataError as error:
@@ -185,17 +183,16 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
         )
     warn(f"The input failed; looking for the damaged record in {len(source.files)} files ...")
     give_up_at = time.monotonic() + _SEARCH_SECONDS
-    sound, result = 0, "every record in it is sound"
+    result = "every record in it is sound"
     at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
     with decoding() as problem_of_jpeg:
         for start in range(0, len(source.files), at_a_time):
             if time.monotonic() > give_up_at:
-                result = f"the first {sound} of {len(source.files)} files are sound"
+                result = f"the first {start} of {len(source.files)} files are sound"
                 break
             for _, _, found in defects(source, num_classes, problem_of_jpeg, source.files[start : start + at_a_time]):
                 if found:
                     return found[0].error()
-                sound += 1
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 

@@ -47,17 +47,17 @@ def stages(source: Source) -> tuple[str, ...]:
     return small_images.STAGES if isinstance(source, Pixels) else imagenet_pipeline.STAGES
 
 
-def synthetic_batches(spec: InputSpec, channels: int) -> tf.data.Dataset:
+def synthetic_batches(spec: InputSpec) -> tf.data.Dataset:
     """Returns an endless data set of one batch, made once on the host: a step pays only for the copy."""
-    draw = np.random.default_rng((spec.seed, spec.worker))
-    shape = (spec.batch_per_device, spec.image_size, spec.image_size, channels)
-    labels = draw.integers(0, spec.num_classes, spec.batch_per_device)
+    seed = (spec.seed, spec.worker)
+    shape = (spec.batch_per_device, spec.image_size, spec.image_size, spec.channels)
+    labels = np.random.default_rng(seed).integers(0, spec.num_classes, spec.batch_per_device)
 
-    def make() -> tuple[tf.Tensor, tf.Tensor]:
-        images = tf.random.stateless_uniform(shape, (spec.seed, spec.worker), 0, 256, tf.int32)
+    def make(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        images = tf.random.stateless_uniform(shape, seed, 0, 256, tf.int32)
         return tf.cast(images, tf.uint8), tf.constant(labels, tf.int64)
 
-    return tf.data.Dataset.from_tensors(0).map(lambda _: make()).cache().repeat()
+    return tf.data.Dataset.from_tensors(0).map(make).cache().repeat()
 
 
 def configured(dataset: tf.data.Dataset, options: InputOptions, towers: int) -> tf.data.Dataset:
@@ -87,35 +87,27 @@ def deal(
     """Builds the towers' input: all towers draw their batches from one pipeline on the host.
 
     So no two towers see the same image in an epoch. The batches are uint8; the tower's device casts and normalises
-    them, so that a quarter of the bytes are copied.
+    them by mean and deviation of `data_set`, so that a quarter of the bytes are copied.
 
-    Args:
-        dataset: batches of images and labels.
-        tower_devices: one per tower.
-        data_set: its mean and standard deviation normalise the images.
-        data_format: layout that the model needs.
-        in_turn: draw in the order of the towers, so that every run distributes the same batches. Asynchronous towers
-            must not wait for each other.
-        pipelined: copy each tower's next batch to its device while the tower computes.
+    With `in_turn`, towers draw in their order, so that every run distributes the same batches; asynchronous towers must
+    not wait for each other. `pipelined` copies each tower's next batch to its device while the tower computes.
 
     Returns:
         One input per tower, and the operations that must run in this order before the first step.
     """
     with tf.device(HOST), tf.name_scope("input"):
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        drawn: list[tuple[tf.Tensor, tf.Tensor]] = []
-        times: list[tuple[tf.Tensor, tf.Tensor]] = []
+        drawn: list[tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor, tf.Tensor]] = []
         for _ in tower_devices:
             # Without an order between them, the batch that a tower gets would change from run to run.
-            earlier = drawn[-1:] if in_turn else []
-            with tf.control_dependencies([tensor for batch in earlier for tensor in batch]):
+            with tf.control_dependencies(drawn[-1][0] if in_turn and drawn else []):
                 asked = tf.timestamp()
             with tf.control_dependencies([asked]):
-                drawn.append(iterator.get_next())
-            with tf.control_dependencies(drawn[-1]):
-                times.append((asked, tf.timestamp()))
+                batch = iterator.get_next()
+            with tf.control_dependencies(batch):
+                drawn.append((batch, asked, tf.timestamp()))
     inputs, puts = [], []
-    for device, batch, (asked, arrived) in zip(tower_devices, drawn, times, strict=True):
+    for device, (batch, asked, arrived) in zip(tower_devices, drawn, strict=True):
         stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)
         puts += [stage] if stage is not None else []
         with tf.device(device):

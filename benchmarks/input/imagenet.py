@@ -37,14 +37,9 @@ _RECORDS_DESCRIBED = 64
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The keys of a photo in a tf.train.Example.
+    """The keys of a JPEG and of its label in a tf.train.Example. Labels below `first_label` are background.
 
-    Attributes:
-        title: name of the layout.
-        encoded: key of the JPEG.
-        label: key of the label.
-        first_label: label of the first class of photos; smaller labels are background.
-        has_boxes: whether a record may have boxes in `image/object/bbox/*`.
+    With `has_boxes`, a record may have boxes in `image/object/bbox/*`.
     """
 
     title: str
@@ -56,7 +51,6 @@ class Layout:
 
 INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
 TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
-LAYOUTS = (INCEPTION, TFDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,11 +61,6 @@ class PhotoRecords:
     split: str
     files: Sequence[Path]
     layout: Layout
-
-    @property
-    def first_label(self) -> int:
-        """The label of the first class of photos."""
-        return self.layout.first_label
 
     def count(self) -> int:
         """Returns the number of photos; reads only the lengths of the records."""
@@ -104,7 +93,6 @@ class PhotoFolder:
     files: Sequence[Path]
     labels: Sequence[int]
     classes: Sequence[str]
-    first_label: int = 0
 
     def count(self) -> int:
         """Returns the number of photos."""
@@ -132,8 +120,9 @@ def digest(lines: Sequence[str]) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
 
 
-def lowest_label(first_label: int, num_classes: int) -> int:
+def lowest_label(source: Photos, num_classes: int) -> int:
     """Returns the label of class 0: the background, or without a background the first class of photos."""
+    first_label = source.layout.first_label if isinstance(source, PhotoRecords) else 0
     return first_label - (num_classes - IMAGENET_CLASSES)
 
 
@@ -151,9 +140,8 @@ def find(directory: str, split: str) -> Photos:
     shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
     if shards:
         return _records(directory, split, shards)
-    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), None)
-    if folder is None and split == "train":
-        folder = path
+    otherwise = path if split == "train" else None
+    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), otherwise)
     found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
     if found is None:
         holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
@@ -173,10 +161,9 @@ def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) ->
         named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
         raise DataError(f"--data_dir={directory} mixes shards of {len(totals)} data sets ({named}): keep one.")
     some = next(iter(shards.values()))
-    total = int(some["total"])
+    total, stem = int(some["total"]), some.string[: some.start("number")]
     missing = sorted(set(range(total)) - {int(match["number"]) for match in shards.values()})
     if missing:
-        stem = some.string[: some.start("number")]
         examples = ", ".join(f"{stem}{number:05d}-of-{total:05d}" for number in missing[:_EXAMPLES_NAMED])
         raise DataError(
             f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
@@ -203,10 +190,10 @@ def _layout_of(files: Sequence[Path]) -> Layout:
         except DecodeError:
             reason = "it is no tf.train.Example"
         else:
-            for layout in LAYOUTS:
+            for layout in (INCEPTION, TFDS):
                 if layout.encoded in keys and layout.label in keys:
                     return layout
-            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in LAYOUTS)
+            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in (INCEPTION, TFDS))
             reason = f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
@@ -251,20 +238,20 @@ def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _P
     Raises:
         DataError: a folder cannot be read, or there are more classes than ImageNet has.
     """
-    files: list[Path] = []
-    labels: list[int] = []
     try:
         # Empty folders count: a class that one split lacks must not change the labels of the others.
         classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
-        for label, name in enumerate(classes):
-            for photo in sorted(os.listdir(directory / name)):
-                if photo.lower().endswith(endings) and photo[0] != ".":
-                    files.append(directory / name / photo)
-                    labels.append(label)
+        found = [
+            (directory / name / photo, label)
+            for label, name in enumerate(classes)
+            for photo in sorted(os.listdir(directory / name))
+            if photo.lower().endswith(endings) and photo[0] != "."
+        ]
     except OSError as error:
         raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-    if not files:
+    if not found:
         return None
     if len(classes) > IMAGENET_CLASSES:
         raise DataError(f"{directory} holds {len(classes)} class folders, more than ImageNet's {IMAGENET_CLASSES}.")
+    files, labels = [file for file, _ in found], [label for _, label in found]
     return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)

@@ -28,7 +28,7 @@ _RGB_TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0
 
 
 def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, options: InputOptions) -> tf.Tensor:
-    """Decodes the part of a photo that the crop keeps.
+    """Decodes the part of a photo that the crop keeps: [height, width, 3], uint8.
 
     Args:
         encoded: the JPEG, a scalar.
@@ -36,9 +36,6 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, opt
         seed: [2], int64, of this photo in this epoch.
         size: height and width after resizing, pixels.
         options: crop, fuse_decode_and_crop and decode_scaling apply.
-
-    Returns:
-        [height, width, 3], uint8.
     """
     shape = tf.io.extract_jpeg_shape(encoded)
     window = _random_window(shape, boxes, seed) if options.crop == "distorted" else _central_window(shape)
@@ -86,17 +83,10 @@ def _scaled(encoded: tf.Tensor, window: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def augment(image: tf.Tensor, seed: tf.Tensor, number: tf.Tensor, size: int, options: InputOptions) -> tf.Tensor:
-    """Resizes, distorts and flips a decoded photo.
+    """Resizes, distorts and flips a decoded photo, [height, width, 3], uint8, to [size, size, 3], uint8.
 
-    Args:
-        image: [height, width, 3], uint8.
-        seed: of this photo in this epoch.
-        number: position of this photo in the stream; decides the method of `round_robin`.
-        size: height and width of the result, pixels.
-        options: resize_method, crop and distortions apply.
-
-    Returns:
-        [size, size, 3], uint8.
+    The seed is that of `decode`. `number` is the photo's position in the stream; it decides the method of
+    `round_robin`. Of the options, resize_method, crop and distortions apply.
     """
     resized = _resize(image, number, size, options.resize_method)
     if options.distortions:
@@ -133,7 +123,6 @@ def _resize(image: tf.Tensor, number: tf.Tensor, size: int, method: str) -> tf.T
 
 
 def _flip(image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Mirrors half of the images."""
     mirrored = tf.equal(tf.random.stateless_uniform([], _stream(seed, _FLIP), 0, 2, tf.int32), 1)
     # A slice with step -1, or tf.where between both images, takes 0.7 ms; this takes 0.01 ms.
     return tf.cond(mirrored, lambda: tf.reverse(image, [1]), lambda: image)

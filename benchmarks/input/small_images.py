@@ -33,14 +33,9 @@ _IDX_UINT8 = 0x08
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pixels:
-    """A data set of small images in memory.
+    """A data set of small images in memory; `layout` is the format on disk, in words.
 
-    Attributes:
-        layout: the format on disk, in words.
-        directory: the value of `--data_dir`.
-        split: `train` or `validation`.
-        images: [images, height, width, channels], uint8.
-        labels: [images], int64, from 0.
+    Images are [images, height, width, channels], uint8; labels are [images], int64, from 0.
     """
 
     layout: str
@@ -204,9 +199,9 @@ class _OnlyArrays(pickle.Unpickler):
 
 
 def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: str = "batch") -> tf.data.Dataset:
-    """Returns an endless data set of batches: images uint8 [batch, height, width, channels], labels int64 [batch].
+    """See `host_pipeline.batches`: images uint8 [batch, height, width, channels], labels int64 [batch].
 
-    The pipeline ends after `last_stage`, one of STAGES; before the last, only labels come out.
+    Before the last of STAGES, only labels come out.
     """
     images, labels, seed = source.images, source.labels, spec.seed
     augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "read"

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import google_crc32c
 
@@ -21,8 +21,7 @@ _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 
 
-@dataclasses.dataclass(frozen=True)
-class FramedRecord:
+class FramedRecord(NamedTuple):
     """One record: its number in the file from 0, the byte where it starts, its payload."""
 
     number: int
@@ -32,14 +31,9 @@ class FramedRecord:
 
 @dataclasses.dataclass(frozen=True)
 class Defect:
-    """A record that cannot be used.
+    """A record that cannot be used: its file, its number from 0, the byte where it starts, and what is wrong.
 
-    Attributes:
-        path: the file.
-        number: the record's number in the file, from 0.
-        offset: the byte where it starts.
-        kind: one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ...
-        reason: what is wrong, and what to do.
+    The kind is one word: crc, truncated, keys, label, not_jpeg, png, size, pixels ... The reason includes what to do.
     """
 
     path: Path

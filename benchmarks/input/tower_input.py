@@ -20,9 +20,8 @@ class TowerInput:
         images: [batch, height, width, channels] or NCHW, float32, about standard normal.
         labels: [batch], int64, in [0, classes).
         stage: copies the next step's batch to the device; must run in every step. None without staging.
-        asked: when this step's batch (or, with staging, the next step's) was requested: seconds since the epoch,
-            float64, on the host. None without reading.
-        arrived: when that batch was there, in the same form.
+        asked, arrived: when this step's batch (or, with staging, the next step's) was requested, and when it was there:
+            seconds since the epoch, float64, on the host. None without reading.
     """
 
     images: tf.Tensor
@@ -34,17 +33,10 @@ class TowerInput:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputSpec:
-    """What a model and a run need from their input.
+    """What a model and a run need from their input. Equal seeds give equal inputs.
 
-    Attributes:
-        batch_per_device: images per tower and step.
-        image_size: height and width, pixels.
-        channels: 3, or 1 for grey.
-        data_format: layout of the images.
-        num_classes: upper limit of the labels, exclusive.
-        seed: equal seeds give equal inputs.
-        worker: number of this process, from 0; each process reads its own images.
-        workers: number of processes that share the data set.
+    Images are `image_size` pixels high and wide, with 3 channels, or 1 for grey. Labels are below `num_classes`. Each
+    of the processes that share the data set, `worker` from 0 of `workers`, reads its own images.
     """
 
     batch_per_device: int

@@ -46,15 +46,12 @@ def measure(
 
     The warm-up rounds pay for graph optimisation. After `enough_seconds`, three measured rounds suffice.
 
-    Returns:
-        The result of each reduction. A failure of all, such as too little memory for the message, is each one's
-        failure.
+    Returns the result of each reduction; a failure of all, such as too little memory for the message, is that of each.
     """
     timings = {name: Timing() for name in reductions}
     try:
         with tf.Graph().as_default() as graph:
-            sources: list[list[tf.Variable]] = []
-            results: list[list[tf.Variable]] = []
+            sources, results = [], []
             for tower, device in enumerate(place.towers):
                 with tf.device(device):
                     values = [
@@ -65,7 +62,7 @@ def measure(
                     results.append([tf.Variable(tf.zeros(shape), trainable=False) for shape in message.shapes])
             steps = {name: _step(reduction, sources, results, place) for name, reduction in reductions.items()}
             forget = []
-            for variable in itertools.chain.from_iterable(results):
+            for variable in itertools.chain(*results):
                 with tf.device(variable.device):
                     forget.append(_assign(variable, tf.fill(variable.shape, math.nan)))
             with tf.compat.v1.Session(graph=graph, config=config) as session:
@@ -137,13 +134,11 @@ def _note_failure(timing: Timing, error: tf.errors.OpError | MemoryError) -> Non
 
 def _means(session: tf.compat.v1.Session, sources: Sequence[Sequence[tf.Variable]]) -> list[np.ndarray]:
     """Returns the mean over the towers of each tensor, in float64; fetches one tower's tensors at a time."""
-    sums: list[np.ndarray] = []
+    sums = [np.zeros(variable.shape) for variable in sources[0]]
     for tower in sources:
-        values = session.run(list(tower))
-        sums = [np.add(sums[n], value) for n, value in enumerate(values)] if sums else [v.astype(float) for v in values]
-    for total in sums:
-        total /= len(sources)
-    return sums
+        for total, value in zip(sums, session.run(list(tower)), strict=True):
+            total += value
+    return [total / len(sources) for total in sums]
 
 
 def _error(got: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.record_files import keep
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
@@ -55,10 +56,8 @@ class Timing:
 class Report:
     """Prints a row and saves a record for each reduction of each message; names the fastest at the end.
 
-    Args:
-        devices: description of the devices, for people.
-        modifiers: wrappers around the reductions.
-        as_text: print the table; otherwise print the records.
+    `devices` describes the devices for people; `modifiers` are the wrappers around the reductions. With `as_text`, the
+    table is printed, otherwise the records.
     """
 
     def __init__(
@@ -67,25 +66,19 @@ class Report:
         provenance: Provenance,
         devices: str,
         *,
-        device: str,
-        num_devices: int,
-        virtual_gpus: int,
+        runtime: Runtime,
         precision: str,
         modifiers: Modifiers,
         as_text: bool,
     ) -> None:
         self._store, self._provenance, self._devices = store, provenance, devices
-        self._num_devices, self._modifiers, self._as_text = num_devices, modifiers, as_text
+        self._num_devices, self._modifiers, self._as_text = runtime.num_devices, modifiers, as_text
         self._tolerance = expected.tolerance(modifiers)
-        self._facts = {
-            "device": device,
-            "num_devices": num_devices,
-            "virtual_gpus": virtual_gpus,
-            "precision": precision,
-        }
+        self._facts = {name: getattr(runtime, name) for name in ("device", "num_devices", "virtual_gpus")}
+        self._facts["precision"] = precision
         conditions = Conditions(
             load_per_core=provenance.load_per_core,
-            cpu_devices=num_devices if device == "cpu" else 0,
+            cpu_devices=runtime.num_devices if runtime.device == "cpu" else 0,
             cores=hardware.usable_cores(),
             training=False,
         )
@@ -112,7 +105,7 @@ class Report:
         """Prints and saves the results of all reductions of a message."""
         records = {spec: self._measured(message, spec, timing) for spec, timing in timings.items()}
         means = {
-            spec: sum(record.measurement.step_seconds) / len(record.measurement.step_seconds)
+            spec: sum(timings[spec].seconds) / len(timings[spec].seconds)
             for spec, record in records.items()
             if record.status is Status.OK
         }
@@ -150,7 +143,7 @@ class Report:
     def _measured(self, message: Message, spec: str, timing: Timing) -> Record:
         measurement = Measurement(
             images_per_step=None,
-            step_seconds=list(timing.seconds),
+            step_seconds=timing.seconds,
             message_bytes=message.size_bytes,
             largest_error=timing.error,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config import config, device_options
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, Parsed, only
+from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus, UsageError
@@ -37,21 +37,13 @@ _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AllReducePlan:
-    """The reductions and messages to measure.
+    """The reductions and messages to measure."""
 
-    Attributes:
-        chosen: devices, wrappers around the reductions, number of rounds, output.
-        specs: reductions, as values of `--all_reduce_spec`.
-        cannot: reductions that cannot run here, each with the reason.
-        sizes_bytes: sizes of the messages of one tensor.
-        models: models whose gradients are further messages.
-    """
-
-    chosen: Config
-    specs: tuple[str, ...]
-    cannot: Mapping[str, str]
-    sizes_bytes: tuple[int, ...]
-    models: tuple[str, ...]
+    chosen: Config  # devices, wrappers around the reductions, number of rounds, output
+    specs: tuple[str, ...]  # values of `--all_reduce_spec`
+    cannot: Mapping[str, str]  # reductions that cannot run here, each with the reason
+    sizes_bytes: tuple[int, ...]  # of the messages of one tensor
+    models: tuple[str, ...]  # whose gradients are further messages
 
 
 def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllReducePlan:
@@ -72,12 +64,17 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
             raise UsageError(problem)
         if problem:
             cannot[spec] = problem
+    try:
+        names = given["model"].split(",") if given["model"] else specs.names()
+        models = () if given["model"] == "none" else tuple(specs.find(name).name for name in names)
+    except specs.UnknownModelError as error:
+        raise UsageError(str(error)) from error
     return AllReducePlan(
         chosen=chosen,
         specs=tuple(dict.fromkeys(spec for spec in named or ALGORITHMS if spec not in cannot)),
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
-        models=_models(given["model"]),
+        models=models,
     )
 
 
@@ -93,15 +90,6 @@ def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
     if not sizes:
         raise UsageError(f"--min_bytes={smallest} --max_bytes={largest}: no power of two from 4 on lies between.")
     return sizes
-
-
-def _models(text: str | None) -> tuple[str, ...]:
-    if text == "none":
-        return ()
-    try:
-        return tuple(specs.find(name).name for name in (text.split(",") if text else specs.names()))
-    except specs.UnknownModelError as error:
-        raise UsageError(str(error)) from error
 
 
 def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
@@ -121,9 +109,7 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         store,
         provenance,
         where.description,
-        device=chosen.device,
-        num_devices=chosen.num_devices,
-        virtual_gpus=chosen.virtual_gpus,
+        runtime=chosen.runtime,
         precision=chosen.precision,
         modifiers=chosen.modifiers,
         as_text=chosen.output_format == "text",
@@ -137,23 +123,13 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)
     }
+    how_long = {"warmup_rounds": chosen.num_warmup_batches, "rounds": chosen.num_batches or 0}
     for message in messages:
         timings = allreduce.measure(
-            message,
-            reductions,
-            where.place,
-            session_config,
-            warmup_rounds=chosen.num_warmup_batches,
-            rounds=chosen.num_batches or 0,
-            enough_seconds=_ENOUGH_SECONDS,
+            message, reductions, where.place, session_config, **how_long, enough_seconds=_ENOUGH_SECONDS
         )
         report.add(message, timings)
     return report.close()
-
-
-def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
-    values = device_options.default_to_all(given.values, hardware.count_gpus())
-    return run(resolve(values, hardware.count_gpus), command)
 
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
@@ -176,5 +152,7 @@ VERB = Verb(
     "allreduce",
     "how fast is each reduction on these devices, by size of message and for each model's gradients?",
     ALLREDUCE_FLAGS,
-    _resolve_and_run,
+    lambda given, command: run(
+        resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
+    ),
 )

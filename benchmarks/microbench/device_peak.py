@@ -23,6 +23,7 @@ from results.measurement import Derived
 from results.record import key_of
 
 FILE = CacheFile("peaks.json", "measured peaks")
+_SECONDS = 300.0  # limit of a measurement in a process of its own
 
 
 def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision: str) -> str:
@@ -37,16 +38,14 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
     entry = FILE.find(key)
-    if entry is None:
-        return None
     try:
-        peak = Peak(flops_per_sec=float(entry["flops_per_sec"]), bytes_per_sec=float(entry["bytes_per_sec"]))
-        if not all(0 < value < math.inf for value in dataclasses.astuple(peak)):
+        found = {name: float(entry[name]) for name in ("flops_per_sec", "bytes_per_sec")} if entry is not None else {}
+        if not all(0 < value < math.inf for value in found.values()):
             raise ValueError("a peak is not a positive number")
     except (KeyError, TypeError, ValueError) as error:
         FILE.ignore(error)
         return None
-    return peak
+    return Peak(**found) if found else None
 
 
 def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
@@ -67,7 +66,11 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
 
     devices.require_gpus(Runtime(device=device))
     measured = matmul_peak.measure(device, precision)
-    best = measured.or_better(stored_peak(key) or measured)
+    known = stored_peak(key) or measured
+    best = Peak(
+        flops_per_sec=max(measured.flops_per_sec, known.flops_per_sec),
+        bytes_per_sec=max(measured.bytes_per_sec, known.bytes_per_sec),
+    )
     FILE.keep(key, dataclasses.asdict(best))
     return best
 
@@ -86,9 +89,8 @@ def beside_peak(
     `flops_per_image` is None if the operations were not counted. `environment` is that of the run's record. The run
     could use the peak `count` times; see `roofline.devices_with_a_peak`.
     """
-    if derived.images_per_sec is None or not flops_per_image:
-        return derived
-    if device == "gpu" and not environment["gpus"]:  # a client without GPUs: its cached peak is its CPU's
+    without_gpus = device == "gpu" and not environment["gpus"]  # a client without GPUs: its cached peak is its CPU's
+    if derived.images_per_sec is None or not flops_per_image or without_gpus:
         return derived
     found = stored_peak(peak_key(environment, environment["tensorflow_version"], precision))
     if found is None:
@@ -110,14 +112,11 @@ def measure(
     data_format: Literal["NHWC", "NCHW"],
     num_classes: int,
     forward_only: bool,
-    images_per_sec: float | None = None,
+    images_per_sec: float,
 ) -> Roofline:
-    """Measures the peak of one device and counts the work of a model's step; runs no step.
+    """Measures the peak of one device and counts the work of a model's step; runs no step. Raises as `peak` does.
 
     The device is all cores of this host, or one GPU; `images_per_sec` is the rate that a run reached on it.
-
-    Raises:
-        UsageError: as of `peak`.
     """
     found = peak(device, precision)
     from benchmarks.training import flop_count
@@ -139,18 +138,11 @@ def measure(
     )
 
 
-_SECONDS = 300.0
-
-
 def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | None, str]:
     """Measures the roofline of one device in a process of its own, so that this process holds no GPU memory.
 
-    Args:
-        config: of the run on all devices.
-        images_per_sec: of one of them.
-
-    Returns:
-        The roofline, or None and the reason.
+    The configuration is that of the run on all devices; `images_per_sec` is the rate of one. Returns the roofline, or
+    None and the reason.
     """
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device,)) as executor:
@@ -185,11 +177,5 @@ def _prepare(device: Literal["cpu", "gpu"]) -> None:
 
 def to_dict(found: Roofline) -> dict[str, Any]:
     """Returns it as JSON can hold it."""
-    return {
-        **dataclasses.asdict(found),
-        "limit": found.limit,
-        "most_images_per_sec": found.most_images_per_sec,
-        "mfu": found.mfu,
-        "share_of_bound": found.share_of_bound,
-        "sentences": found.sentences(),
-    }
+    derived = {name: getattr(found, name) for name in ("limit", "most_images_per_sec", "mfu", "share_of_bound")}
+    return {**dataclasses.asdict(found), **derived, "sentences": found.sentences()}

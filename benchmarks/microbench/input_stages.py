@@ -26,19 +26,12 @@ BARE_DECODE, COPY = "bare decode", "copy"
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """A pipeline that ends after some stage.
-
-    Attributes:
-        name: the last stage; or BARE_DECODE, a pipeline that only decodes.
-        take: takes the images of a step.
-        images: number of these images.
-        waiting: how many takes the prefetched batches can serve.
-    """
+    """A pipeline that ends after some stage, or BARE_DECODE, which only decodes."""
 
     name: str
     take: Callable[[], object]
-    images: int
-    waiting: int
+    images: int  # in each take
+    waiting: int  # takes that the prefetched batches can serve
 
 
 @dataclasses.dataclass
@@ -67,10 +60,8 @@ def probes(
 ) -> Iterator[list[Probe]]:
     """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
 
-    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out.
-
-    Raises (also while the probes are used):
-        DataError: a record is bad.
+    `build_copy` builds the towers' input in the default graph, for the stage COPY; None leaves that stage out. Raises
+    DataError, also while the probes are used, if a record is bad.
     """
     datasets = {}
     with tf.Graph().as_default() as graph:
@@ -89,8 +80,8 @@ def probes(
                 # The last component is labels or sizes: large images need not leave the session.
                 fetches[name] = tf.nest.flatten(iterator.get_next())[-1:]
         built = build_copy() if build_copy else run_input.of_source(source)
+        initializers += built.initializers
         if build_copy:
-            initializers += built.initializers
             # A small value that depends on the whole batch: TensorFlow computes only what is fetched.
             fetches[COPY] = [
                 value
@@ -118,9 +109,8 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
     if isinstance(source, PhotoFolder):
         photos = names.map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE)
     else:
-        key = source.layout.encoded
-        features = {key: tf.io.FixedLenFeature([], tf.string)}
-        photos = tf.data.TFRecordDataset(names).map(lambda record: tf.io.parse_single_example(record, features)[key])
+        key, jpeg = source.layout.encoded, tf.io.FixedLenFeature([], tf.string)
+        photos = tf.data.TFRecordDataset(names).map(lambda record: tf.io.parse_single_example(record, {key: jpeg})[key])
     shapes = photos.map(
         lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
         num_parallel_calls=hardware.usable_cores(),
@@ -130,16 +120,9 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
 
 
 def measure(
-    found: Sequence[Probe],
-    *,
-    rounds: int,
-    seconds: float,
-    clock: Clock = time.perf_counter,
+    found: Sequence[Probe], *, rounds: int, seconds: float, clock: Clock = time.perf_counter
 ) -> dict[str, Rates]:
-    """Measures each probe in each round for at least some seconds.
-
-    The probes alternate, so that a change of the machine's load affects all of them.
-    """
+    """Measures the probes in turn, each for some seconds a round, so that a change of the load affects all of them."""
     rates = {probe.name: Rates(images=probe.images) for probe in found}
     for _ in range(rounds):
         for probe in found:

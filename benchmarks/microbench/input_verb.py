@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,21 +23,14 @@ from models import specs
 from results.input_verdict import advice, costs
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
+from results.store import Store
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
 
 
-@dataclasses.dataclass(frozen=True)
-class InputPlan:
-    """The run whose input is measured, and the seconds per stage."""
-
-    chosen: Config
-    seconds: float
-
-
-def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callable[[], int]) -> InputPlan:
-    """Turns flag values (None: not given) into a plan.
+def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[Config, float]:
+    """Turns flag values (None: not given) into the run whose input is measured, and the seconds per stage.
 
     Raises:
         UsageError: no data set is given, or a value is invalid.
@@ -45,19 +38,19 @@ def resolve(values: Mapping[str, Any], seconds: float | None, count_gpus: Callab
     chosen = config.resolve(values, count_gpus, environ={})
     if chosen.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")
-    if seconds is not None and seconds <= 0:
+    seconds = _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
+    if seconds <= 0:
         raise UsageError(f"--seconds={seconds} must be above 0.")
-    return InputPlan(chosen, _DEFAULT_SECONDS if seconds is None else seconds)
+    return chosen, seconds
 
 
-def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
+def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
     """Measures each stage, prints a table and the limiting stage, and saves a record.
 
     Raises:
         UsageError: devices are missing, or results cannot be written.
         DataError: the data set cannot be read.
     """
-    chosen = plan.chosen
     as_text = chosen.output_format == "text"
     store = open_store(chosen.output_dir)
     provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
@@ -80,24 +73,15 @@ def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
     )
     source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
 
-    def build_copy() -> run_input.RunInput:
-        in_turn = not chosen.modifiers.asynchronous
-        return run_input.build(
-            model, spec, place.towers, chosen.input, source, in_turn=in_turn, pipelined=chosen.pipelined_input
-        )
-
+    how = {"in_turn": not chosen.modifiers.asynchronous, "pipelined": chosen.pipelined_input}
+    build_copy = functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how)
     if as_text:
         say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
         say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
     with input_stages.probes(
-        source,
-        spec,
-        chosen.input,
-        num_devices=chosen.num_devices,
-        session_config=session_config,
-        build_copy=build_copy,
+        source, spec, chosen.input, num_devices=chosen.num_devices, session_config=session_config, build_copy=build_copy
     ) as probes:
-        rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=plan.seconds / _ROUNDS)
+        rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS)
     bare = rates.pop(input_stages.BARE_DECODE, None)
     measurement = Measurement(
         images_per_step=chosen.batch_global,
@@ -120,19 +104,23 @@ def run(plan: InputPlan, command: Sequence[str]) -> ExitStatus:
     )
     if as_text:
         _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
-    else:
-        say(record.to_json())
-    kept = keep(store, record)
-    if kept and as_text:
-        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
-    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+    return _save(store, record, as_text)
 
 
 def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_sec: Sequence[float]) -> None:
-    """Prints the table, the rate of batches over that of bare decode in each round, and the limiting stage."""
-    for line in table(measurement, hardware.usable_cores()):
-        say(line)
-    if bare_per_sec:
+    """Prints a line per stage, the rate of batches over that of bare decode in each round, and the limiting stage.
+
+    A line shows images per second up to the stage, per core, and the stage's own cost.
+    """
+    cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
+    say(f"{'pipeline up to':15} {'images/s':>9} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}")
+    for cost in costs(measurement.input_stages):
+        say(
+            f"{cost.name:15} {cost.images_per_sec:9.0f} {cost.images_per_sec / cores:9.0f} "
+            f"{1000 * cores * cost.seconds_per_image:19.2f} {cost.share:6.0%}"
+        )
+    if bare is not None:
+        say(f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}")
         ratios = [one / other for one, other in zip(batches_per_sec, bare_per_sec, strict=True)]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
@@ -141,16 +129,13 @@ def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_s
     say(advice(measurement.input_stages))
 
 
-def table(measurement: Measurement, cores: int) -> list[str]:
-    """Returns a line per stage: images per second up to it, per core, and its own cost."""
-    lines = [f"{'pipeline up to':15} {'images/s':>9} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}"]
-    for cost in costs(measurement.input_stages):
-        lines.append(
-            f"{cost.name:15} {cost.images_per_sec:9.0f} {cost.images_per_sec / cores:9.0f} "
-            f"{1000 * cores * cost.seconds_per_image:19.2f} {cost.share:6.0%}"
-        )
-    bare = measurement.bare_decode_images_per_sec
-    return lines if bare is None else [*lines, f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}"]
+def _save(store: Store, record: Record, as_text: bool) -> ExitStatus:
+    if not as_text:
+        say(record.to_json())
+    kept = keep(store, record)
+    if kept and as_text:
+        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
 
 
 INPUT_FLAGS: Groups = {
@@ -167,5 +152,5 @@ VERB = Verb(
     "input",
     "how fast is each stage of the input, and which one limits it?",
     INPUT_FLAGS,
-    lambda given, command: run(resolve(given.values, given.values["seconds"], hardware.count_gpus), command),
+    lambda given, command: run(*resolve(given.values, hardware.count_gpus), command),
 )

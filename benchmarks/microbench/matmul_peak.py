@@ -34,7 +34,7 @@ _MOST_IN_A_RUN = 1000
 _MEASURED_SECONDS = 1.0
 _FEWEST_RUNS = 3
 
-# From a size and a count to a callable that does work of this size so many times, one after the other.
+# From a size and a count to a callable that does work of this size so many times in succession.
 Prepare = Callable[[int, int], AbstractContextManager[Callable[[], object]]]
 
 
@@ -90,7 +90,7 @@ def _run_seconds(prepare: Prepare, size: int, times: int, clock: Clock, *, runs:
 
 
 def _products(device: str, dtype: tf.DType) -> Prepare:
-    """Returns what prepares matrix products, each of a fixed matrix and the product before, by side.
+    """Prepares matrix products, each of a fixed matrix and the product before, by side.
 
     TensorFlow can leave out no product: variables are no constants, all products differ, and the last one is stored.
     Random elements with a variance of 1/side keep the size of the products.

@@ -1,8 +1,8 @@
 """The upper bound of a step's speed, from its arithmetic, its memory traffic and measured peaks. No TensorFlow.
 
-Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
-Communications of the ACM 52(4), 2009. A step takes at least the time of its arithmetic at the peak, and at least the
-time of its bytes at the memory's bandwidth.
+A step takes at least the time of its arithmetic at the peak, and of its bytes at the memory's bandwidth. Source:
+Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM
+52(4), 2009.
 """
 
 from __future__ import annotations
@@ -14,39 +14,23 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peak:
-    """The measured peaks of hardware.
-
-    Attributes:
-        flops_per_sec: operations per second of a large matrix product, 2 per multiply-add.
-        bytes_per_sec: bytes read and written per second in a large sum.
-    """
+    """The measured peaks: operations of a large matrix product, 2 per multiply-add; bytes moved by a large sum."""
 
     flops_per_sec: float
     bytes_per_sec: float
 
-    def or_better(self, other: Peak) -> Peak:
-        """Returns the larger of both figures."""
-        return Peak(
-            flops_per_sec=max(self.flops_per_sec, other.flops_per_sec),
-            bytes_per_sec=max(self.bytes_per_sec, other.bytes_per_sec),
-        )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """A step compared with the peaks of its hardware.
+    """A step compared with the peak of all its devices together.
 
-    Attributes:
-        flops_per_image: operations of a step, 2 per multiply-add, over its images.
-        bytes_per_image: bytes that a step moves at least, if no tensor stays in a cache, over its images.
-        peak: of all devices together.
-        images_per_sec: the measured rate, or None.
+    Operations count 2 per multiply-add; bytes are those that a step moves at least, if no tensor stays in a cache.
     """
 
     flops_per_image: float
     bytes_per_image: float
     peak: Peak
-    images_per_sec: float | None = None
+    images_per_sec: float
 
     @property
     def flops_per_byte(self) -> float:
@@ -65,32 +49,28 @@ class Roofline:
         return min(self.peak.flops_per_sec / self.flops_per_image, self.peak.bytes_per_sec / self.bytes_per_image)
 
     @property
-    def mfu(self) -> float | None:
+    def mfu(self) -> float:
         """Returns the model FLOP utilisation: the step's operations per second over the peak."""
-        if self.images_per_sec is None:
-            return None
         return self.images_per_sec * self.flops_per_image / self.peak.flops_per_sec
 
     @property
-    def share_of_bound(self) -> float | None:
+    def share_of_bound(self) -> float:
         """Returns the measured rate over the bound; above 1 if tensors stay in caches between operations."""
-        return None if self.images_per_sec is None else self.images_per_sec / self.most_images_per_sec
+        return self.images_per_sec / self.most_images_per_sec
 
     def sentences(self) -> list[str]:
         """Returns the work of a step, the bound, and the measured rate, in words."""
         rates = f"{amount(self.peak.flops_per_sec, 'FLOP/s')} and {amount(self.peak.bytes_per_sec, 'B/s')}"
+        reached = f"It reached {_rate(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
+        if self.limit == "memory":
+            reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
         found = [
             f"A step does {amount(self.flops_per_image, 'FLOP')} per image and moves at least "
             f"{amount(self.bytes_per_image, 'B')}, unless tensors stay in caches: "
             f"{self.flops_per_byte:.0f} operations per byte.",
             f"At {rates} that allows at most {_rate(self.most_images_per_sec)} images/s: {self.limit} is the limit.",
+            reached,
         ]
-        if self.images_per_sec is None or self.share_of_bound is None or self.mfu is None:
-            return found
-        reached = f"It reached {_rate(self.images_per_sec)} images/s: {self.share_of_bound:.0%} of that."
-        if self.limit == "memory":
-            reached += f" The model FLOP utilisation (MFU) is {self.mfu:.0%}."
-        found.append(reached)
         if self.share_of_bound > 1:
             found.append(
                 "Above 100% is possible: tensors stayed in caches between operations, so the memory did not limit."

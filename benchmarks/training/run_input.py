@@ -82,7 +82,7 @@ def build(
         return RunInput(towers=towers, initializers=[], description=f"synthetic, {size}, made once on each device")
     data_set = DATA_SETS[model.data_name]
     if source is None:
-        batches = host_pipeline.synthetic_batches(spec, spec.channels)
+        batches = host_pipeline.synthetic_batches(spec)
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
         built = RunInput(towers=[], initializers=[], description=description)
     else:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ import tensorflow as tf
 
 from benchmarks.datasets import fake_imagenet as making
 from benchmarks.datasets import fake_imagenet as splits
-from benchmarks.errors import UsageError
 from benchmarks.input import tfrecord
+from tests.support.commands import Finished
 
 
 def _examples(directory: Path) -> list[dict]:
@@ -57,11 +58,12 @@ def test_equal_seeds_write_equal_records_and_others_do_not(fake_imagenet: Path, 
     assert not set(payloads(tmp_path / "other", seed=4)) & set(first)
 
 
-def test_nothing_is_overwritten_unasked(fake_imagenet: Path) -> None:
-    with pytest.raises(UsageError, match="already holds 4 train shards .*--overwrite"):
-        splits.refuse_to_overwrite(fake_imagenet, [_split_of("train")])
-    splits.refuse_to_overwrite(fake_imagenet, [_split_of("validation")])
-
-
-def _split_of(name: str) -> splits.Split:
-    return splits.split(name, 8, 4)
+def test_nothing_is_overwritten_unasked(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    make = ("data", "make-imagenet", str(tmp_path))
+    assert run_bench(*make, "--train_images=2", "--images_per_shard=1").status == 0
+    again = run_bench(*make, "--train_images=2")
+    assert again.status == 2 and "already holds 2 train shards (train-00000-of-00002, ...)" in again.stderr
+    assert "pass --overwrite" in again.stderr
+    assert run_bench(*make, "--train_images=0", "--validation_images=1").status == 0
+    assert run_bench(*make, "--train_images=1", "--overwrite").status == 0
+    assert [file.name[:5] for file in sorted(tmp_path.iterdir())] == ["train", "valid"]

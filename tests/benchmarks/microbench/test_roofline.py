@@ -53,12 +53,6 @@ def test_more_than_the_bound_is_explained() -> None:
     assert "('run_bench.py doctor' measures it again" in impossible.sentences()[-1]
 
 
-def test_without_a_rate_there_is_a_bound_alone() -> None:
-    step = Roofline(flops_per_image=25e9, bytes_per_image=0.1e9, peak=PEAK)
-    assert step.mfu is None and step.share_of_bound is None
-    assert len(step.sentences()) == 2
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(23.14e9, "23.1 GFLOP"), (95e9, "95.0 GFLOP"), (1e12, "1.00 TFLOP"), (999.96e9, "1.00 TFLOP"), (5, "5.00 FLOP"),
