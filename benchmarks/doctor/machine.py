@@ -7,8 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import say, table
+from benchmarks.console import say
 from benchmarks.errors import ExitStatus
+from results.text import table
 
 UNSEEN = "cannot be seen here"
 

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import table
 from models import specs
+from results.text import table
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _SLOW_SHARE = 0.5

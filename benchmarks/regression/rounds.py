@@ -151,24 +151,12 @@ class Configuration:
         assert self._make_trial is not None, "there is something to decide"
         trial = self._trial or self._make_trial(first)
         decision = trial.decision
-        verdict, reason = self.failure or (decision.verdict, decision.reason)
+        if self.failure:
+            decision = dataclasses.replace(decision, verdict=self.failure[0], reason=self.failure[1])
         rates = [pair.rates for pair in self.pairs if pair.rates]
         means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
-        return Finding(
-            title=words,
-            config_key=first.identity.config_key,
-            verdict=verdict,
-            reason=reason,
-            threshold=trial.threshold,
-            change=decision.change,
-            change_low=decision.change_low,
-            change_high=decision.change_high,
-            smallest_drop=decision.smallest_drop,
-            base_images_per_sec=means[0],
-            candidate_images_per_sec=means[1],
-            base_rounds=len(rates),
-            candidate_rounds=len(rates),
-        )
+        sides = [(mean, len(rates)) for mean in means]
+        return decision.finding(words, first.identity.config_key, trial.threshold, *sides)
 
 
 def titles(configurations: Sequence[Configuration]) -> list[str]:

@@ -78,30 +78,18 @@ def _finding(today: RunGroup, history: Sequence[Session], threshold: float | Non
     limits = SessionLimits([session.images_per_sec for session in history])
     limit = limits.threshold if threshold is None else threshold
     decision = limits.judge(today.rates, threshold=limit)
-    verdict, reason = decision.verdict, decision.reason
     failed = today.failures
     if history and failed:
-        verdict = Verdict.FAILED
         reason = f"{len(failed)} of today's {len(today.records)} rounds failed where {len(history)} stored sessions "
         reason += f"ran. {rounds.why_failed(failed[0])}"
+        decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     elif not today.rates:
-        verdict = Verdict.MISSING
         reason = f"Today has no valid round of it. {rounds.why_failed(today.records[0])}"
-    return Finding(
-        title=today.title,
-        config_key=today.config_key,
-        verdict=verdict,
-        reason=reason,
-        threshold=limit,
-        change=decision.change,
-        change_low=decision.change_low,
-        change_high=decision.change_high,
-        smallest_drop=decision.smallest_drop,
-        base_images_per_sec=math.exp(limits.centre) if history else None,
-        candidate_images_per_sec=statistics.median(today.rates) if today.rates else None,
-        base_rounds=sum(len(session.records) for session in history),
-        candidate_rounds=len(today.rates),
-    )
+        decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
+    stored_rounds = sum(len(session.records) for session in history)
+    base = (math.exp(limits.centre) if history else None, stored_rounds)
+    candidate = (statistics.median(today.rates) if today.rates else None, len(today.rates))
+    return decision.finding(today.title, today.config_key, limit, base, candidate)
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:

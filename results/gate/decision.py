@@ -22,35 +22,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean  # exact sums, so the order of rounds does not matter
 
-from results.gate.findings import Verdict
+from results.gate.findings import Decision, Verdict
 
 _BOUND_CONFIDENCE = 0.99
 _INTERVAL_CONFIDENCE = 0.95
 _POWER = 0.95
 # A drop of exactly the threshold counts, and logarithms round.
 _ROUNDING = 1e-9
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The result for the rounds of one configuration.
-
-    Attributes:
-        verdict: `regressed`, `improved`, `unchanged` or `inconclusive`.
-        reason: why, with the numbers that decided.
-        rounds: of each side; of unequal sides the fewer.
-        is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
-        change: this and the others as in `Finding`; None without rounds.
-    """
-
-    verdict: Verdict
-    reason: str
-    rounds: int
-    is_suspect: bool = False
-    change: float | None = None
-    change_low: float | None = None
-    change_high: float | None = None
-    smallest_drop: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

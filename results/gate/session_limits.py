@@ -25,8 +25,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from results.gate.decision import Decision, in_words, log_threshold, student
-from results.gate.findings import Verdict
+from results.gate.decision import in_words, log_threshold, student
+from results.gate.findings import Decision, Verdict
 from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.statistics import MAD_TO_SIGMA
 from results.text import counted
