@@ -30,10 +30,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"branch/results.jsonl; {len(words)} were given."
         )
     threshold = outputs.threshold_of(values["threshold"])
-    wanted = record_files.conditions(values["where"])
-    chosen = [
-        [record for record in records if record_files.matches(record, wanted)] for records in map(_records, words)
-    ]
+    chosen = [record_files.matching(_records(word), values["where"]) for word in words]
     for word, records in zip(words, chosen, strict=True):
         if not records:
             raise UsageError(f"--where={values['where']}: no record in {word} matches.")

@@ -70,7 +70,7 @@ def _split(of_file: RunGroup, of_store: RunGroup | None) -> tuple[list[Session],
     new = [record for record in of_file.records if record.identity.run_id not in known] or of_file.records[-1:]
     names = {session_of(record) for record in new}
     judged = [record for record in of_file.records if session_of(record) in names]
-    history = [session for session in sessions(stored) if session.name not in names]
+    history = [session for session in sessions(stored) if session_of(session.records[0]) not in names]
     return history[-MOST_SESSIONS:], dataclasses.replace(of_file, records=judged)
 
 
