@@ -30,14 +30,12 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"branch/results.jsonl; {len(words)} were given."
         )
     threshold = outputs.threshold_of(values["threshold"])
-    chosen = [record_files.matching(_records(word), values["where"]) for word in words]
+    base, candidate = chosen = [record_files.matching(_records(word), values["where"]) for word in words]
     for word, records in zip(words, chosen, strict=True):
         if not records:
             raise UsageError(f"--where={values['where']}: no record in {word} matches.")
     try:
-        findings = comparison.compare(
-            *chosen, base_name=words[0], candidate_name=words[1], threshold=threshold or QUIET_THRESHOLD
-        )
+        findings = comparison.compare(base, candidate, (words[0], words[1]), threshold or QUIET_THRESHOLD)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)

@@ -55,22 +55,20 @@ class RoundsPlan:
     """What is run in rounds, and how.
 
     Attributes:
-        cells: the configurations.
         max_rounds: pairs per configuration.
         output_dir: gets a directory of records per side.
         baselines_dir: contains the noise files of calibrate.
         warmup_round: whether an uncounted round goes before.
         interleave_steps: whether both runs of a pair may start at once and interleave their steps.
-        round_timeout_seconds: of one run.
     """
 
     cells: Sequence[Cell]
     max_rounds: int
     output_dir: Path
     baselines_dir: Path
-    warmup_round: bool = True
-    interleave_steps: bool = True
-    round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    warmup_round: bool
+    interleave_steps: bool
+    round_timeout_seconds: float
 
 
 def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
@@ -198,11 +196,9 @@ def run(
         warmup = open_runner(directory=plan.output_dir / "warmup")
         for configuration in configurations:
             cell = configuration.cell
-            may_interleave = (
-                plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
-            )
-            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=may_interleave)
-            if not may_interleave or Status.SKIPPED in (pair.base.status, pair.candidate.status):
+            together = plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
+            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
+            if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
                 notes.append(f"{what_is_run(cell)}: whole runs were compared instead of interleaved steps: {why}")
@@ -240,14 +236,7 @@ def _refuse_unlike_hardware(pair: Pair) -> None:
 
 
 class _PairRunner:
-    """Runs cells on both builds, each run in its own process, and stores the records in a directory per side.
-
-    Attributes:
-        notes: on runs that were repeated.
-
-    Raises:
-        UsageError: records cannot be stored.
-    """
+    """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
 
     def __init__(
         self, builds: Mapping[str, Build], *, directory: Path, provenance: Provenance, timeout_seconds: float

@@ -41,21 +41,18 @@ class SweepPlan:
     Attributes:
         cells: every combination, possible or not.
         repeats: rounds; each is a fresh process.
-        output_dir: of the results.
         resume: whether runs are skipped that already have a record.
-        round_timeout_seconds: of one run.
         stop_after_seconds: no run is started after this time; None for no limit.
-        dry_run: only print the grid.
         program: words that run a cell, given its flags.
     """
 
     cells: Sequence[Cell]
     repeats: int
     output_dir: str
-    resume: bool = False
-    round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    stop_after_seconds: float | None = None
-    dry_run: bool = False
+    resume: bool
+    round_timeout_seconds: float
+    stop_after_seconds: float | None
+    dry_run: bool
     program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
 
 

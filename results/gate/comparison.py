@@ -25,27 +25,20 @@ _SEPARATE_ROUNDS = (
 
 
 def compare(
-    base: Sequence[Record],
-    candidate: Sequence[Record],
-    *,
-    base_name: str,
-    candidate_name: str,
-    threshold: float = QUIET_THRESHOLD,
+    base: Sequence[Record], candidate: Sequence[Record], names: tuple[str, str], threshold: float = QUIET_THRESHOLD
 ) -> Findings:
     """Compares all runs of the candidate with those of the base of equal configuration and hardware.
 
     Args:
         base: records; those that are not of runs are ignored.
         candidate: records, by the same rule.
-        base_name: its name in messages, such as its file or revision.
-        candidate_name: its name in messages.
+        names: of base and candidate in messages, such as their files or revisions.
         threshold: the share by which a rate must drop to matter.
 
     Raises:
         UnlikeError: the hardware differs, no configuration is in both, or a side has no runs.
         ValueError: the threshold is not between 0 and 1.
     """
-    names = (base_name, candidate_name)
     mine, others = rounds.group(base), rounds.group(candidate)
     refuse_unlike(mine, others, names)
     findings, apart = [], []
@@ -61,8 +54,8 @@ def compare(
     sides = [[record for group in side.values() for record in group.records] for side in (mine, others)]
     only = [side.title for key, side in others.items() if key not in mine]
     return Findings(
-        base=Side(name=base_name, software=software_in_words(sides[0])),
-        candidate=Side(name=candidate_name, software=software_in_words(sides[1])),
+        base=Side(name=names[0], software=software_in_words(sides[0])),
+        candidate=Side(name=names[1], software=software_in_words(sides[1])),
         hardware="; ".join(machines.values()),
         findings=findings,
         notes=[
