@@ -76,10 +76,6 @@ def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
 def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs both sides until all is decided, and reports the findings.
 
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-
     Raises:
         UsageError: a value is out of range, nothing can be run, a side cannot be made, records cannot be stored, or the
             sides ran on different hardware.

@@ -56,15 +56,10 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     threshold = outputs.threshold_of(values["threshold"])
-    files = record_files.paths(words)
+    files, directory = record_files.paths(words), _directory(values)
     try:
-        findings = baseline_check.check(
-            record_files.load(files),
-            _stored(_directory(values)),
-            today_name=" and ".join(map(str, files)),
-            stored_name=_directory(values),
-            threshold=threshold,
-        )
+        today, stored = record_files.load(files), _stored(directory)
+        findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)

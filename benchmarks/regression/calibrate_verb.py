@@ -28,10 +28,6 @@ _MOST_ROUNDS = 60
 def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs the suite against itself, reports the noise, and stores it.
 
-    Args:
-        values: of the flags (None: not given).
-        command: the words of the command line, for records of runs that left none.
-
     Raises:
         UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
         DataError: the stored noise of this machine cannot be read.

@@ -6,7 +6,6 @@ Where possible, both runs of a round start at once and interleave their steps in
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -99,19 +98,16 @@ class Configuration:
     Attributes:
         pairs: in the order in which they ran.
         failure: verdict and reason if a side did not run.
+        is_over: whether no further round is needed.
     """
 
     def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
         self.cell = cell
         self.pairs: list[Pair] = []
         self.failure: tuple[Verdict, str] | None = None
+        self.is_over = False
         self._make_trial = make_trial
         self._trial: Trial | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether no further round is needed."""
-        return self.failure is not None or (self._trial is not None and self._trial.is_over)
 
     @property
     def refusal(self) -> str:
@@ -135,12 +131,14 @@ class Configuration:
             side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
             reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
             self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            self.is_over = True
             return reason
         words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
         if self._make_trial is None:
             return words
         self._trial = self._trial or self._make_trial(pair.base)
         self._trial.add(*pair.rates)
+        self.is_over = self._trial.is_over
         return f"{words}; {self._trial.progress}"
 
     def finding(self, words: str) -> Finding:
@@ -170,30 +168,18 @@ def titles(configurations: Sequence[Configuration]) -> list[str]:
 def run(
     plan: RoundsPlan, builds: Mapping[str, Build], configurations: Sequence[Configuration], command: Sequence[str]
 ) -> list[str]:
-    """Runs all configurations in rounds until each is over.
-
-    Args:
-        plan: how to run them.
-        builds: of BASE and CANDIDATE.
-        configurations: of the plan's cells.
-        command: the words of the command line, for records of runs that left none.
-
-    Returns:
-        Notes for the reader of the results.
+    """Runs all configurations of a plan's cells in rounds until each is over; returns notes for the reader.
 
     Raises:
         UsageError: records cannot be stored, or the sides ran on different hardware.
     """
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
-    open_runner = functools.partial(
-        _PairRunner, builds, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
-    )
-    runner = open_runner(directory=plan.output_dir)
+    runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
     notes: list[str] = []
     interleaved: set[Cell] = set()
     if plan.warmup_round:
-        warmup = open_runner(directory=plan.output_dir / "warmup")
+        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.round_timeout_seconds)
         for configuration in configurations:
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
@@ -239,7 +225,7 @@ class _PairRunner:
     """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
 
     def __init__(
-        self, builds: Mapping[str, Build], *, directory: Path, provenance: Provenance, timeout_seconds: float
+        self, builds: Mapping[str, Build], directory: Path, origin: Provenance, timeout_seconds: float
     ) -> None:
         self.notes: list[str] = []
         self._count = 0
@@ -248,7 +234,7 @@ class _PairRunner:
                 program=build.program,
                 store=open_store(str(directory / side)),
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
-                provenance=provenance,
+                provenance=origin,
                 timeout_seconds=timeout_seconds,
                 timeout_flag="--round_timeout_seconds",
             )

@@ -17,7 +17,7 @@ from results.record import Record
 
 
 def check(
-    today: Sequence[Record], stored: Sequence[Record], *, today_name: str, stored_name: str, threshold: float | None
+    today: Sequence[Record], stored: Sequence[Record], names: tuple[str, str], threshold: float | None
 ) -> Findings:
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
@@ -27,15 +27,14 @@ def check(
     Args:
         today: records; those that are not of runs are ignored.
         stored: baselines.
-        today_name: the name of today's records in messages, such as their file.
-        stored_name: the name of the baselines in messages, such as their directory.
+        names: of today's records and the baselines in messages, such as their file and directory.
         threshold: the share by which a rate must drop to matter; None: 5 %, or twice the noise of the stored sessions.
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
         ValueError: the threshold is not between 0 and 1.
     """
-    mine, theirs = rounds.group(today), rounds.group(stored)
+    (today_name, stored_name), mine, theirs = names, rounds.group(today), rounds.group(stored)
     if not mine:
         raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
     findings: list[Finding] = []

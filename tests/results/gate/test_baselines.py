@@ -148,7 +148,7 @@ class TestSessions:
 
 
 def judged(today: list[Record], stored: list[Record], threshold: float | None = None) -> Findings:
-    return check(today, stored, today_name="today.jsonl", stored_name="kept", threshold=threshold)
+    return check(today, stored, ("today.jsonl", "kept"), threshold)
 
 
 def only(found: Findings) -> Finding:
