@@ -224,9 +224,7 @@ def _refuse_unlike_hardware(pair: Pair) -> None:
 class _PairRunner:
     """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
 
-    def __init__(
-        self, builds: Mapping[str, Build], directory: Path, origin: Provenance, timeout_seconds: float
-    ) -> None:
+    def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
         self.notes: list[str] = []
         self._count = 0
         self._runners = {
@@ -235,7 +233,7 @@ class _PairRunner:
                 store=open_store(str(directory / side)),
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
                 provenance=origin,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=limit_seconds,
                 timeout_flag="--round_timeout_seconds",
             )
             for side, build in builds.items()

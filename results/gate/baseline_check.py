@@ -34,7 +34,8 @@ def check(
         UnlikeError: there are no runs, or no baselines of their hardware.
         ValueError: the threshold is not between 0 and 1.
     """
-    (today_name, stored_name), mine, theirs = names, rounds.group(today), rounds.group(stored)
+    today_name, stored_name = names
+    mine, theirs = rounds.group(today), rounds.group(stored)
     if not mine:
         raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
     findings: list[Finding] = []

@@ -38,6 +38,7 @@ class SessionLimits:
 
     Attributes:
         sessions: how many count.
+        is_enough: whether there are enough sessions to separate noise from change.
         centre: median of the log rates; NaN without sessions.
         noise: standard deviation of a session's log rate; only if `is_enough`.
         bound: distance from the centre that a new session must exceed to have changed; only if `is_enough`.
@@ -49,6 +50,7 @@ class SessionLimits:
     def __init__(self, rates: Sequence[float]) -> None:
         logs = [math.log(rate) for rate in rates[-MOST_SESSIONS:]]
         self.sessions = len(logs)
+        self.is_enough = self.sessions >= FEWEST_SESSIONS
         self.centre = median(logs) if logs else math.nan
         if self.is_enough:
             distances = [abs(log - self.centre) for log in logs]
@@ -58,11 +60,6 @@ class SessionLimits:
                 _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
-
-    @property
-    def is_enough(self) -> bool:
-        """Returns whether there are enough sessions to separate noise from change."""
-        return self.sessions >= FEWEST_SESSIONS
 
     @property
     def threshold(self) -> float:
