@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
 
 _REDRAW_SECONDS = 0.1
 
@@ -22,23 +21,6 @@ def say(line: str) -> None:
         print(line, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number and what it counts, such as '1 GPU' or '2 GPUs'."""
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def table(rows: Sequence[Sequence[str]], *, rule: bool = False) -> list[str]:
-    """Returns rows of equal length as lines of text in aligned columns.
-
-    Args:
-        rows: the cells; the first row is the header.
-        rule: draw a line of dashes under the header.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [lines[0], "  ".join("-" * width for width in widths if width), *lines[1:]] if rule else lines
 
 
 class TerminalProgress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.console import say, warn
@@ -38,28 +38,26 @@ def load(files: Sequence[Path]) -> list[Record]:
     return loaded.records
 
 
-def conditions(text: str | None) -> dict[str, str]:
-    """Parses --where: columns of results.csv, and the values that they must have.
+def matching(records: Sequence[Record], where: str | None) -> list[Record]:
+    """Returns the records with the values that --where gives to columns of results.csv, in any case of letters.
 
     Raises:
         UsageError: there is no such column.
     """
     names = [column.name for column in COLUMNS]
-    found = {}
-    for condition in (text or "").split(",") if text else []:
+    wanted = {}
+    for condition in where.split(",") if where else []:
         name, equals, value = condition.partition("=")
         if not equals or name not in names:
             raise UsageError(
                 f"--where={condition}: write COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
             )
-        found[name] = value
-    return found
-
-
-def matches(record: Record, wanted: Mapping[str, str]) -> bool:
-    """Returns whether a record meets the conditions; the case of values is ignored."""
-    cells = row(record)
-    return all(str(cells[name]).lower() == value.lower() for name, value in wanted.items())
+        wanted[name] = value.lower()
+    return [
+        record
+        for record, cells in ((record, row(record)) for record in records)
+        if all(str(cells[name]).lower() == value for name, value in wanted.items())
+    ]
 
 
 def open_store(output_dir: str) -> Store:

@@ -12,11 +12,12 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import counted, say
+from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models import specs
+from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.traffic import FLOAT32_BYTES, Traffic, busiest_server, weight_elements

@@ -33,8 +33,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     paths = record_files.paths(words)
-    wanted = record_files.conditions(values["where"])
-    records = [record for record in record_files.load(paths) if record_files.matches(record, wanted)]
+    records = record_files.matching(record_files.load(paths), values["where"])
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     if values["output"] is None:

@@ -13,12 +13,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.console import counted, warn
+from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated, UsageError
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_sigterm, signals_held_back
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
+from results.text import counted
 
 # How long the others may take to notice that one has failed, and to report it: they need 40 s at most.
 _NOTICE_SECONDS = 50.0

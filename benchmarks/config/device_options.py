@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.console import counted
 from benchmarks.errors import UsageError
+from results.text import counted
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
 

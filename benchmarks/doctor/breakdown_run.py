@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.config import config, device_options, precision_options, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import counted, say
+from benchmarks.console import say
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
 from benchmarks.errors import ExitStatus
@@ -33,6 +33,7 @@ from results.gate.rounds import rate, why_failed
 from results.measurement import Measurement
 from results.record import Record, Status
 from results.statistics import MIN_STEPS_FOR_INTERVAL
+from results.text import counted
 
 DEFAULT_TIME_LIMIT_SECONDS = 180.0
 _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.console import counted
 from benchmarks.doctor import gpu_checks
 from benchmarks.doctor.machine import UNSEEN, Observation, observed
 from benchmarks.system import linux
+from results.text import counted
 
 # The largest value of each check that does not disturb.
 _LIMITS = {

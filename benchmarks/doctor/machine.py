@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from benchmarks.console import table
+from results.text import table
 
 UNSEEN = "cannot be seen here"
 

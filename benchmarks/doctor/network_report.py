@@ -8,9 +8,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import say, table
+from benchmarks.console import say
 from benchmarks.topology.cluster import Cluster
 from models import specs
+from results.text import table
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _SLOW_SHARE = 0.5

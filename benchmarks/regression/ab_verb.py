@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
@@ -40,27 +40,8 @@ _MAX_ROUNDS = 15
 _UNKNOWN = "unknown, no run was valid"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AbPlan:
-    """What is compared, and how.
-
-    Attributes:
-        rounds: the configurations and how to run them; impossible ones are included, the sides decide.
-        sides: opens base and candidate.
-        threshold: the share by which a rate must drop to matter; None for what the machine supports.
-    """
-
-    rounds: RoundsPlan
-    sides: contextlib.AbstractContextManager[dict[str, Build]]
-    threshold: float | None
-
-
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AbPlan:
-    """Turns flag values (None: not given) into a plan.
-
-    Raises:
-        UsageError: a value is out of range, or nothing can be run.
-    """
+def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
+    """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
     if max_rounds < SHORTEST_TRIAL:
         raise UsageError(
@@ -72,12 +53,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AbPlan:
             raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
-    cells = [cell for cell in grid.wanted(values, count_gpus) if not cell.same_as_before]
-    return AbPlan(
-        rounds=rounds.resolve(values, cells, max_rounds, "out/ab"),
-        sides=_sides(values),
-        threshold=outputs.threshold_of(values["threshold"]),
-    )
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if not cell.same_as_before]
+    return rounds.resolve(values, cells, max_rounds, "out/ab")
 
 
 @contextlib.contextmanager
@@ -96,29 +73,26 @@ def _sides(values: Mapping[str, Any]) -> Iterator[dict[str, Build]]:
         yield found
 
 
-def run(plan: AbPlan, command: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
+def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     """Runs both sides until all is decided, and reports the findings.
 
-    Args:
-        plan: what to compare.
-        command: the words of the command line, for records of runs that left none.
-        values: of the flags of `outputs`.
-
     Raises:
-        UsageError: a side cannot be made, records cannot be stored, or the sides ran on different hardware.
+        UsageError: a value is out of range, nothing can be run, a side cannot be made, records cannot be stored, or the
+            sides ran on different hardware.
         DataError: the stored noise of this machine cannot be read.
     """
+    plan, threshold = _resolve(values), outputs.threshold_of(values["threshold"])
 
     def compare() -> ExitStatus:
-        with plan.sides as sides:
-            findings = _compare(plan, sides, command)
+        with _sides(values) as sides:
+            findings = _compare(plan, threshold, sides, command)
         return outputs.report(findings, values)
 
-    return until_stopped(compare, STOPPED.format(plan.rounds.output_dir))
+    return until_stopped(compare, STOPPED.format(plan.output_dir))
 
 
-def _compare(plan: AbPlan, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
-    cells, max_rounds = plan.rounds.cells, plan.rounds.max_rounds
+def _compare(plan: RoundsPlan, threshold: float | None, sides: Mapping[str, Build], command: Sequence[str]) -> Findings:
+    cells, max_rounds = plan.cells, plan.max_rounds
     once = 2 * sum(estimate_seconds(cell.config, []) for cell in cells if cell.config)
     warn(f"base: {sides[BASE].name}; candidate: {sides[CANDIDATE].name}")
     warn(
@@ -128,32 +102,28 @@ def _compare(plan: AbPlan, sides: Mapping[str, Build], command: Sequence[str]) -
     notes: list[str] = []
 
     def make_trial(record: Record) -> Trial:
-        return Trial(_threshold(plan, record, notes), max_rounds=max_rounds)
+        share = _supported_threshold(plan.baselines_dir, record, notes) if threshold is None else threshold
+        return Trial(share, max_rounds=max_rounds)
 
     configurations = [Configuration(cell, make_trial) for cell in cells]
-    run_notes = rounds.run(plan.rounds, sides, configurations, command)
+    run_notes = rounds.run(plan, sides, configurations, command)
     compared = [each for each in configurations if not each.refusal]
     refused = [f"{what_is_run(each.cell)} cannot be run: {each.refusal}" for each in configurations if each.refusal]
     pairs = [pair for each in configurations for pair in each.pairs]
-    valid = [
-        [record for record in records if rate(record) is not None]
-        for records in ([pair.base for pair in pairs], [pair.candidate for pair in pairs])
-    ]
-    software = [software_in_words(records) or _UNKNOWN for records in valid]
+    base = [pair.base for pair in pairs if rate(pair.base) is not None]
+    candidate = [pair.candidate for pair in pairs if rate(pair.candidate) is not None]
     return Findings(
-        base=Side(name=sides[BASE].name, software=software[0]),
-        candidate=Side(name=sides[CANDIDATE].name, software=software[1]),
-        hardware=next((hardware_in_words(record) for record in [*valid[0], *valid[1]]), _UNKNOWN),
+        base=Side(name=sides[BASE].name, software=software_in_words(base) or _UNKNOWN),
+        candidate=Side(name=sides[CANDIDATE].name, software=software_in_words(candidate) or _UNKNOWN),
+        hardware=next(map(hardware_in_words, [*base, *candidate]), _UNKNOWN),
         findings=[each.finding(title) for each, title in zip(compared, rounds.titles(compared), strict=True)],
         notes=list(dict.fromkeys([*notes, *run_notes, *_notes_on_differences(pairs), *refused])),
     )
 
 
-def _threshold(plan: AbPlan, record: Record, notes: list[str]) -> float:
+def _supported_threshold(baselines_dir: Path, record: Record, notes: list[str]) -> float:
     """Returns the threshold for a record's configuration on its machine; appends a note if noise raises it."""
-    if plan.threshold is not None:
-        return plan.threshold
-    path = noise.path_of(plan.rounds.baselines_dir, record.identity.hardware_key)
+    path = noise.path_of(baselines_dir, record.identity.hardware_key)
     try:
         stored = noise.load(path).get(record.identity.config_key)
     except noise.NoiseFileError as error:
@@ -225,6 +195,6 @@ VERB = Verb(
     "ab",
     "is the candidate slower than the base? Interleaves runs of two revisions or environments: ab --base=REVISION",
     AB_FLAGS,
-    lambda given, command: run(resolve(given.values, hardware.count_gpus), command, given.values),
+    lambda given, command: run(given.values, command),
     takes="lists",
 )

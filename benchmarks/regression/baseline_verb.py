@@ -13,8 +13,8 @@ from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.regression import outputs
 from benchmarks.regression.outputs import OUTPUT_FLAGS
-from results.gate import baseline_check, rounds
-from results.gate.baselines import BASELINES_DIR, Baselines
+from results.gate import baseline_check, baselines, rounds
+from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import UnlikeError, hardware_in_words
 from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS
@@ -33,17 +33,17 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         UsageError: the command line is wrong, there is nothing to promote, or the directory cannot be written.
         DataError: a file cannot be read.
     """
-    action = words[0] if words else ""
+    action, directory = words[0] if words else "", _directory(values)
     if action not in _ACTIONS:
         unknown = f" there is no '{action}'.{did_you_mean(action, _ACTIONS)}" if words else ""
         raise UsageError(f"baseline:{unknown} The actions are baseline {', '.join(_ACTIONS)}.")
     if action in ("list", "prune") and len(words) > 1:
         raise UsageError(f"baseline {action} takes no '{words[1]}', only flags.")
     try:
-        _ACTIONS[action](Baselines(Path(_directory(values))), words[1:], values)
+        _ACTIONS[action](Path(directory), words[1:], values)
     except OSError as error:
         raise UsageError(
-            f"--baselines_dir={_directory(values)}: {error.strerror or error}. Name a directory that can be written."
+            f"--baselines_dir={directory}: {error.strerror or error}. Name a directory that can be written."
         ) from error
     return ExitStatus.OK
 
@@ -56,15 +56,10 @@ def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         DataError: a file cannot be read.
     """
     threshold = outputs.threshold_of(values["threshold"])
-    files = record_files.paths(words)
+    files, directory = record_files.paths(words), _directory(values)
     try:
-        findings = baseline_check.check(
-            record_files.load(files),
-            _stored(values),
-            today_name=" and ".join(map(str, files)),
-            stored_name=_directory(values),
-            threshold=threshold,
-        )
+        today, stored = record_files.load(files), _stored(directory)
+        findings = baseline_check.check(today, stored, (" and ".join(map(str, files)), directory), threshold)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)
@@ -80,11 +75,11 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     plot = Path(values["plot"]) if values["plot"] is not None else None
     if plot is not None and plot.suffix.lower() not in _PICTURES:
         raise UsageError(f"--plot={plot}: name a file that ends in {' or '.join(_PICTURES)}.")
-    wanted = record_files.conditions(values["where"])
-    records = record_files.load(record_files.paths(words)) if words else _stored(values)
-    found = history_view.histories(record for record in records if record_files.matches(record, wanted))
+    directory = _directory(values)
+    records = record_files.load(record_files.paths(words)) if words else _stored(directory)
+    found = history_view.histories(record_files.matching(records, values["where"]))
     if not found:
-        where = ", ".join(words) or _directory(values)
+        where = ", ".join(words) or directory
         raise UsageError(f"There are no ok runs{_such(values)} in {where}. `baseline promote FILE` adds some.")
     as_json = values["output_format"] == "json"
     say(history_view.as_json(found) if as_json else "\n".join(history_view.as_text(found)))
@@ -98,10 +93,9 @@ def history(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
-    wanted = record_files.conditions(values["where"])
+def _promote(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
     files = record_files.paths(words)
-    promoted = baselines.promote(record for record in record_files.load(files) if record_files.matches(record, wanted))
+    promoted = baselines.promote(directory, record_files.matching(record_files.load(files), values["where"]))
     for sentence in promoted.refused[:_MOST_REFUSALS]:
         warn(sentence)
     if len(promoted.refused) > _MOST_REFUSALS:
@@ -113,15 +107,15 @@ def _promote(baselines: Baselines, words: Sequence[str], values: Mapping[str, An
         size = f"{counted(len(group.records), 'run')} in {counted(len(found), 'session')}"
         say(f"promoted: {group.title}: {size}, the last of {found[-1].images_per_sec:.2f} images/s")
     present = f", {len(promoted.present)} already present" if promoted.present else ""
-    say(f"{counted(len(promoted.added), 'run')} new in {baselines.directory}{present}.")
+    say(f"{counted(len(promoted.added), 'run')} new in {directory}{present}.")
 
 
-def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
+def _list(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
     machines: dict[str, list[RunGroup]] = {}
-    for (_, hardware_key), group in rounds.group(_stored(values)).items():
+    for (_, hardware_key), group in rounds.group(_stored(directory)).items():
         machines.setdefault(hardware_key, []).append(group)
     if not machines:
-        say(f"There are no baselines in {baselines.directory}. `baseline promote FILE` adds some.")
+        say(f"There are no baselines in {directory}. `baseline promote FILE` adds some.")
     for hardware_key, groups in machines.items():
         rows = [["config_key", "configuration", "sessions", "newest (UTC)", "its images/s"]]
         for group in groups:
@@ -131,18 +125,18 @@ def _list(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any])
         _say_table(f"{hardware_key}: {hardware_in_words(groups[0].records[0])}", rows)
 
 
-def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
+def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
     if len(words) != 1:
         raise UsageError("baseline show: name one hardware_key or config_key, or its beginning, from `baseline list`.")
     key = words[0]
     found = [
         record
-        for record in _stored(values)
+        for record in _stored(directory)
         if key and any(each.startswith(key) for each in (record.identity.hardware_key, record.identity.config_key))
     ]
     if not found:
         raise UsageError(
-            f"baseline show: no hardware_key or config_key in {baselines.directory} begins with '{key}'. "
+            f"baseline show: no hardware_key or config_key in {directory} begins with '{key}'. "
             "`baseline list` prints them."
         )
     for group in rounds.group(found).values():
@@ -150,19 +144,19 @@ def _show(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any])
         _say_table(f"{group.title} on {hardware_in_words(group.records[0])}", rows)
 
 
-def _prune(baselines: Baselines, words: Sequence[str], values: Mapping[str, Any]) -> None:
+def _prune(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
     keep = MOST_SESSIONS if values["keep"] is None else values["keep"]
     if keep < 1:
         raise UsageError(f"--keep={keep}: set how many sessions of each configuration to keep, 1 or more.")
-    _stored(values)  # warns of damaged lines, which pruning removes
-    removed = baselines.prune(keep)
+    _stored(directory)  # warns of damaged lines, which pruning removes
+    removed = baselines.prune(directory, keep)
     for path, count in removed.items():
         say(f"{path}: {counted(count, 'session')} removed, {keep} kept")
     if not removed:
-        say(f"No configuration in {baselines.directory} has more than {keep} sessions.")
+        say(f"No configuration in {directory} has more than {keep} sessions.")
 
 
-_ACTIONS: Mapping[str, Callable[[Baselines, Sequence[str], Mapping[str, Any]], None]] = {
+_ACTIONS: Mapping[str, Callable[[Path, Sequence[str], Mapping[str, Any]], None]] = {
     "promote": _promote,
     "list": _list,
     "show": _show,
@@ -174,9 +168,9 @@ def _directory(values: Mapping[str, Any]) -> str:
     return str(values["baselines_dir"] or BASELINES_DIR)
 
 
-def _stored(values: Mapping[str, Any]) -> list[Record]:
+def _stored(directory: str | Path) -> list[Record]:
     try:
-        loaded = Baselines(Path(_directory(values))).load()
+        loaded = baselines.load(Path(directory))
     except OSError as error:
         raise DataError(
             f"{error.filename}: {error.strerror}. Make it readable, or name another --baselines_dir."

@@ -40,11 +40,7 @@ def this_suite() -> Build:
 
 
 def of_command(flag: str, text: str) -> Build:
-    """Returns the build that a command starts.
-
-    Args:
-        flag: the command's flag, for messages.
-        text: words as in a shell, without expansion.
+    """Returns the build that a command starts: the text of a flag, with words as in a shell, without expansion.
 
     Raises:
         UsageError: they cannot be split, or the first one is not a program.
@@ -63,10 +59,7 @@ def of_command(flag: str, text: str) -> Build:
 
 @contextlib.contextmanager
 def of_revision(revision: str) -> Iterator[Build]:
-    """Yields the suite at a git revision, checked out into a temporary folder.
-
-    Args:
-        revision: a git revision of the repository that contains this suite.
+    """Yields the suite at a revision of its git repository, checked out into a temporary folder.
 
     Raises:
         UsageError: there is no repository or no such revision, or git fails.
@@ -96,11 +89,7 @@ def of_revision(revision: str) -> Iterator[Build]:
 
 
 def _git(home: Path, *words: str, why: str) -> str:
-    """Runs git and returns its output.
-
-    Raises:
-        UsageError: it fails; the message begins with `why`.
-    """
+    """Runs git and returns its output; the message of a failure begins with `why`."""
     try:
         return provenance.git(home, *words, timeout_seconds=_GIT_SECONDS)
     except subprocess.CalledProcessError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.verb import Verb
@@ -25,26 +25,18 @@ _CLEAR_DROP = 1.5
 _MOST_ROUNDS = 60
 
 
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> RoundsPlan:
-    """Turns flag values (None: not given) into a plan.
+def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs the suite against itself, reports the noise, and stores it.
 
     Raises:
-        UsageError: a value is out of range, or nothing can be run.
+        UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
+        DataError: the stored noise of this machine cannot be read.
     """
     count = _ROUNDS if values["rounds"] is None else values["rounds"]
     if count < noise.FEWEST_ROUNDS:
         raise UsageError(f"--rounds={count}: at least {noise.FEWEST_ROUNDS} are needed to know a spread, better 10.")
-    cells = [cell for cell in grid.wanted(values, count_gpus) if cell.runs]
-    return rounds.resolve(values, cells, count, "out/calibrate")
-
-
-def run(plan: RoundsPlan, command: Sequence[str]) -> ExitStatus:
-    """Runs the suite against itself, reports the noise, and stores it.
-
-    Raises:
-        UsageError: records or noise cannot be stored.
-        DataError: the stored noise of this machine cannot be read.
-    """
+    cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
+    plan = rounds.resolve(values, cells, count, "out/calibrate")
 
     def calibrate() -> ExitStatus:
         suite = builds.this_suite()
@@ -120,6 +112,6 @@ VERB = Verb(
     "calibrate",
     "how much do equal runs differ on this machine, and which drop can it show?",
     CALIBRATE_FLAGS,
-    lambda given, command: run(resolve(given.values, hardware.count_gpus), command),
+    lambda given, command: run(given.values, command),
     takes="lists",
 )

@@ -14,7 +14,6 @@ from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import comparison
 from results.gate.comparability import UnlikeError
 from results.gate.noise import QUIET_THRESHOLD
-from results.record import Record
 
 
 def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -30,28 +29,20 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             f"branch/results.jsonl; {len(words)} were given."
         )
     threshold = outputs.threshold_of(values["threshold"])
-    wanted = record_files.conditions(values["where"])
-    chosen = [
-        [record for record in records if record_files.matches(record, wanted)] for records in map(_records, words)
-    ]
-    for word, records in zip(words, chosen, strict=True):
+    sides = []
+    for word in words:
+        (path,) = record_files.paths([word])
+        records = record_files.load([path])
         if not records:
+            raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
+        sides.append(record_files.matching(records, values["where"]))
+        if not sides[-1]:
             raise UsageError(f"--where={values['where']}: no record in {word} matches.")
     try:
-        findings = comparison.compare(
-            *chosen, base_name=words[0], candidate_name=words[1], threshold=threshold or QUIET_THRESHOLD
-        )
+        findings = comparison.compare(sides[0], sides[1], (words[0], words[1]), threshold or QUIET_THRESHOLD)
     except UnlikeError as error:
         raise UsageError(str(error)) from error
     return outputs.report(findings, values)
-
-
-def _records(word: str) -> list[Record]:
-    (path,) = record_files.paths([word])
-    records = record_files.load([path])
-    if not records:
-        raise DataError(f"{path}: there are no records in it. Name a file that runs have left.")
-    return records
 
 
 COMPARE_FLAGS: Groups = {

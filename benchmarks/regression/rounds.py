@@ -6,7 +6,6 @@ Where possible, both runs of a round start at once and interleave their steps in
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -55,22 +54,20 @@ class RoundsPlan:
     """What is run in rounds, and how.
 
     Attributes:
-        cells: the configurations.
         max_rounds: pairs per configuration.
         output_dir: gets a directory of records per side.
         baselines_dir: contains the noise files of calibrate.
         warmup_round: whether an uncounted round goes before.
         interleave_steps: whether both runs of a pair may start at once and interleave their steps.
-        round_timeout_seconds: of one run.
     """
 
     cells: Sequence[Cell]
     max_rounds: int
     output_dir: Path
     baselines_dir: Path
-    warmup_round: bool = True
-    interleave_steps: bool = True
-    round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    warmup_round: bool
+    interleave_steps: bool
+    round_timeout_seconds: float
 
 
 def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
@@ -101,19 +98,16 @@ class Configuration:
     Attributes:
         pairs: in the order in which they ran.
         failure: verdict and reason if a side did not run.
+        is_over: whether no further round is needed.
     """
 
     def __init__(self, cell: Cell, make_trial: Callable[[Record], Trial] | None = None) -> None:
         self.cell = cell
         self.pairs: list[Pair] = []
         self.failure: tuple[Verdict, str] | None = None
+        self.is_over = False
         self._make_trial = make_trial
         self._trial: Trial | None = None
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether no further round is needed."""
-        return self.failure is not None or (self._trial is not None and self._trial.is_over)
 
     @property
     def refusal(self) -> str:
@@ -137,12 +131,14 @@ class Configuration:
             side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
             reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
             self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
+            self.is_over = True
             return reason
         words = f"base {pair.rates[0]:.1f}, candidate {pair.rates[1]:.1f} images/s"
         if self._make_trial is None:
             return words
         self._trial = self._trial or self._make_trial(pair.base)
         self._trial.add(*pair.rates)
+        self.is_over = self._trial.is_over
         return f"{words}; {self._trial.progress}"
 
     def finding(self, words: str) -> Finding:
@@ -151,24 +147,12 @@ class Configuration:
         assert self._make_trial is not None, "there is something to decide"
         trial = self._trial or self._make_trial(first)
         decision = trial.decision
-        verdict, reason = self.failure or (decision.verdict, decision.reason)
+        if self.failure:
+            decision = dataclasses.replace(decision, verdict=self.failure[0], reason=self.failure[1])
         rates = [pair.rates for pair in self.pairs if pair.rates]
         means = [statistics.geometric_mean(side) for side in zip(*rates, strict=True)] or (None, None)
-        return Finding(
-            title=words,
-            config_key=first.identity.config_key,
-            verdict=verdict,
-            reason=reason,
-            threshold=trial.threshold,
-            change=decision.change,
-            change_low=decision.change_low,
-            change_high=decision.change_high,
-            smallest_drop=decision.smallest_drop,
-            base_images_per_sec=means[0],
-            candidate_images_per_sec=means[1],
-            base_rounds=len(rates),
-            candidate_rounds=len(rates),
-        )
+        sides = [(mean, len(rates)) for mean in means]
+        return decision.finding(words, first.identity.config_key, trial.threshold, *sides)
 
 
 def titles(configurations: Sequence[Configuration]) -> list[str]:
@@ -184,37 +168,23 @@ def titles(configurations: Sequence[Configuration]) -> list[str]:
 def run(
     plan: RoundsPlan, builds: Mapping[str, Build], configurations: Sequence[Configuration], command: Sequence[str]
 ) -> list[str]:
-    """Runs all configurations in rounds until each is over.
-
-    Args:
-        plan: how to run them.
-        builds: of BASE and CANDIDATE.
-        configurations: of the plan's cells.
-        command: the words of the command line, for records of runs that left none.
-
-    Returns:
-        Notes for the reader of the results.
+    """Runs all configurations of a plan's cells in rounds until each is over; returns notes for the reader.
 
     Raises:
         UsageError: records cannot be stored, or the sides ran on different hardware.
     """
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
     provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
-    open_runner = functools.partial(
-        _PairRunner, builds, provenance=provenance, timeout_seconds=plan.round_timeout_seconds
-    )
-    runner = open_runner(directory=plan.output_dir)
+    runner = _PairRunner(builds, plan.output_dir, provenance, plan.round_timeout_seconds)
     notes: list[str] = []
     interleaved: set[Cell] = set()
     if plan.warmup_round:
-        warmup = open_runner(directory=plan.output_dir / "warmup")
+        warmup = _PairRunner(builds, plan.output_dir / "warmup", provenance, plan.round_timeout_seconds)
         for configuration in configurations:
             cell = configuration.cell
-            may_interleave = (
-                plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
-            )
-            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=may_interleave)
-            if not may_interleave or Status.SKIPPED in (pair.base.status, pair.candidate.status):
+            together = plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
+            pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
+            if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
             if why := _why_not_interleaved(pair):
                 notes.append(f"{what_is_run(cell)}: whole runs were compared instead of interleaved steps: {why}")
@@ -252,18 +222,9 @@ def _refuse_unlike_hardware(pair: Pair) -> None:
 
 
 class _PairRunner:
-    """Runs cells on both builds, each run in its own process, and stores the records in a directory per side.
+    """Runs cells on both builds, each run in its own process; stores records per side, and notes on repeated runs."""
 
-    Attributes:
-        notes: on runs that were repeated.
-
-    Raises:
-        UsageError: records cannot be stored.
-    """
-
-    def __init__(
-        self, builds: Mapping[str, Build], *, directory: Path, provenance: Provenance, timeout_seconds: float
-    ) -> None:
+    def __init__(self, builds: Mapping[str, Build], directory: Path, origin: Provenance, limit_seconds: float) -> None:
         self.notes: list[str] = []
         self._count = 0
         self._runners = {
@@ -271,8 +232,8 @@ class _PairRunner:
                 program=build.program,
                 store=open_store(str(directory / side)),
                 output_dir=str((directory / side).resolve()),  # the program may run in another directory
-                provenance=provenance,
-                timeout_seconds=timeout_seconds,
+                provenance=origin,
+                timeout_seconds=limit_seconds,
                 timeout_flag="--round_timeout_seconds",
             )
             for side, build in builds.items()

@@ -22,12 +22,7 @@ _MARGIN = 1.1
 
 
 def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
-    """Returns how long a run may take, its start included.
-
-    Args:
-        config: of the run.
-        earlier: records of any runs; those of this configuration give the time of a step.
-    """
+    """Returns how long a run may take, its start included; `earlier` records of its configuration time a step."""
     key = key_of(config.key_fields())
     alike = [record for record in earlier if record.identity.config_key == key and record.status is Status.OK]
     if alike:

@@ -19,6 +19,7 @@ _NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec")
 _SEMICOLONS = ("local_cluster",)
 # These apply to all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
+_RUN_FLAGS = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,40 +46,33 @@ class Cell:
 
 def help_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of a sweep for its help: its own and those of `run`."""
-    groups = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
-    return {**own, **groups}
+    return {**own, **_RUN_FLAGS}
 
 
 def sweep_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
-    lists = {
-        title: [dataclasses.replace(flag, kind=str, choices=()) for flag in group if flag.name not in _NOT_HERE]
-        for title, group in run_flags.RUN_FLAGS.items()
-    }
-    return {**own, **lists}
+    groups = _RUN_FLAGS.items()
+    return {**own, **{title: [dataclasses.replace(f, kind=str, choices=()) for f in group] for title, group in groups}}
 
 
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
     arguments = flag.read_files(arguments)
-    booleans = {flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.kind is bool}
-    words = {f"--{name}": f"--{name}=true" for name in booleans}
-    words |= {f"--no{name}": f"--{name}=false" for name in booleans}
+    booleans = [flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.kind is bool]
+    words = {f"--{no}{name}": f"--{name}={value}" for name in booleans for no, value in (("", "true"), ("no", "false"))}
     followed = zip(arguments, [*arguments, "--"][1:], strict=True)
     return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
 
 
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
-    names = [flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.name not in _NOT_HERE]
-    given = {name: text for name in names if (text := values.get(name)) is not None}
-    for name, text in given.items():
+    found = {}
+    names = [f.name for group in _RUN_FLAGS.values() for f in group]
+    for name, text in [(name, text) for name in names if (text := values.get(name)) is not None]:
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
-    return {
-        name: [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
-        for name, text in given.items()
-    }
+        found[name] = [text] if name in _NO_LISTS else text.split(";" if name in _SEMICOLONS else ",")
+    return found
 
 
 def of_suite(path: Path) -> list[dict[str, list[str]]]:
@@ -96,20 +90,15 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
     for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
         raise UsageError(f"--suite={path}: {name} is for all runs together: set it on the command line.")
-    return [{name: _texts(values) for name, values in grid.items()} for grid in grids]
-
-
-def _texts(values: Any) -> list[str]:
-    listed = values if isinstance(values, list) else [values]
-    return [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
+    listed = [{name: text if isinstance(text, list) else [text] for name, text in grid.items()} for grid in grids]
+    return [
+        {name: [str(v).lower() if isinstance(v, bool) else str(v) for v in values] for name, values in grid.items()}
+        for grid in listed
+    ]
 
 
 def require_positive(values: Mapping[str, Any], *names: str) -> None:
-    """Checks that the values of these flags, if given, are above zero.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """Raises UsageError if one of these flags is given with a value that is not above zero."""
     for name in names:
         if values[name] is not None and not values[name] > 0:
             raise UsageError(f"--{name}={values[name]} must be above 0.")

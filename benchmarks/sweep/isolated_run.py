@@ -96,24 +96,22 @@ class CellRunner:
 
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         """Returns the record of a run that left none, or that there cannot be."""
-        provenance = self.provenance
+        provenance = dataclasses.replace(self.provenance, command=list(cell.arguments))
         if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         if cell.config:
-            record = dataclasses.replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
-        else:
-            record = Record(
-                identity=provenance.identity(given(cell)),
-                config=given(cell),
-                environment=provenance.environment,
-                model={},
-                placement={},
-                measurement=Measurement(images_per_step=None),
-                derived=Derived(),
-                status=status,
-                reason=reason,
-            )
-        return dataclasses.replace(record, identity=dataclasses.replace(record.identity, command=list(cell.arguments)))
+            return dataclasses.replace(record_without_run(cell.config, provenance, status, reason), warnings=[])
+        return Record(
+            identity=provenance.identity(given(cell)),
+            config=given(cell),
+            environment=provenance.environment,
+            model={},
+            placement={},
+            measurement=Measurement(images_per_step=None),
+            derived=Derived(),
+            status=status,
+            reason=reason,
+        )
 
 
 def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:

@@ -82,9 +82,8 @@ class SweepDisplay:
         if self._is_terminal:
             self._bar.stop()
 
-    def begin(self, count: int, cell: Cell) -> None:
-        """Shows that run number `count`, from 0, begins."""
-        self._count = count
+    def begin(self, cell: Cell) -> None:
+        """Shows that the next run begins."""
         self._what = what_is_run(cell)
         self._bar.update(self._task, description=self._what, left=self._left(), refresh=True)
 

@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
@@ -26,75 +26,51 @@ from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from results.record import Record, Status, key_of
 from results.report import headline
-from results.store import Store
 from results.summary import summarize
 from variable_mgr.modifiers import Modifiers
 
+_PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SweepPlan:
-    """What is run, and how long that may take.
-
-    Attributes:
-        cells: every combination, possible or not.
-        repeats: rounds; each is a fresh process.
-        output_dir: of the results.
-        resume: whether runs are skipped that already have a record.
-        round_timeout_seconds: of one run.
-        stop_after_seconds: no run is started after this time; None for no limit.
-        dry_run: only print the grid.
-        program: words that run a cell, given its flags.
-    """
-
-    cells: Sequence[Cell]
-    repeats: int
-    output_dir: str
-    resume: bool = False
-    round_timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    stop_after_seconds: float | None = None
-    dry_run: bool = False
-    program: Sequence[str] = (sys.executable, str(subprocesses.RUN_BENCH))
-
-
-def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> SweepPlan:
-    """Turns flag values (None: not given) into a plan.
-
-    Raises:
-        UsageError: a value is out of range, or nothing can be run.
-    """
-    grid.require_positive(values, "repeats", "round_timeout_seconds", "stop_after_seconds")
-    return SweepPlan(
-        cells=grid.wanted(values, count_gpus),
-        repeats=values["repeats"] or 1,
-        output_dir=values["output_dir"] or "out",
-        resume=bool(values["resume"]),
-        round_timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
-        stop_after_seconds=values["stop_after_seconds"],
-        dry_run=bool(values["dry_run"]),
-    )
-
-
-def run(plan: SweepPlan, command: Sequence[str]) -> ExitStatus:
+def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
     """Runs every cell `repeats` times, and prints the results. If it is stopped, finished runs are stored.
 
+    Args:
+        values: of the flags (None: not given).
+        command: the words of the command line, for records of runs that left none.
+        program: words that run a cell, given its flags.
+
     Raises:
-        UsageError: results cannot be stored.
+        UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
-    store = open_store(plan.output_dir)
+    grid.require_positive(values, "repeats", "round_timeout_seconds", "stop_after_seconds")
+    cells, repeats = grid.wanted(values, hardware.count_gpus), values["repeats"] or 1
+    output_dir = values["output_dir"] or "out"
+    store = open_store(output_dir)
     earlier = store.load().records
-    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in plan.cells]
-    for line in grid_lines(plan.cells, estimates, plan.repeats):
+    estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
+    for line in grid_lines(cells, estimates, repeats):
         say(line)
-    if plan.dry_run:
+    if values["dry_run"]:
         return ExitStatus.OK
-    on_gpus = any(cell.config and cell.config.device == "gpu" for cell in plan.cells)
-    provenance = of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12])
+    on_gpus = any(cell.config and cell.config.device == "gpu" for cell in cells)
+    runner = CellRunner(
+        program=program,
+        store=store,
+        output_dir=output_dir,
+        provenance=of_this_run(command, on_gpus=on_gpus, session_id=uuid.uuid4().hex[:12]),
+        timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
+        timeout_flag="--round_timeout_seconds",
+    )
 
     def sweep() -> ExitStatus:
-        finished = _run_all(plan, estimates, store, provenance, earlier if plan.resume else [])
+        forth = list(zip(cells, estimates, strict=True))
+        # And back, so that a drift of the machine affects all cells alike.
+        rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
+        done = _by_config(earlier if values["resume"] else [], runner.provenance)
+        finished = _run_all(runner, rounds, done, values["stop_after_seconds"])
         for line in headline.lines(summarize(finished)):
             say(line)
         say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
@@ -106,18 +82,15 @@ def run(plan: SweepPlan, command: Sequence[str]) -> ExitStatus:
 
 
 def _run_all(
-    plan: SweepPlan, estimates: Sequence[float], store: Store, provenance: Provenance, earlier: Sequence[Record]
+    runner: CellRunner,
+    rounds: Sequence[Sequence[tuple[Cell, float]]],
+    done: Mapping[str, list[Record]],
+    limit: float | None,
 ) -> list[Record]:
-    """Runs the cells that `earlier` lacks; returns all records of the plan."""
-    runner = CellRunner(
-        program=plan.program,
-        store=store,
-        output_dir=plan.output_dir,
-        provenance=provenance,
-        timeout_seconds=plan.round_timeout_seconds,
-        timeout_flag="--round_timeout_seconds",
-    )
-    done = _by_config(earlier, provenance)
+    """Runs the cells of all rounds, each with its estimated seconds, that `done` lacks; returns all records.
+
+    After `limit` seconds (None: no limit), no run is started.
+    """
     records: list[Record] = []
 
     def is_done(config: Mapping[str, Any]) -> bool:
@@ -128,24 +101,22 @@ def _run_all(
         records.append(found.pop(0))
         return True
 
-    for cell in plan.cells:
+    for cell, _ in rounds[0]:
         if cell.config is None and not is_done(given(cell)):
             records.append(runner.refuse(cell))
-    possible = [
-        (cell, cell.config.to_dict(), estimate)
-        for cell, estimate in zip(plan.cells, estimates, strict=True)
-        if cell.config and cell.runs
+    missing = [
+        (cell, seconds)
+        for cells in rounds
+        for cell, seconds in cells
+        if cell.config and cell.runs and not is_done(cell.config.to_dict())
     ]
-    # Back and forth, so that a drift of the machine affects all cells alike.
-    rounds = [possible if repeat % 2 == 0 else possible[::-1] for repeat in range(plan.repeats)]
-    missing = [(cell, estimate) for cells in rounds for cell, config, estimate in cells if not is_done(config)]
-    begun, limit = time.monotonic(), plan.stop_after_seconds
-    with SweepDisplay([estimate for _, estimate in missing]) as display:
+    begun = time.monotonic()
+    with SweepDisplay([seconds for _, seconds in missing]) as display:
         for count, (cell, _) in enumerate(missing):
             if limit is not None and time.monotonic() - begun > limit:
                 warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
                 break
-            display.begin(count, cell)
+            display.begin(cell)
             records.append(runner.run(cell, count))
             display.end(records[-1])
     return records
@@ -196,6 +167,6 @@ VERB = Verb(
     "sweep",
     "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
     SWEEP_FLAGS,
-    lambda given, command: run(resolve(given.values, hardware.count_gpus), command),
+    lambda given, command: run(given.values, command),
     takes="lists",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from benchmarks.console import table
+from results.text import table
 
 # The order in which tasks are listed.
 JOBS = ("ps", "worker", "controller")

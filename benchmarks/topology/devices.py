@@ -6,13 +6,13 @@ import dataclasses
 
 import tensorflow as tf
 
-from benchmarks.console import counted
 from benchmarks.errors import UsageError
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system.hardware import gpu_inventory, usable_cores
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import HOST
+from results.text import counted
 from variable_mgr.place import Place
 
 # Of the memory of a split GPU: the CUDA context and libraries need the rest.

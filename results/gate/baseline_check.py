@@ -17,7 +17,7 @@ from results.record import Record
 
 
 def check(
-    today: Sequence[Record], stored: Sequence[Record], *, today_name: str, stored_name: str, threshold: float | None
+    today: Sequence[Record], stored: Sequence[Record], names: tuple[str, str], threshold: float | None
 ) -> Findings:
     """Judges today's runs by the stored sessions of the same configuration and hardware.
 
@@ -27,14 +27,14 @@ def check(
     Args:
         today: records; those that are not of runs are ignored.
         stored: baselines.
-        today_name: the name of today's records in messages, such as their file.
-        stored_name: the name of the baselines in messages, such as their directory.
+        names: of today's records and the baselines in messages, such as their file and directory.
         threshold: the share by which a rate must drop to matter; None: 5 %, or twice the noise of the stored sessions.
 
     Raises:
         UnlikeError: there are no runs, or no baselines of their hardware.
         ValueError: the threshold is not between 0 and 1.
     """
+    today_name, stored_name = names
     mine, theirs = rounds.group(today), rounds.group(stored)
     if not mine:
         raise UnlikeError(f"There is no record of a run in {today_name}. Name a file that `run` or `sweep` wrote.")
@@ -70,7 +70,7 @@ def _split(of_file: RunGroup, of_store: RunGroup | None) -> tuple[list[Session],
     new = [record for record in of_file.records if record.identity.run_id not in known] or of_file.records[-1:]
     names = {session_of(record) for record in new}
     judged = [record for record in of_file.records if session_of(record) in names]
-    history = [session for session in sessions(stored) if session.name not in names]
+    history = [session for session in sessions(stored) if session_of(session.records[0]) not in names]
     return history[-MOST_SESSIONS:], dataclasses.replace(of_file, records=judged)
 
 
@@ -78,30 +78,18 @@ def _finding(today: RunGroup, history: Sequence[Session], threshold: float | Non
     limits = SessionLimits([session.images_per_sec for session in history])
     limit = limits.threshold if threshold is None else threshold
     decision = limits.judge(today.rates, threshold=limit)
-    verdict, reason = decision.verdict, decision.reason
     failed = today.failures
     if history and failed:
-        verdict = Verdict.FAILED
         reason = f"{len(failed)} of today's {len(today.records)} rounds failed where {len(history)} stored sessions "
         reason += f"ran. {rounds.why_failed(failed[0])}"
+        decision = dataclasses.replace(decision, verdict=Verdict.FAILED, reason=reason)
     elif not today.rates:
-        verdict = Verdict.MISSING
         reason = f"Today has no valid round of it. {rounds.why_failed(today.records[0])}"
-    return Finding(
-        title=today.title,
-        config_key=today.config_key,
-        verdict=verdict,
-        reason=reason,
-        threshold=limit,
-        change=decision.change,
-        change_low=decision.change_low,
-        change_high=decision.change_high,
-        smallest_drop=decision.smallest_drop,
-        base_images_per_sec=math.exp(limits.centre) if history else None,
-        candidate_images_per_sec=statistics.median(today.rates) if today.rates else None,
-        base_rounds=sum(len(session.records) for session in history),
-        candidate_rounds=len(today.rates),
-    )
+        decision = dataclasses.replace(decision, verdict=Verdict.MISSING, reason=reason)
+    stored_rounds = sum(len(session.records) for session in history)
+    base = (math.exp(limits.centre) if history else None, stored_rounds)
+    candidate = (statistics.median(today.rates) if today.rates else None, len(today.rates))
+    return decision.finding(today.title, today.config_key, limit, base, candidate)
 
 
 def _note_on_levels(finding: Finding, history: Sequence[Session]) -> Iterable[str]:

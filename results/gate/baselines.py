@@ -34,64 +34,61 @@ class Promoted:
     refused: Sequence[str]
 
 
-class Baselines:
-    """A directory of baselines; the first promotion creates it."""
+def load(directory: Path) -> store.Loaded:
+    """Reads all baselines of a directory.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    Raises:
+        OSError: a file cannot be read.
+    """
+    return store.load(*_paths(directory))
 
-    def load(self) -> store.Loaded:
-        """Reads all records.
 
-        Raises:
-            OSError: a file cannot be read.
-        """
-        return store.load(*self._paths())
+def promote(directory: Path, records: Iterable[Record]) -> Promoted:
+    """Appends the records that can be baselines and are not yet stored; creates the directory.
 
-    def promote(self, records: Iterable[Record]) -> Promoted:
-        """Appends the records that can be baselines and are not yet stored.
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    refused: list[str] = []
+    files: dict[Path, list[Record]] = {}
+    for record in records:
+        identity = record.identity
+        if why := _why_not(record):
+            refused.append(f"Run {identity.run_id} cannot become a baseline: {why}.")
+        else:
+            path = directory / identity.hardware_key / f"{identity.config_key}.jsonl"
+            files.setdefault(path, []).append(record)
+    added: list[Record] = []
+    present: list[Record] = []
+    for path, group in files.items():
+        stored = {record.identity.run_id for record in store.load(path).records} if path.exists() else set()
+        new = [record for record in group if record.identity.run_id not in stored]
+        present += [record for record in group if record.identity.run_id in stored]
+        added += new
+        if new:
+            _append(path, new)
+    return Promoted(added, present, refused)
 
-        Raises:
-            OSError: a file cannot be read or written.
-        """
-        refused: list[str] = []
-        files: dict[Path, list[Record]] = {}
-        for record in records:
-            if why := _why_not(record):
-                refused.append(f"Run {record.identity.run_id} cannot become a baseline: {why}.")
-            else:
-                identity = record.identity
-                path = self.directory / identity.hardware_key / f"{identity.config_key}.jsonl"
-                files.setdefault(path, []).append(record)
-        added: list[Record] = []
-        present: list[Record] = []
-        for path, group in files.items():
-            stored = {record.identity.run_id for record in store.load(path).records} if path.exists() else set()
-            new = [record for record in group if record.identity.run_id not in stored]
-            present += [record for record in group if record.identity.run_id in stored]
-            added += new
-            if new:
-                _append(path, new)
-        return Promoted(added, present, refused)
 
-    def prune(self, keep: int) -> dict[Path, int]:
-        """Keeps the last `keep` sessions of each configuration, and returns how many were removed from which file.
+def prune(directory: Path, keep: int) -> dict[Path, int]:
+    """Keeps the last `keep` sessions of each configuration, and returns how many were removed from which file.
 
-        A file from which nothing is removed also keeps its lines that are not records.
+    A file from which nothing is removed also keeps its lines that are not records.
 
-        Raises:
-            OSError: a file cannot be read or written.
-        """
-        removed = {}
-        for path in self._paths():
-            found = sessions(store.load(path).records)
-            if len(found) > keep:
-                store.replace(path, _lines([record for session in found[-keep:] for record in session.records]))
-                removed[path] = len(found) - keep
-        return removed
+    Raises:
+        OSError: a file cannot be read or written.
+    """
+    removed = {}
+    for path in _paths(directory):
+        found = sessions(store.load(path).records)
+        if len(found) > keep:
+            store.replace(path, _lines([record for session in found[-keep:] for record in session.records]))
+            removed[path] = len(found) - keep
+    return removed
 
-    def _paths(self) -> list[Path]:
-        return sorted(self.directory.glob("*/*.jsonl"))
+
+def _paths(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*/*.jsonl"))
 
 
 def _append(path: Path, records: Iterable[Record]) -> None:

@@ -63,19 +63,15 @@ def refuse_new_hardware(record: Record, stored: Sequence[Record], stored_name: s
         )
     if record.identity.hardware_key in {other.identity.hardware_key for other in stored}:
         return
-    other, differing = nearest_hardware(record, stored)
+    # The baselines whose hardware differs least.
+    names = ("this run", "the baselines")
+    found = [(other, differences(hardware(record), hardware(other), names)) for other in stored]
+    other, differing = min(found, key=lambda pair: len(pair[1]))
     raise UnlikeError(
         f"There are no baselines of this hardware ({hardware_in_words(record)}) in {stored_name}. The nearest there is "
-        f"{hardware_in_words(other)}: {differing}. Only rates of equal machines compare: check on a machine that has "
-        "baselines, or promote runs of this one."
+        f"{hardware_in_words(other)}: {listed(differing)}. Only rates of equal machines compare: check on a machine "
+        "that has baselines, or promote runs of this one."
     )
-
-
-def nearest_hardware(record: Record, stored: Iterable[Record]) -> tuple[Record, str]:
-    """Returns the record of `stored`, at least one, whose hardware differs least, and the differences in words."""
-    found = [(other, differences(hardware(record), hardware(other), ("this run", "the baselines"))) for other in stored]
-    nearest, differing = min(found, key=lambda pair: len(pair[1]))
-    return nearest, listed(differing)
 
 
 def hardware_in_words(record: Record) -> str:

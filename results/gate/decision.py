@@ -1,17 +1,10 @@
 """Is the candidate slower than the base? Decides from the rates of rounds; improvements follow the same rule upwards.
 
-A round is one fresh process. All computations use logarithms, in which a drop of 5 % and the gain that reverses it have
-the same size. With L = -ln(1 - threshold), a rate has
-
-* regressed, if all rounds together show a drop of at least L, its one-sided 99 % bound excludes zero, and the fresh
-  rounds alone, which ran after the drop had been seen, also show at least L;
-* improved, by the same conditions upwards;
-* not changed, if both one-sided 99 % bounds lie within -L and L.
-
-Otherwise it is inconclusive. The last condition uses fresh rounds because a drop that was searched for is larger than
-the truth. It asks for L and not for 0.6 L: of drops of half the threshold, 0.4 % instead of 0.8 % are called regressed,
-and of drops of one and a half thresholds 96 % instead of 98.5 % (whole trials at 5 %, noise of a round 3 %).
-tests/results/gate/test_error_rates.py checks these rates.
+docs/gate.md has the rule; tests/results/gate/test_error_rates.py checks its error rates. Fresh rounds must repeat a
+drop, because one that was searched for is larger than the truth. They must show the whole threshold, not 0.6 of it: of
+drops of half the threshold, 0.4 % instead of 0.8 % are called regressed, and of drops of one and a half thresholds 96 %
+instead of 98.5 % (whole trials at 5 %, noise of a round 3 %). All computations use logarithms, in which a drop of 5 %
+and the gain that reverses it have the same size.
 """
 
 from __future__ import annotations
@@ -22,35 +15,13 @@ import math
 from collections.abc import Sequence
 from statistics import fmean  # exact sums, so the order of rounds does not matter
 
-from results.gate.findings import Verdict
+from results.gate.findings import Decision, Verdict
 
 _BOUND_CONFIDENCE = 0.99
 _INTERVAL_CONFIDENCE = 0.95
 _POWER = 0.95
 # A drop of exactly the threshold counts, and logarithms round.
 _ROUNDING = 1e-9
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The result for the rounds of one configuration.
-
-    Attributes:
-        verdict: `regressed`, `improved`, `unchanged` or `inconclusive`.
-        reason: why, with the numbers that decided.
-        rounds: of each side; of unequal sides the fewer.
-        is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
-        change: this and the others as in `Finding`; None without rounds.
-    """
-
-    verdict: Verdict
-    reason: str
-    rounds: int
-    is_suspect: bool = False
-    change: float | None = None
-    change_low: float | None = None
-    change_high: float | None = None
-    smallest_drop: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,9 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
+# Images per second, and the number of valid rounds.
+Rates = tuple[float | None, int]
+
 
 class Verdict(enum.StrEnum):
     """How a configuration's rate changed."""
@@ -29,14 +32,12 @@ class Finding:
         reason: why, in a sentence or two, with the numbers that decided.
         threshold: a drop of at least this share matters, such as 0.05.
         change: the candidate's rate over the base's, less 1; -0.07 is 7 % slower. None if a side has no rate.
-        change_low: lower end of the 95 % interval of `change`; None from fewer than two rounds.
-        change_high: upper end of it.
+        change_low, change_high: ends of the 95 % interval of `change`; None from fewer than two rounds.
         smallest_drop: the smallest true drop, as a positive share, that would be called regressed in 95 % of trials
             with this noise and as many rounds; None if the noise is not known.
         base_images_per_sec: geometric mean over the base's rounds; of stored sessions, their median.
         candidate_images_per_sec: geometric mean over the candidate's rounds; against stored sessions, their median.
-        base_rounds: valid rounds of the base.
-        candidate_rounds: valid rounds of the candidate.
+        base_rounds, candidate_rounds: valid rounds.
     """
 
     title: str
@@ -52,6 +53,46 @@ class Finding:
     candidate_images_per_sec: float | None = None
     base_rounds: int = 0
     candidate_rounds: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decision:
+    """The result for the rounds of one configuration.
+
+    Attributes:
+        verdict: `regressed`, `improved`, `unchanged` or `inconclusive`.
+        reason: why, with the numbers that decided.
+        rounds: of each side; of unequal sides the fewer.
+        is_suspect: a change was seen, and only its repetition by fresh rounds is missing.
+        change: this and the others as in `Finding`; None without rounds.
+    """
+
+    verdict: Verdict
+    reason: str
+    rounds: int = 0
+    is_suspect: bool = False
+    change: float | None = None
+    change_low: float | None = None
+    change_high: float | None = None
+    smallest_drop: float | None = None
+
+    def finding(self, title: str, config_key: str, threshold: float, base: Rates, candidate: Rates) -> Finding:
+        """Returns the finding of this decision. A side is its mean or median rate and its valid rounds."""
+        return Finding(
+            title=title,
+            config_key=config_key,
+            verdict=self.verdict,
+            reason=self.reason,
+            threshold=threshold,
+            change=self.change,
+            change_low=self.change_low,
+            change_high=self.change_high,
+            smallest_drop=self.smallest_drop,
+            base_images_per_sec=base[0],
+            candidate_images_per_sec=candidate[0],
+            base_rounds=base[1],
+            candidate_rounds=candidate[1],
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

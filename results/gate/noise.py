@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 import math
@@ -35,11 +36,9 @@ class Noise:
 
     Attributes:
         noise: standard deviation of one round's log rate (0.02 is 2 %), without variation that its pair shares.
-        low: lower end of its 95 % interval.
-        high: upper end of it.
+        low, high: ends of its 95 % interval.
         rounds: number of pairs that it was estimated from.
         time_utc: time of the estimate.
-        suite_commit: commit of the suite.
         title: what was run, in words.
         in_turn: whether the runs of a pair interleaved their steps instead of running one after the other.
     """
@@ -108,13 +107,9 @@ def rounds_needed(noise: float, *, drop: float, threshold: float, most: int = 60
     def suffices(rounds: int) -> bool:
         return sum(finds(sample, rounds) for sample in samples) >= _POWER * _TRIALS
 
-    too_few, enough = SHORTEST_TRIAL - 1, most
     if not suffices(most):
         return None
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
-    return enough
+    return SHORTEST_TRIAL + bisect.bisect_left(range(SHORTEST_TRIAL, most), True, key=suffices)
 
 
 def path_of(baselines_dir: Path, hardware_key: str) -> Path:

@@ -133,11 +133,6 @@ class Session:
         """Returns TensorFlow's version; empty if unknown."""
         return str(self.records[0].environment.get("tensorflow_version") or "")
 
-    @property
-    def name(self) -> str:
-        """Returns the common `session_of` the rounds."""
-        return session_of(self.records[0])
-
 
 def session_of(record: Record) -> str:
     """Returns the session id of a run; without one, its run id."""

@@ -1,22 +1,9 @@
 """Is today's session slower than the stored ones? Uses medians, so that a few odd sessions have little influence.
 
-All computations use logarithms. Of the last MOST_SESSIONS stored sessions, each a median of rounds, n in number:
-
-* the centre is their median;
-* the noise is sigma = 1.4826 MAD n / (n - 0.8), at least LEAST_NOISE;
-* the bound of a new session is centre - max(0.83 t sigma, (1 + 4 / (n - 1)) D), where t is Student's 99 % quantile with
-  n - 1 degrees and D the largest distance of a stored session from the centre, on either side.
-
-With L = -ln(1 - threshold), the rate has regressed if the median of today's rounds is at least L below the centre and
-below the bound, and the earlier and the later half of today's rounds each show half of L or more. It has improved by
-the same conditions upwards. It has not changed if the 95 % interval of the change, by Student's t with (n - 1) / 2
-degrees, lies within -L and L. Otherwise it is inconclusive.
-
-The factor n / (n - 0.8) corrects that the MAD of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD
-alone does not see tails: without D, 4 % of unchanged sessions with heavy tails (t with 2 degrees, 3 %) were called
-regressed with 20 stored, with D 1.7 %. 0.83 and 4 were then chosen by simulation: with normal noise, less than 1 % of
-unchanged sessions are called regressed for any n from 5 to 20, and a drop of 10 % is found in 95 % of the cases with 10
-sessions and a noise of 2 %. tests/results/gate/test_session_limits.py checks these rates; docs/baselines.md lists them.
+docs/baselines.md has the rule with its formulas and error rates; tests/results/gate/test_session_limits.py checks the
+rates. The factor n / (n - 0.8) of the noise corrects that the MAD of few values is too small (Croux and Rousseeuw 1992,
+for n > 9). The MAD alone does not see tails: without the largest distance, 4 % instead of 1.7 % of unchanged sessions
+with heavy tails are called regressed. 0.83 and 4 were chosen by simulation, for error rates below 1 % in normal noise.
 """
 
 from __future__ import annotations
@@ -25,8 +12,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from results.gate.decision import Decision, in_words, log_threshold, student
-from results.gate.findings import Verdict
+from results.gate.decision import in_words, log_threshold, student
+from results.gate.findings import Decision, Verdict
 from results.gate.noise import NOISE_IN_THRESHOLD, QUIET_THRESHOLD
 from results.statistics import MAD_TO_SIGMA
 from results.text import counted
@@ -51,6 +38,7 @@ class SessionLimits:
 
     Attributes:
         sessions: how many count.
+        is_enough: whether there are enough sessions to separate noise from change.
         centre: median of the log rates; NaN without sessions.
         noise: standard deviation of a session's log rate; only if `is_enough`.
         bound: distance from the centre that a new session must exceed to have changed; only if `is_enough`.
@@ -62,6 +50,7 @@ class SessionLimits:
     def __init__(self, rates: Sequence[float]) -> None:
         logs = [math.log(rate) for rate in rates[-MOST_SESSIONS:]]
         self.sessions = len(logs)
+        self.is_enough = self.sessions >= FEWEST_SESSIONS
         self.centre = median(logs) if logs else math.nan
         if self.is_enough:
             distances = [abs(log - self.centre) for log in logs]
@@ -71,11 +60,6 @@ class SessionLimits:
                 _STUDENT_SHARE * student(self.sessions - 1, _BOUND_CONFIDENCE) * self.noise,
                 (1 + _STRAY / (self.sessions - 1)) * max(distances),
             )
-
-    @property
-    def is_enough(self) -> bool:
-        """Returns whether there are enough sessions to separate noise from change."""
-        return self.sessions >= FEWEST_SESSIONS
 
     @property
     def threshold(self) -> float:

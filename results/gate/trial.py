@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from results.gate.decision import Decision, in_words, judge
+from results.gate.decision import in_words, judge
 from results.gate.findings import Verdict
 from results.text import counted
 
@@ -18,10 +18,10 @@ _MIN_ROUNDS = 5
 class Trial:
     """Takes pairs of interleaved rounds until they decide.
 
-    From `min_rounds` on, all rounds are judged after each pair. The trial ends if the rate has not changed. After a
-    change is first seen, all further rounds are fresh, and the trial ends when CONFIRMING_ROUNDS or more of them repeat
-    the change and the whole 95 % interval lies beyond the threshold, or after `max_rounds`. A change that is first seen
-    when fewer than CONFIRMING_ROUNDS are left is not followed up: the trial ends undecided, and its reason says so.
+    From 5 rounds on, or what `max_rounds` leaves, all rounds are judged after each pair. The trial ends if the rate has
+    not changed. After a change is first seen, all further rounds are fresh, and the trial ends when CONFIRMING_ROUNDS
+    or more of them repeat the change and the whole 95 % interval lies beyond the threshold, or after `max_rounds`. A
+    change that is first seen when fewer than CONFIRMING_ROUNDS are left is not followed up: the trial ends undecided.
 
     The condition on the interval exists because a drop of half the threshold has many occasions to look like a whole
     one: without it, 1.3 % instead of 0.4 % of such drops are called regressed. A drop of one and a half thresholds then
@@ -30,27 +30,25 @@ class Trial:
     Args:
         threshold: the share by which a rate must drop to matter, such as 0.05.
         max_rounds: pairs in all, with those that repeat a change; at least SHORTEST_TRIAL.
-        min_rounds: pairs before anything is decided; None for 5, or what `max_rounds` leaves.
+
+    Attributes:
+        decision: from the rounds so far.
+        is_over: whether no further round is needed.
 
     Raises:
-        ValueError: the threshold or the numbers of rounds are out of range.
+        ValueError: the threshold or the number of rounds is out of range.
     """
 
-    def __init__(self, threshold: float, *, max_rounds: int = 15, min_rounds: int | None = None) -> None:
-        if min_rounds is None:
-            min_rounds = min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS)
-        if not 2 <= min_rounds <= max_rounds - CONFIRMING_ROUNDS:
-            raise ValueError(
-                f"A trial needs min_rounds of at least 2 (given: {min_rounds}) and max_rounds of at least "
-                f"{CONFIRMING_ROUNDS} more (given: {max_rounds}), so that a change can be repeated."
-            )
+    def __init__(self, threshold: float, *, max_rounds: int = 15) -> None:
+        if max_rounds < SHORTEST_TRIAL:
+            raise ValueError(f"max_rounds={max_rounds}: a change can be repeated in {SHORTEST_TRIAL} rounds or more.")
         self.threshold = threshold
-        self._min_rounds = min_rounds
+        self.is_over = False
+        self.decision = judge([], threshold=threshold, fresh=0)
+        self._min_rounds = min(_MIN_ROUNDS, max_rounds - CONFIRMING_ROUNDS)
         self._max_rounds = max_rounds
         self._log_ratios: list[float] = []
         self._suspected_after: int | None = None
-        self._is_over = False
-        self._decision = judge([], threshold=threshold, fresh=0)
 
     def add(self, base_rate: float, candidate_rate: float) -> None:
         """Takes the rates of one pair, in any unit.
@@ -58,7 +56,7 @@ class Trial:
         Raises:
             ValueError: a rate is not above zero, or the trial is over.
         """
-        if self._is_over:
+        if self.is_over:
             raise ValueError(f"The trial was over after {len(self._log_ratios)} pairs of rounds: start another one.")
         for rate in (base_rate, candidate_rate):
             if not (rate > 0 and math.isfinite(rate)):
@@ -66,34 +64,24 @@ class Trial:
         self._log_ratios.append(math.log(candidate_rate) - math.log(base_rate))
         rounds = len(self._log_ratios)
         fresh = 0 if self._suspected_after is None else rounds - self._suspected_after
-        self._decision = judge(
+        self.decision = judge(
             self._log_ratios, threshold=self.threshold, fresh=fresh if fresh >= CONFIRMING_ROUNDS else 0
         )
         if rounds < self._min_rounds:
             return
         may_follow_up = self._max_rounds - rounds >= CONFIRMING_ROUNDS
-        if self._suspected_after is None and self._decision.is_suspect and may_follow_up:
+        if self._suspected_after is None and self.decision.is_suspect and may_follow_up:
             self._suspected_after = rounds
-        self._is_over = rounds >= self._max_rounds or self._is_clear
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether no further round is needed."""
-        return self._is_over
-
-    @property
-    def decision(self) -> Decision:
-        """Returns the decision from the rounds so far."""
-        return self._decision
+        self.is_over = rounds >= self._max_rounds or self._is_clear
 
     @property
     def progress(self) -> str:
         """Returns the change so far and what is missing, in a few words."""
-        rounds, change = len(self._log_ratios), self._decision.change
+        rounds, change = len(self._log_ratios), self.decision.change
         if change is None:
             return "no rounds yet"
-        if self._is_over:
-            state = str(self._decision.verdict)
+        if self.is_over:
+            state = str(self.decision.verdict)
         elif rounds < self._min_rounds:
             state = f"at least {self._min_rounds} are needed"
         else:
@@ -102,7 +90,7 @@ class Trial:
 
     @property
     def _is_clear(self) -> bool:
-        decision = self._decision
+        decision = self.decision
         if decision.change_low is None or decision.change_high is None:
             return False
         regressed = decision.verdict is Verdict.REGRESSED and decision.change_high <= -self.threshold

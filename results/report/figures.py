@@ -23,7 +23,7 @@ MARKERS = "osD^vPX*"
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
 _LABEL_LETTERS = 50
-_STYLE = {
+STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -66,7 +66,7 @@ def save(figure: Figure, path: Path) -> None:
 
 def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Figure]]:
     """Yields the plots that have something to show."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for plot in plots:
             figure = plot.draw(rows)
             if figure is not None:

@@ -206,8 +206,8 @@ def test_help_names_every_flag(run_bench: RunBench) -> None:
 
 
 def test_conditions_name_columns_and_the_case_of_values_does_not_matter() -> None:
-    wanted = record_files.conditions("model=ResNet50,num_gpus=1")
-    assert record_files.matches(fake_run(), wanted)
-    assert not record_files.matches(fake_run(model="vgg16"), wanted)
+    one, other = fake_run(), fake_run(model="vgg16")
+    assert record_files.matching([one, other], "model=ResNet50,num_gpus=1") == [one]
+    assert record_files.matching([one, other], None) == [one, other]
     with pytest.raises(UsageError, match="--where=modell=x.*Did you mean 'model'"):
-        record_files.conditions("modell=x")
+        record_files.matching([], "modell=x")

@@ -114,7 +114,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
 ) -> None:
     words = [f"--output_dir={tmp_path / 'out'}", "--device=cpu", "--model=trivial", "--round_timeout_seconds=2"]
     groups = grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
-    plan = sweep_verb.resolve(flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values, lambda: 0)
+    values = flag.parse([*words, "--batch_size=1,2,3,4,5,6,7,8"], groups).values
     run = subprocesses.run
 
     def run_longer(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
@@ -122,7 +122,7 @@ def test_a_sweep_goes_on_whatever_happens_to_a_process(
         return run(command, timeout_seconds=timeout_seconds if hangs else 60.0)
 
     monkeypatch.setattr(subprocesses, "run", run_longer)
-    assert sweep_verb.run(dataclasses.replace(plan, program=program), []) == ExitStatus.RUN_FAILED
+    assert sweep_verb.run(values, [], program) == ExitStatus.RUN_FAILED
     by_batch = {record.config["batch_per_device"]: record for record in _records(tmp_path)}
     assert {batch: str(record.status) for batch, record in by_batch.items()} == {
         1: "ok",
@@ -175,11 +175,10 @@ def _start(tmp_path: Path, program: list[str], *arguments: str) -> subprocess.Po
     """Starts a sweep in a process; the program's third run will hang."""
     (tmp_path / "hangs").touch()
     code = (
-        "import dataclasses, json, sys; from benchmarks.config import flag\n"
+        "import json, sys; from benchmarks.config import flag\n"
         "from benchmarks.sweep import grid, sweep_verb\n"
         "values = flag.parse(json.loads(sys.argv[1]), grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values\n"
-        "plan = dataclasses.replace(sweep_verb.resolve(values, lambda: 0), program=json.loads(sys.argv[2]))\n"
-        "sys.exit(sweep_verb.run(plan, []))"
+        "sys.exit(sweep_verb.run(values, [], json.loads(sys.argv[2])))"
     )
     words = ["--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
@@ -307,7 +306,7 @@ def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyP
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", terminal)
     with SweepDisplay([1.0]) as display:
-        display.begin(0, Cell(("--model=[red]",), None))
+        display.begin(Cell(("--model=[red]",), None))
         display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
     assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
 
@@ -325,8 +324,8 @@ staged_vars = true
 def test_a_suite_is_several_grids(tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(SUITE)
     words = [f"--suite={tmp_path / 'suite.toml'}", "--device=cpu", "--batch_size=4"]
-    plan = sweep_verb.resolve(flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values, lambda: 0)
-    found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in plan.cells if c.config]
+    cells = grid.wanted(flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values, lambda: 0)
+    found = [(c.config.model, c.config.num_devices, c.config.modifiers.staged_vars) for c in cells if c.config]
     assert found == [
         ("trivial", 1, False),
         ("trivial", 2, False),
@@ -349,7 +348,7 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
     values = flag.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
     with pytest.raises(UsageError) as error:
-        sweep_verb.resolve(values, lambda: 0)
+        grid.wanted(values, lambda: 0)
     assert words in str(error.value)
 
 

@@ -20,9 +20,6 @@ from results.text import table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-    from results.summary import Row
 
 SESSION_HEAD = ("date (UTC)", "suite", "TensorFlow", "rounds", "images/s")
 _MOST_DATES = 8
@@ -30,14 +27,11 @@ _MOST_DATES = 8
 _LEAST_SHOWN = 0.05
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class History:
     """The sessions of one configuration on equal hardware, at least one, in the order of time.
 
     Attributes:
-        title: what was run, in few words.
-        hardware: in words.
-        sessions: in the order of time.
         points: indices of the sessions with which the rate's level changes.
     """
 
@@ -69,8 +63,7 @@ def histories(records: Iterable[Record]) -> list[History]:
     for group in rounds.group(records).values():
         if members := sessions(group.records):
             points = change_points([session.images_per_sec for session in members])
-            hardware = hardware_in_words(group.records[0])
-            found.append(History(title=group.title, hardware=hardware, sessions=members, points=points))
+            found.append(History(group.title, hardware_in_words(group.records[0]), members, points))
     return found
 
 
@@ -98,18 +91,16 @@ def draw(found: Sequence[History], path: Path) -> int:
     Raises:
         OSError: the file cannot be written.
     """
-    from results.report.figures import MOST_PANELS, Plot, drawn, panels_of  # imports matplotlib, which is slow
+    import matplotlib  # slow to import
+
+    from results.report.figures import MOST_PANELS, STYLE, panels_of
 
     longest = sorted(found, key=lambda history: -len(history.sessions))[:MOST_PANELS]
     shown = [history for history in found if history in longest]
-
-    def draw_panels(_: Sequence[Row]) -> Figure:
+    with matplotlib.rc_context(STYLE):
         figure, axes = panels_of(len(shown))
         for axis, history in zip(axes, shown, strict=True):
             _panel(axis, history)
-        return figure
-
-    for _, figure in drawn([Plot("history", "History", "", draw_panels)], []):
         figure.savefig(path, dpi=120, facecolor="white")
     return len(shown)
 
@@ -126,11 +117,7 @@ def _rows(history: History) -> list[list[str]]:
         for before, after in itertools.pairwise(history.levels)
     }
     return [
-        [
-            *session_cells(session),
-            "" if change is None else f"{100 * change:+.1f}",
-            marks.get(index, ""),
-        ]
+        [*session_cells(session), "" if change is None else f"{100 * change:+.1f}", marks.get(index, "")]
         for index, (session, change) in enumerate(zip(history.sessions, history.changes, strict=True))
     ]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from results.gate import baselines
 from results.gate.baseline_check import check
-from results.gate.baselines import Baselines
-from results.gate.comparability import UnlikeError, nearest_hardware
+from results.gate.comparability import UnlikeError, refuse_new_hardware
 from results.gate.findings import Finding, Findings, Verdict
-from results.gate.rounds import sessions
+from results.gate.rounds import session_of, sessions
 from results.record import Record, Status
 from tests.support.records import fake_input, fake_reduction, fake_run
 
@@ -44,26 +44,26 @@ def ids(records: list[Record]) -> list[str]:
 
 
 @pytest.fixture
-def baselines(tmp_path: Path) -> Baselines:
-    return Baselines(tmp_path / "results" / "baselines")
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "results" / "baselines"
 
 
 class TestStore:
-    def test_promoted_records_lie_whole_below_their_hardware_and_configuration(self, baselines: Baselines) -> None:
+    def test_promoted_records_lie_whole_below_their_hardware_and_configuration(self, directory: Path) -> None:
         records = [run(1), run(1, model="vgg16"), run(1, hardware="another")]
-        promoted = baselines.promote(records)
+        promoted = baselines.promote(directory, records)
         assert promoted.added == records and not promoted.present and not promoted.refused
         for record in records:
-            path = baselines.directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
+            path = directory / record.identity.hardware_key / f"{record.identity.config_key}.jsonl"
             assert path.read_text() == record.to_json() + "\n"
-        assert len(baselines.load().records) == 3
+        assert len(baselines.load(directory).records) == 3
 
-    def test_what_is_there_is_not_promoted_again(self, baselines: Baselines) -> None:
+    def test_what_is_there_is_not_promoted_again(self, directory: Path) -> None:
         first, second = run(1), run(2)
-        baselines.promote([first])
-        promoted = baselines.promote([first, second])
+        baselines.promote(directory, [first])
+        promoted = baselines.promote(directory, [first, second])
         assert (promoted.added, promoted.present) == ([second], [first])
-        assert ids(baselines.load().records) == ids([first, second])
+        assert ids(baselines.load(directory).records) == ids([first, second])
 
     @pytest.mark.parametrize(
         ("record", "why"),
@@ -78,49 +78,51 @@ class TestStore:
             ),
         ],
     )
-    def test_only_ok_runs_become_baselines(self, baselines: Baselines, record: Record, why: str) -> None:
-        promoted = baselines.promote([record])
-        assert not promoted.added and not baselines.directory.exists()
+    def test_only_ok_runs_become_baselines(self, directory: Path, record: Record, why: str) -> None:
+        promoted = baselines.promote(directory, [record])
+        assert not promoted.added and not directory.exists()
         (sentence,) = promoted.refused
         assert record.identity.run_id in sentence and why in sentence
 
     @pytest.mark.parametrize("key", ["../../outside", "", "a/b", "."])
-    def test_a_record_does_not_choose_where_it_is_written(self, baselines: Baselines, key: str) -> None:
+    def test_a_record_does_not_choose_where_it_is_written(self, directory: Path, key: str) -> None:
         record = run(1)
         strange = dataclasses.replace(record, identity=dataclasses.replace(record.identity, config_key=key))
-        promoted = baselines.promote([strange])
+        promoted = baselines.promote(directory, [strange])
         assert not promoted.added and "cannot name a file" in promoted.refused[0]
 
-    def test_a_torn_line_is_named_and_does_not_swallow_the_next(self, baselines: Baselines) -> None:
+    def test_a_torn_line_is_named_and_does_not_swallow_the_next(self, directory: Path) -> None:
         first, second = run(1), run(2)
-        baselines.promote([first])
-        (path,) = baselines.directory.glob("*/*.jsonl")
+        baselines.promote(directory, [first])
+        (path,) = directory.glob("*/*.jsonl")
         with path.open("ab") as file:
             file.write(b'{"format_version": 4, "ident\xff')
-        baselines.promote([second])
-        loaded = baselines.load()
+        baselines.promote(directory, [second])
+        loaded = baselines.load(directory)
         assert ids(loaded.records) == ids([first, second])
         assert len(loaded.problems) == 1 and f"{path}:2" in loaded.problems[0]
 
-    def test_a_failed_write_leaves_the_old_file(self, baselines: Baselines, monkeypatch: pytest.MonkeyPatch) -> None:
-        baselines.promote([run(1)])
-        (path,) = baselines.directory.glob("*/*.jsonl")
+    def test_a_failed_write_leaves_the_old_file(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        baselines.promote(directory, [run(1)])
+        (path,) = directory.glob("*/*.jsonl")
         before = path.read_bytes()
         monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
         with pytest.raises(OSError, match="no space"):
-            baselines.promote([run(2)])
+            baselines.promote(directory, [run(2)])
         assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [path.name]
 
-    def test_pruning_keeps_the_last_sessions_whole(self, baselines: Baselines) -> None:
-        baselines.promote([*reversed(nights(5)), *night(1, model="vgg16")])
-        taken = baselines.prune(2)
+    def test_pruning_keeps_the_last_sessions_whole(self, directory: Path) -> None:
+        baselines.promote(directory, [*reversed(nights(5)), *night(1, model="vgg16")])
+        taken = baselines.prune(directory, 2)
         assert list(taken.values()) == [3]
-        left = [record for record in baselines.load().records if record.config["model"] == "resnet50"]
-        assert [session.name for session in sessions(left)] == ["night 4", "night 5"] and len(left) == 6
-        assert baselines.prune(2) == {}
+        left = [record for record in baselines.load(directory).records if record.config["model"] == "resnet50"]
+        assert [session_of(session.records[0]) for session in sessions(left)] == ["night 4", "night 5"] and len(
+            left
+        ) == 6
+        assert baselines.prune(directory, 2) == {}
 
-    def test_where_nothing_was_promoted_nothing_is_loaded(self, baselines: Baselines) -> None:
-        assert baselines.load().records == [] and baselines.prune(1) == {}
+    def test_where_nothing_was_promoted_nothing_is_loaded(self, directory: Path) -> None:
+        assert baselines.load(directory).records == [] and baselines.prune(directory, 1) == {}
 
 
 class TestSessions:
@@ -146,7 +148,7 @@ class TestSessions:
 
 
 def judged(today: list[Record], stored: list[Record], threshold: float | None = None) -> Findings:
-    return check(today, stored, today_name="today.jsonl", stored_name="kept", threshold=threshold)
+    return check(today, stored, ("today.jsonl", "kept"), threshold)
 
 
 def only(found: Findings) -> Finding:
@@ -249,6 +251,9 @@ def test_the_nearest_hardware_is_that_with_the_fewest_differences() -> None:
     far = dataclasses.replace(far, environment={"cpu_model": "Xeon", "gpus": ["L4"]})
     near = run(1, hardware="near")
     near = dataclasses.replace(near, environment={**MACHINE, "cpu_cores_usable": 4})
-    assert nearest_hardware(run(1), [far, near]) == (near, "cpu_cores_usable is 8 in this run and 4 in the baselines")
+    nearest = "nearest there is EPYC, 4 cores, 32 GiB: cpu_cores_usable is 8 in this run and 4 in the baselines. Only"
+    with pytest.raises(UnlikeError, match=nearest):
+        refuse_new_hardware(run(1), [far, near], "kept")
     same = run(1, hardware="as recorded by another version")
-    assert "all recorded fields are equal" in nearest_hardware(run(1), [same])[1]
+    with pytest.raises(UnlikeError, match="all recorded fields are equal"):
+        refuse_new_hardware(run(1), [same], "kept")

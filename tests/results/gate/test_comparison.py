@@ -47,7 +47,7 @@ def interleaved(
 
 
 def judged(base: Sequence[Record], candidate: Sequence[Record], threshold: float = 0.05) -> Findings:
-    return compare(base, candidate, base_name="main", candidate_name="branch", threshold=threshold)
+    return compare(base, candidate, ("main", "branch"), threshold)
 
 
 def only(base: Sequence[Record], candidate: Sequence[Record], threshold: float = 0.05) -> Finding:
@@ -176,7 +176,7 @@ def test_the_threshold_is_the_given_one_else_five_percent() -> None:
     base, candidate = [*apart(), *apart(model="vgg16")], [*apart(0.92), *apart(0.92, model="vgg16")]
 
     def verdicts(**threshold: float) -> list[tuple[Verdict, float]]:
-        found = compare(base, candidate, base_name="a", candidate_name="b", **threshold).findings
+        found = compare(base, candidate, ("a", "b"), **threshold).findings
         return [(finding.verdict, finding.threshold) for finding in found]
 
     assert verdicts() == [(Verdict.REGRESSED, 0.05)] * 2

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from results.gate.decision import Decision, in_words, judge, judge_apart, log_threshold
-from results.gate.findings import Verdict
+from results.gate.decision import in_words, judge, judge_apart, log_threshold
+from results.gate.findings import Decision, Verdict
 
 L = -math.log(0.95)
 PASSES = (Verdict.UNCHANGED, Verdict.IMPROVED)
