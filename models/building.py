@@ -81,11 +81,6 @@ class Model:
         """Returns the names of variables that are divided over devices: none; see `models.splitting`."""
         return frozenset()
 
-    def names_of_keras_variables(self) -> dict[int, str]:
-        """Returns the `ModelVariable` name of each Keras variable, by `id`."""
-        pairs = zip(_ordered(self.keras_model), self.variables, strict=True)
-        return {id(keras_variable): variable.name for keras_variable, variable in pairs}
-
 
 def build(
     spec: ModelSpec,
@@ -167,10 +162,11 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
-    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(_ordered(keras_model))])
+    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(ordered(keras_model))])
 
 
-def _ordered(keras_model: keras.Model) -> list[keras.Variable]:
+def ordered(keras_model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables in the order of `Model.variables`."""
     return [*keras_model.trainable_variables, *keras_model.non_trainable_variables]
 
 

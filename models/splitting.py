@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from models.building import Model, ModelVariable, no_own_variables
+from models.building import Model, ModelVariable, no_own_variables, ordered
 
 Values = Mapping[str, tf.Tensor]
 
@@ -105,7 +105,8 @@ def split(model: Model) -> SplitModel:
 
     reversed_tail = list(itertools.takewhile(in_tail, reversed(model.keras_model.layers)))
     layers = itertools.dropwhile(lambda layer: isinstance(layer, keras.layers.Dropout), reversed(reversed_tail))
-    names = model.names_of_keras_variables()
+    pairs = zip(ordered(model.keras_model), model.variables, strict=True)
+    names = {id(keras_variable): variable.name for keras_variable, variable in pairs}
     tail: list[TailLayer] = []
     for layer in layers:
         weights = tuple(names[id(variable)] for variable in layer.trainable_variables)
