@@ -139,11 +139,6 @@ class Record:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
 
 
-def trustworthy(status: Status) -> bool:
-    """Returns whether a run with this status may report a rate."""
-    return status in (Status.OK, Status.INTERRUPTED)
-
-
 def identify(
     *,
     command: Sequence[str],
