@@ -90,6 +90,7 @@ def build(
     seed: int,
     precision: str = "fp32",
     products: Products = NO_PRODUCTS,
+    owning: bool = False,
 ) -> Model:
     """Builds a model; equal seeds give equal initial values.
 
@@ -101,21 +102,11 @@ def build(
         precision: with `bf16` and `fp16`, layers compute in 16 bits; variables, batch-norm statistics and logits stay
             in float32.
         products: the parts of convolutions that are computed as matrix products; NHWC only.
+        owning: Keras allocates and owns the variables, for a reference loop such as `fit`. It needs the eager runtime.
     """
-    with stateless_building(seed, _POLICIES[precision]):
+    with (_seeded_building if owning else stateless_building)(seed, _POLICIES[precision]):
         layers = Layers(data_format, products=products)
         return adapt(_architecture(spec, layers, num_classes))
-
-
-def build_owning(
-    spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32"
-) -> Model:
-    """Builds the model of `build` for a reference loop such as `fit`: Keras allocates and owns its variables.
-
-    The initial values are the same. It needs the eager runtime.
-    """
-    with _seeded_building(seed, _POLICIES[precision]):
-        return adapt(_architecture(spec, Layers(data_format), num_classes))
 
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:

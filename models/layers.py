@@ -104,11 +104,6 @@ class Layers:
     Convolutions and pools take a padding: `valid`, `same` or `symmetric`. The last two differ with a stride:
     TensorFlow's `same` pads even sizes by one more at the bottom and on the right; `symmetric` pads all sides by half
     the kernel, as the code of most papers does.
-
-    Args:
-        data_format: layout of images.
-        style: initial kernels and batch normalisation.
-        products: the parts of convolutions that are computed as matrix products; NHWC only.
     """
 
     def __init__(self, data_format: DataFormat, style: Style = Style(), products: Products = NO_PRODUCTS) -> None:

@@ -20,14 +20,9 @@ _CONFIDENCE = 0.99
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one run.
+    """The result of one run, which took `seconds` from the start of the process to its end.
 
-    Attributes:
-        seconds: from the start of the process to its end.
-        images_per_step: over all devices.
-        step_seconds: the measured steps; empty if the run failed.
-        reason: why it failed.
-        cut_off: whether it failed only because its time was up.
+    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices.
     """
 
     seconds: float

@@ -44,10 +44,7 @@ class Loaded:
 
 
 class Store:
-    """A directory of results.
-
-    Args:
-        directory: created if it is missing.
+    """A directory of results, created if it is missing.
 
     Raises:
         StoreError: the directory cannot be created, written or locked. This is checked before a run starts.

@@ -17,8 +17,6 @@ from results.record import Kind, Record, Status, key_of
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 _SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
-# Managers whose label names the device of the shared variables.
-_KEEP_SHARED_VARIABLES = ("parameter_server",)
 MANAGER = ("variable_update", "shared_on", "modifiers")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
@@ -130,20 +128,16 @@ def manager_of(config: Mapping[str, Any]) -> str:
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
-    if name in _KEEP_SHARED_VARIABLES and config.get("shared_on") and not config.get("cluster"):
+    if name != "parameter_server":
+        words += [str(modifiers["all_reduce_spec"])] if modifiers.get("all_reduce_spec") else []
+    elif config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
-    if name not in _KEEP_SHARED_VARIABLES and modifiers.get("all_reduce_spec"):
-        words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
     plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}
     words += [word for field, word in plain.items() if modifiers.get(field)]
-    if modifiers.get("gradient_repacking"):
-        words.append(f"repacked {modifiers['gradient_repacking']}")
-    if modifiers.get("agg_small_grads_max_bytes"):
-        words.append(f"small {modifiers['agg_small_grads_max_bytes']}")
-    if modifiers.get("local_sgd_steps"):
-        words.append(f"every {modifiers['local_sgd_steps']}")
+    numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
+    words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
     return " ".join(words)
 
 
@@ -255,13 +249,10 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
     differs only in the variable manager, which exchanges nothing on one device.
     """
-    if same := on_one_device.all_of(row, _SCALED):
-        base = same[-1]
-    elif any_manager := on_one_device.all_of(row, _SCALED + MANAGER):
-        base = max(any_manager, key=lambda other: other.rate)
-    else:
-        return row
-    if row.images_per_sec is None or not base.images_per_sec:
+    same = on_one_device.all_of(row, _SCALED)
+    any_manager = on_one_device.all_of(row, _SCALED + MANAGER)
+    base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
+    if base is None or row.images_per_sec is None or not base.images_per_sec:
         return row
     speed_up = row.images_per_sec / base.images_per_sec
     return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
@@ -274,10 +265,10 @@ def synthetic_ratio(record: Record, results: Path) -> float | None:
         record: of a run that reads images.
         results: a file of records, of which only those of synthetic runs are parsed.
     """
-    rate = record.derived.images_per_sec
-    if rate is None or record.kind is not Kind.RUN or record.status is not Status.OK or not results.exists():
+    rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
+    if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
         return None
-    if record.config.get("data_name") == "synthetic":
+    if not results.exists():
         return None
     others = []
     with results.open("rb") as lines:

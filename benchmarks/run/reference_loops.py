@@ -82,7 +82,7 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
         if config.keras_application:
             model = building.build_application(**options)
         else:
-            model = building.build_owning(spec, **options)
+            model = building.build(spec, **options, owning=True)
         momentum = config.momentum if config.optimizer == "momentum" else 0.0
         optimizer = _SGDWithDecay(model, config.weight_decay / config.num_devices, config.learning_rate, momentum)
         optimizer.build(model.keras_model.trainable_variables)

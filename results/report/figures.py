@@ -133,10 +133,5 @@ def wrapped(label: str) -> str:
 
 def look(number: int) -> dict[str, Any]:
     """Returns the colour and the marker of a line."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 4,
-        "linewidth": 1.4,
-        "capsize": 2,
-    }
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    return {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.4, "capsize": 2}

@@ -25,15 +25,9 @@ _MODELS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One published rate.
+    """One published rate over all devices: `setting` is variable manager, precision and data, as far as published.
 
-    Attributes:
-        where: the machine and its location.
-        model: its name in the table.
-        setting: variable manager, precision and data, as far as published.
-        batch_per_device: None if it is unknown.
-        devices: number of devices.
-        images_per_sec: over all devices.
+    `where` is the machine and its location; `batch_per_device` is None if it is unknown.
     """
 
     where: str
