@@ -174,10 +174,7 @@ def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
 
 
 def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False) -> Derived:
-    """Computes the derived numbers from the measured steps of `num_devices` devices.
-
-    `compiled`: XLA compiled within the first step.
-    """
+    """Computes the derived numbers from the measured steps; `compiled`: XLA compiled within the first step."""
     seconds, stale = measurement.step_seconds, measurement.staleness_counts
     if not seconds:
         return Derived()

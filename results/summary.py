@@ -128,10 +128,10 @@ def manager_of(config: Mapping[str, Any]) -> str:
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
-    if name != "parameter_server":
-        words += [str(modifiers["all_reduce_spec"])] if modifiers.get("all_reduce_spec") else []
-    elif config.get("shared_on") and not config.get("cluster"):
+    if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
+    if name != "parameter_server" and modifiers.get("all_reduce_spec"):
+        words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
     plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}

@@ -63,11 +63,7 @@ class Found:
 
 
 def largest_that_fits(
-    first: int,
-    probe: Callable[[int], Probed],
-    *,
-    room_bytes: float = math.inf,
-    headroom: float = 0.0,
+    first: int, probe: Callable[[int], Probed], *, room_bytes: float = math.inf, headroom: float = 0.0
 ) -> Found:
     """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling up to 4096, then by bisection.
 
@@ -131,10 +127,7 @@ def _next_trial(fits: int, too_many: int | None) -> int:
 
 
 def resolve(
-    values: Mapping[str, Any],
-    command: Sequence[str],
-    count_gpus: Callable[[], int],
-    program: Sequence[str] = PROGRAM,
+    values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int], program: Sequence[str] = PROGRAM
 ) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.
 

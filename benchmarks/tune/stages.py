@@ -91,8 +91,8 @@ def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
 
 def _kernels(fixed: Texts) -> list[Texts]:
     other = precision_options.other_onednn_mode(os.environ)
-    modes = [{"onednn": mode} for mode in ([other] if other else ONEDNN_MODES)]
-    return [{}, *(modes if not _is_fixed("onednn", fixed) else ())]
+    modes = () if _is_fixed("onednn", fixed) else [other] if other else ONEDNN_MODES
+    return [{}, *({"onednn": mode} for mode in modes)]
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
