@@ -81,11 +81,6 @@ class Model:
         """Returns the names of variables that are divided over devices: none; see `models.splitting`."""
         return frozenset()
 
-    def names_of_keras_variables(self) -> dict[int, str]:
-        """Returns the `ModelVariable` name of each Keras variable, by `id`."""
-        pairs = zip(_ordered(self.keras_model), self.variables, strict=True)
-        return {id(keras_variable): variable.name for keras_variable, variable in pairs}
-
 
 def build(
     spec: ModelSpec,
@@ -95,6 +90,7 @@ def build(
     seed: int,
     precision: str = "fp32",
     products: Products = NO_PRODUCTS,
+    owning: bool = False,
 ) -> Model:
     """Builds a model; equal seeds give equal initial values.
 
@@ -106,21 +102,11 @@ def build(
         precision: with `bf16` and `fp16`, layers compute in 16 bits; variables, batch-norm statistics and logits stay
             in float32.
         products: the parts of convolutions that are computed as matrix products; NHWC only.
+        owning: Keras allocates and owns the variables, for a reference loop such as `fit`. It needs the eager runtime.
     """
-    with stateless_building(seed, _POLICIES[precision]):
+    with (_seeded_building if owning else stateless_building)(seed, _POLICIES[precision]):
         layers = Layers(data_format, products=products)
         return adapt(_architecture(spec, layers, num_classes))
-
-
-def build_owning(
-    spec: ModelSpec, *, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32"
-) -> Model:
-    """Builds the model of `build` for a reference loop such as `fit`: Keras allocates and owns its variables.
-
-    The initial values are the same. It needs the eager runtime.
-    """
-    with _seeded_building(seed, _POLICIES[precision]):
-        return adapt(_architecture(spec, Layers(data_format), num_classes))
 
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
@@ -167,10 +153,11 @@ def _seeded_building(seed: int, policy: str) -> Iterator[None]:
 
 def adapt(keras_model: keras.Model) -> Model:
     """Makes a Keras model a pure function. The model must have been built inside `stateless_building`."""
-    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(_ordered(keras_model))])
+    return Model(keras_model, [_describe(variable, number) for number, variable in enumerate(ordered(keras_model))])
 
 
-def _ordered(keras_model: keras.Model) -> list[keras.Variable]:
+def ordered(keras_model: keras.Model) -> list[keras.Variable]:
+    """Returns the variables in the order of `Model.variables`."""
     return [*keras_model.trainable_variables, *keras_model.non_trainable_variables]
 
 

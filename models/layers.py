@@ -83,34 +83,6 @@ class Pool(keras.layers.Layer):
             shape[axis] = -(-covered // self.stride)
         return tuple(shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        names = ("kind", "size", "stride", "padding", "data_format")
-        return super().get_config() | {name: getattr(self, name) for name in names}
-
-
-class PadChannels(keras.layers.Layer):
-    """Appends channels of zeros."""
-
-    def __init__(self, channels: int, *, data_format: DataFormat, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.channels, self.data_format = channels, data_format
-        self._axis = 1 if data_format == "NCHW" else 3
-
-    def call(self, inputs: Any) -> Any:
-        """Pads a 4-D batch in this layer's data format to `channels`."""
-        paddings = [[0, 0] for _ in range(4)]
-        paddings[self._axis][1] = self.channels - inputs.shape[self._axis]
-        return tf.pad(inputs, paddings)
-
-    def compute_output_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape with `channels` channels."""
-        return tuple(self.channels if axis == self._axis else size for axis, size in enumerate(input_shape))
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments."""
-        return super().get_config() | {"channels": self.channels, "data_format": self.data_format}
-
 
 @dataclasses.dataclass(frozen=True)
 class Style:
@@ -132,18 +104,15 @@ class Layers:
     Convolutions and pools take a padding: `valid`, `same` or `symmetric`. The last two differ with a stride:
     TensorFlow's `same` pads even sizes by one more at the bottom and on the right; `symmetric` pads all sides by half
     the kernel, as the code of most papers does.
-
-    Args:
-        data_format: layout of images.
-        style: initial kernels and batch normalisation.
-        products: the parts of convolutions that are computed as matrix products; NHWC only.
     """
 
     def __init__(self, data_format: DataFormat, style: Style = Style(), products: Products = NO_PRODUCTS) -> None:
         self.data_format = data_format
         self._style = style
         self._products = products
-        self._keras_format = "channels_first" if data_format == "NCHW" else "channels_last"
+        self._keras_format, self._channel_axis = (
+            ("channels_first", 1) if data_format == "NCHW" else ("channels_last", 3)
+        )
 
     def styled(self, style: Style) -> Layers:
         """Returns layers of the same data format in another style."""
@@ -181,9 +150,11 @@ class Layers:
         x, padding = self._padded(x, size, stride, padding, name)
         return Pool(kind, size=size, stride=stride, padding=padding, data_format=self.data_format, name=name)(x)
 
-    def pad_channels(self, x: Tensor, channels: int, *, name: str) -> Tensor:
+    def pad_channels(self, x: Tensor, channels: int) -> Tensor:
         """Appends channels of zeros up to `channels`."""
-        return PadChannels(channels, data_format=self.data_format, name=name)(x)
+        paddings = [(0, 0)] * 4
+        paddings[self._channel_axis] = (0, channels - x.shape[self._channel_axis])
+        return keras.ops.pad(x, paddings)
 
     def add_relu(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
         """The end of a residual block."""
@@ -191,7 +162,7 @@ class Layers:
 
     def concat(self, branches: list[Tensor], *, name: str) -> Tensor:
         """Concatenates along the channels."""
-        return keras.layers.Concatenate(axis=1 if self.data_format == "NCHW" else -1, name=name)(branches)
+        return keras.layers.Concatenate(axis=self._channel_axis, name=name)(branches)
 
     def global_average(self, x: Tensor) -> Tensor:
         """Mean over height and width: [batch, channels]."""

@@ -19,9 +19,8 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, stride_in_3x3: bo
             name = f"stage{stage}_block{block}"
             shortcut = x
             if block == 1:  # depth changes: project
-                shortcut = layers.conv_bn(
-                    x, _EXPANSION * filters, 1, stride=stride, relu=False, name=f"{name}_shortcut"
-                )
+                wide = _EXPANSION * filters
+                shortcut = layers.conv_bn(x, wide, 1, stride=stride, relu=False, name=f"{name}_shortcut")
             first, second = (1, stride) if stride_in_3x3 else (stride, 1)
             y = layers.conv_bn(x, filters, 1, stride=first, name=f"{name}_conv1")
             y = layers.conv_bn(y, filters, 3, stride=second, padding="symmetric", name=f"{name}_conv2")

@@ -16,8 +16,7 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, blocks_per_stage:
             shortcut, stride = x, 1
             if block == 1 and stage > 1:
                 stride = 2
-                shortcut = layers.pool(x, "avg", 1, stride, name=f"{name}_every_other")
-                shortcut = layers.pad_channels(shortcut, filters, name=f"{name}_pad")
+                shortcut = layers.pad_channels(layers.pool(x, "avg", 1, stride, name=f"{name}_every_other"), filters)
             y = layers.conv_bn(x, filters, 3, stride=stride, padding="symmetric", name=f"{name}_conv1")
             y = layers.conv_bn(y, filters, 3, relu=False, name=f"{name}_conv2")
             x = layers.add_relu(y, shortcut, name=name)

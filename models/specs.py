@@ -69,6 +69,20 @@ class ModelSpec:
         return {name: getattr(self, name) for name in ("title", "image_size", "parameters", "gflop_per_image")}
 
 
+_RESNET50 = ModelSpec(
+    name="resnet50",
+    title="ResNet-50 v1",
+    module="resnet",
+    options={"stride_in_3x3": False},
+    image_size=224,
+    has_conv1x1=True,
+    batch_on_gpu=64,
+    batch_on_cpu=8,
+    learning_rate=0.003,
+    parameters=25_557_032,
+    gflop_per_image=7.7,
+    source="He et al., 'Deep residual learning for image recognition', arXiv:1512.03385, table 1: 3.8 G multiply-adds",
+)
 MODELS = (
     ModelSpec(
         name="alexnet",
@@ -130,32 +144,12 @@ MODELS = (
         source="He et al., 'Deep residual learning for image recognition', arXiv:1512.03385, section 4.2 and table 6: "
         "0.27 M parameters; operations counted by hand",
     ),
-    ModelSpec(
-        name="resnet50",
-        title="ResNet-50 v1",
-        module="resnet",
-        options={"stride_in_3x3": False},
-        image_size=224,
-        has_conv1x1=True,
-        batch_on_gpu=64,
-        batch_on_cpu=8,
-        learning_rate=0.003,
-        parameters=25_557_032,
-        gflop_per_image=7.7,
-        source="He et al., 'Deep residual learning for image recognition', arXiv:1512.03385, table 1: "
-        "3.8 G multiply-adds",
-    ),
-    ModelSpec(
+    _RESNET50,
+    dataclasses.replace(
+        _RESNET50,
         name="resnet50_v1.5",
         title="ResNet-50 v1.5",
-        module="resnet",
         options={"stride_in_3x3": True},
-        image_size=224,
-        has_conv1x1=True,
-        batch_on_gpu=64,
-        batch_on_cpu=8,
-        learning_rate=0.003,
-        parameters=25_557_032,
         gflop_per_image=8.2,
         source="as resnet50, stride moved to the 3x3 convolution as in torchvision; figures: torchvision model "
         "table (25.6 M parameters, 4.09 G multiply-adds)",

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from models.building import Model, ModelVariable, no_own_variables
+from models.building import Model, ModelVariable, no_own_variables, ordered
 
 Values = Mapping[str, tf.Tensor]
 
@@ -99,13 +98,11 @@ def split(model: Model) -> SplitModel:
     Raises:
         ValueError: the model does not end in a dense layer.
     """
-
-    def in_tail(layer: Any) -> bool:
-        return isinstance(layer, keras.layers.Dense | keras.layers.Dropout)
-
-    reversed_tail = list(itertools.takewhile(in_tail, reversed(model.keras_model.layers)))
-    layers = itertools.dropwhile(lambda layer: isinstance(layer, keras.layers.Dropout), reversed(reversed_tail))
-    names = model.names_of_keras_variables()
+    dense, dropout = keras.layers.Dense, keras.layers.Dropout
+    from_end = itertools.takewhile(lambda layer: isinstance(layer, dense | dropout), reversed(model.keras_model.layers))
+    layers = itertools.dropwhile(lambda layer: isinstance(layer, dropout), reversed(list(from_end)))
+    pairs = zip(ordered(model.keras_model), model.variables, strict=True)
+    names = {id(keras_variable): variable.name for keras_variable, variable in pairs}
     tail: list[TailLayer] = []
     for layer in layers:
         weights = tuple(names[id(variable)] for variable in layer.trainable_variables)

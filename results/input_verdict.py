@@ -40,14 +40,9 @@ def costs(stages: Mapping[str, float]) -> list[StageCost]:
     return [StageCost(name, rate, added[name], added[name] / whole) for name, rate in stages.items()]
 
 
-def limiting_stage(stages: Mapping[str, float]) -> StageCost | None:
-    """Returns the stage with the largest cost; None if no stage was measured."""
-    return max(costs(stages), key=lambda cost: cost.share, default=None)
-
-
 def advice(stages: Mapping[str, float]) -> str:
     """Returns a sentence on the most expensive stage and what to try; empty if no stage was measured."""
-    stage = limiting_stage(stages)
+    stage = max(costs(stages), key=lambda cost: cost.share, default=None)
     if stage is None:
         return ""
     return f"{stage.share:.0%} of the pipeline's time goes into {_ADVICE.get(stage.name, stage.name)}."

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, Literal
 
+import numpy as np
+
 from results import statistics
 
 _STEPS_FOR_P999 = 1000
@@ -172,14 +174,11 @@ def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
 
 
 def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False) -> Derived:
-    """Computes the derived numbers from the measured steps of `num_devices` devices.
-
-    `compiled`: XLA compiled within the first step.
-    """
+    """Computes the derived numbers from the measured steps; `compiled`: XLA compiled within the first step."""
     seconds, stale = measurement.step_seconds, measurement.staleness_counts
     if not seconds:
         return Derived()
-    p50, p90, p99, p999 = (1000 * p for p in statistics.percentiles(seconds, (50, 90, 99, 99.9)))
+    p50, p90, p99, p999 = (1000 * float(p) for p in np.percentile(seconds, (50, 90, 99, 99.9)))
     first = measurement.first_step_seconds
     return Derived(
         step_ms_p50=p50,

@@ -31,7 +31,6 @@ from results.version import SUITE_VERSION
 FORMAT_VERSION = 4
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
 STEPS_PER_TURN = "steps_per_turn"
-_READABLE = (1, 2, 3, 4)
 
 
 class Status(enum.StrEnum):
@@ -117,10 +116,10 @@ class Record:
         fields = orjson.loads(line)
         if not isinstance(fields, dict) or "format_version" not in fields:
             raise ValueError("not a record: format_version is missing")
-        if fields["format_version"] not in _READABLE:
+        if fields["format_version"] not in range(1, FORMAT_VERSION + 1):
             raise UnknownFormatError(
                 f"The record has format {fields['format_version']}, this version ({SUITE_VERSION}) reads "
-                f"formats {_READABLE[0]} to {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
+                f"formats 1 to {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
             )
         if fields["format_version"] == 1:
             fields["kind"] = Kind.RUN
@@ -137,11 +136,6 @@ class Record:
             return cls(**{**fields, "format_version": FORMAT_VERSION})
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
-
-
-def trustworthy(status: Status) -> bool:
-    """Returns whether a run with this status may report a rate."""
-    return status in (Status.OK, Status.INTERRUPTED)
 
 
 def identify(

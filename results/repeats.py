@@ -20,14 +20,9 @@ _CONFIDENCE = 0.99
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of one run.
+    """The result of one run, which took `seconds` from the start of the process to its end.
 
-    Attributes:
-        seconds: from the start of the process to its end.
-        images_per_step: over all devices.
-        step_seconds: the measured steps; empty if the run failed.
-        reason: why it failed.
-        cut_off: whether it failed only because its time was up.
+    If it failed, there are no `step_seconds`; `cut_off`: only because its time was up. Images are of all devices.
     """
 
     seconds: float
@@ -71,15 +66,13 @@ def interval(runs: Sequence[Outcome], between_runs: float = LEAST_SPREAD) -> tup
 
 
 def clearly_slower(repeats: Sequence[Sequence[Outcome]]) -> list[int]:
-    """Returns which candidates are slower than the fastest of them, by a paired t test at 99 %.
+    """Returns the indices of candidates that are slower than the fastest, by a paired t test at 99 %.
 
     The repeats are blocks in which all candidates run one after the other, so a disturbance of a whole block cancels.
 
     Args:
-        repeats: the runs of each candidate, in the order of the blocks; a block that only some have is ignored.
-
-    Returns:
-        Indices of candidates; none if there are fewer than three repeats.
+        repeats: the runs of each candidate, in the order of the blocks; a block that only some have is ignored,
+            and fewer than three blocks show nothing.
     """
     count = min(map(len, repeats), default=0)
     if len(repeats) < 2 or count < ENOUGH_REPEATS:

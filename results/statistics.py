@@ -30,11 +30,6 @@ def rate_jitter(step_seconds: Sequence[float], images_per_step: int) -> float:
     return float(MAD_TO_SIGMA * np.median(np.abs(rates - np.median(rates))))
 
 
-def percentiles(step_seconds: Sequence[float], which: Sequence[float]) -> list[float]:
-    """Returns percentiles of the step times, in seconds."""
-    return [float(value) for value in np.percentile(step_seconds, which)]
-
-
 def rate_interval(
     step_seconds: Sequence[float], images_per_step: int, *, confidence: float = 0.95
 ) -> tuple[float, float] | tuple[None, None]:

@@ -26,7 +26,6 @@ from results import columns
 from results.record import Record, UnknownFormatError
 
 JSONL_NAME = "results.jsonl"
-CSV_NAME = "results.csv"
 LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
 _BLOCK_BYTES = 2**16
@@ -45,20 +44,15 @@ class Loaded:
 
 
 class Store:
-    """A directory of results.
-
-    Args:
-        directory: created if it is missing.
-        lock_deadline_seconds: how long to wait for another writer.
+    """A directory of results, created if it is missing.
 
     Raises:
         StoreError: the directory cannot be created, written or locked. This is checked before a run starts.
     """
 
-    def __init__(self, directory: Path, lock_deadline_seconds: float = LOCK_DEADLINE_SECONDS) -> None:
+    def __init__(self, directory: Path) -> None:
         self.jsonl_path = directory / JSONL_NAME
-        self.csv_path = directory / CSV_NAME
-        self._lock_deadline_seconds = lock_deadline_seconds
+        self.csv_path = directory / "results.csv"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=directory), self._locked():
@@ -104,11 +98,7 @@ class Store:
             raise StoreError(f"The record could not be stored: {error.strerror or error}.") from error
 
     def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
-        """Appends rows to the CSV if it is up to date: it has these columns, and its last row is of the record `after`.
-
-        Returns:
-            Whether the rows were appended.
-        """
+        """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""
         header, _, rows = as_csv(records).partition("\n")
         try:
             last_run_id = orjson.loads(after)["identity"]["run_id"]
@@ -119,25 +109,22 @@ class Store:
                     return False
                 file.write(rows.encode())
                 _sync(file)
+            return True
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return False
-        return True
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[IO[bytes]]:
         """Opens the JSONL for reading and appending, under an exclusive lock."""
         with self.jsonl_path.open("a+b") as file:  # NFS gives an exclusive lock only on a file open for writing
-            deadline = time.monotonic() + self._lock_deadline_seconds
+            deadline = time.monotonic() + LOCK_DEADLINE_SECONDS
             while True:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:
-                    pass
                 if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"another process has held the lock on {self.jsonl_path} for {self._lock_deadline_seconds:g} s"
-                    )
+                    held = f"for {LOCK_DEADLINE_SECONDS:g} s"
+                    raise TimeoutError(f"another process has held the lock on {self.jsonl_path} {held}")
                 time.sleep(_LOCK_RETRY_SECONDS)
             yield file
 

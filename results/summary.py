@@ -17,27 +17,12 @@ from results.record import Kind, Record, Status, key_of
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 _SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
-# The fields that every label names, and fields that follow from these.
-_IN_EVERY_LABEL = (
-    "model",
-    "variable_update",
-    "shared_on",
-    "modifiers",
-    "num_devices",
-    "num_workers",
-    "num_ps",
-    "device",
-    "batch_per_device",
-    "data_name",
-    "pipelined_input",
-    "precision",
-    "forward_only",
-)
-# Managers whose label names the device of the shared variables.
-_KEEP_SHARED_VARIABLES = ("parameter_server",)
 MANAGER = ("variable_update", "shared_on", "modifiers")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
+# The fields that every label names, and fields that follow from these.
+_OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")
+_IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "pipelined_input", "precision", "forward_only")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,11 +60,7 @@ class Row:
 
     @property
     def rate(self) -> float:
-        """Returns images per second.
-
-        Raises:
-            ValueError: no repeat is valid.
-        """
+        """Returns images per second; raises a `ValueError` if no repeat is valid."""
         if self.images_per_sec is None:
             raise ValueError("A row without a valid repeat has no rate.")
         return self.images_per_sec
@@ -107,12 +88,11 @@ class Row:
     def mfu(self) -> float | None:
         """Returns `tflops` over the GPUs' data-sheet peak in the run's precision; None if the peak is unknown."""
         gpus, precision = self.records[0].environment.get("gpus") or [""], self.config.get("precision")
-        peaks = (tflops for name, kind, tflops in _datasheet_peaks() if name in str(gpus[0]) and kind == precision)
-        peak = next(peaks, None)
-        if self.tflops is None or peak is None or self.config.get("device") != "gpu":
+        peaks = [p for p in published_table("peaks") if p["gpu"] in str(gpus[0]) and p["precision"] == precision]
+        if self.tflops is None or not peaks or self.config.get("device") != "gpu":
             return None
         physical = math.ceil(self.devices / (self.config.get("virtual_gpus") or 1))
-        return self.tflops / (physical * peak)
+        return self.tflops / (physical * float(peaks[0]["tflops"]))
 
     @property
     def valid(self) -> list[Record]:
@@ -128,9 +108,7 @@ class Row:
     def status(self) -> str:
         """Returns the status of the repeats; if they differ, each with its count."""
         found = Counter(record.status for record in self.records)
-        if len(found) == 1:
-            return str(self.records[0].status)
-        return ", ".join(f"{count} {status}" for status, count in found.items())
+        return ", ".join(f"{count} {status}" if len(found) > 1 else status for status, count in found.items())
 
     @property
     def reason(self) -> str:
@@ -139,10 +117,10 @@ class Row:
 
 
 @functools.cache
-def _datasheet_peaks() -> tuple[tuple[str, str, float], ...]:
-    """Returns GPU name, precision and peak in 1e12 operations per second, from the data sheets."""
-    text = importlib.resources.files("results").joinpath("data", "peaks.csv").read_text(encoding="utf-8")
-    return tuple((row["gpu"], row["precision"], float(row["tflops"])) for row in csv.DictReader(text.splitlines()))
+def published_table(name: str) -> list[dict[str, str]]:
+    """Returns the lines of the table `results/data/NAME.csv`."""
+    text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
 
 def manager_of(config: Mapping[str, Any]) -> str:
@@ -150,20 +128,16 @@ def manager_of(config: Mapping[str, Any]) -> str:
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]
-    if name in _KEEP_SHARED_VARIABLES and config.get("shared_on") and not config.get("cluster"):
+    if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")
-    if name not in _KEEP_SHARED_VARIABLES and modifiers.get("all_reduce_spec"):
+    if name != "parameter_server" and modifiers.get("all_reduce_spec"):
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
     plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}
     words += [word for field, word in plain.items() if modifiers.get(field)]
-    if modifiers.get("gradient_repacking"):
-        words.append(f"repacked {modifiers['gradient_repacking']}")
-    if modifiers.get("agg_small_grads_max_bytes"):
-        words.append(f"small {modifiers['agg_small_grads_max_bytes']}")
-    if modifiers.get("local_sgd_steps"):
-        words.append(f"every {modifiers['local_sgd_steps']}")
+    numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
+    words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
     return " ".join(words)
 
 
@@ -242,11 +216,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Siblings:
-    """Finds rows that differ from a row only in given fields of the configuration.
-
-    Args:
-        rows: the rows to search.
-    """
+    """Finds, among `rows`, those that differ from a row only in given fields of the configuration."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = [row for row in rows if row.images_per_sec is not None]
@@ -262,10 +232,8 @@ class Siblings:
 
     def of(self, row: Row, differing_in: tuple[str, ...], wanted: Mapping[str, Any]) -> Row | None:
         """Returns the first of them whose configuration has the wanted values."""
-        for other in self.all_of(row, differing_in):
-            if all(other.config.get(name) == value for name, value in wanted.items()):
-                return other
-        return None
+        others = self.all_of(row, differing_in)
+        return next((o for o in others if all(o.config.get(name) == wanted[name] for name in wanted)), None)
 
 
 def _key_without(row: Row, fields: Sequence[str]) -> str:
@@ -281,13 +249,10 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
     differs only in the variable manager, which exchanges nothing on one device.
     """
-    if same := on_one_device.all_of(row, _SCALED):
-        base = same[-1]
-    elif any_manager := on_one_device.all_of(row, _SCALED + MANAGER):
-        base = max(any_manager, key=lambda other: other.rate)
-    else:
-        return row
-    if row.images_per_sec is None or not base.images_per_sec:
+    same = on_one_device.all_of(row, _SCALED)
+    any_manager = on_one_device.all_of(row, _SCALED + MANAGER)
+    base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
+    if base is None or row.images_per_sec is None or not base.images_per_sec:
         return row
     speed_up = row.images_per_sec / base.images_per_sec
     return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
@@ -300,10 +265,10 @@ def synthetic_ratio(record: Record, results: Path) -> float | None:
         record: of a run that reads images.
         results: a file of records, of which only those of synthetic runs are parsed.
     """
-    rate = record.derived.images_per_sec
-    if rate is None or record.kind is not Kind.RUN or record.status is not Status.OK or not results.exists():
+    rate, reads_images = record.derived.images_per_sec, record.config.get("data_name") != "synthetic"
+    if rate is None or not reads_images or record.kind is not Kind.RUN or record.status is not Status.OK:
         return None
-    if record.config.get("data_name") == "synthetic":
+    if not results.exists():
         return None
     others = []
     with results.open("rb") as lines:

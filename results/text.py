@@ -17,6 +17,11 @@ def one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
 
 
+def interval(low: float | None, high: float | None) -> str:
+    """Returns an interval; empty if a bound is unknown."""
+    return "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
 def counted(number: int, noun: str) -> str:
     """Returns a number with its noun, such as "1 run" and "2 runs"."""
     return f"{number} {noun}{'s' * (number != 1)}"

@@ -62,7 +62,9 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     if config.num_devices > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
     spec = specs.find(config.model)
-    build = building.build_application if config.keras_application else functools.partial(building.build_owning, spec)
+    build = (
+        building.build_application if config.keras_application else functools.partial(building.build, spec, owning=True)
+    )
     with strategy.scope():
         model = build(
             data_format=config.data_format, num_classes=config.num_classes, seed=config.seed, precision=config.precision

@@ -27,7 +27,7 @@ from benchmarks.system.provenance import Provenance, of_this_run
 from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
-from results.record import Record, Status, trustworthy
+from results.record import Record, Status
 from results.summary import synthetic_ratio
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
@@ -140,7 +140,8 @@ def _outcome_of(error: BenchError) -> Outcome:
 def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
     measurement, derived = log.measurement(), Derived()
     # An interrupted worker knows only its own part, which has no rate of all.
-    if trustworthy(outcome.status) and (_drives_all(config) or len(log.reports) == config.num_workers):
+    has_rate = outcome.status in (Status.OK, Status.INTERRUPTED)
+    if has_rate and (_drives_all(config) or len(log.reports) == config.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.xla == "jit" and not config.modifiers.staged_vars
         derived = derive(measurement, config.towers_in_total, compiled=compiled)

@@ -28,7 +28,7 @@ from benchmarks.system.provenance import of_this_run
 from results.record import Record, Status
 
 AUTO = "auto"
-MOST_IMAGES = 4096
+_MOST_IMAGES = 4096
 _MULTIPLE = 8
 # A run may need more memory later than in its first steps, and other processes may need memory, too.
 _SHARE_OF_MEMORY = 0.8
@@ -63,21 +63,15 @@ class Found:
 
 
 def largest_that_fits(
-    first: int,
-    probe: Callable[[int], Probed],
-    *,
-    room_bytes: float = math.inf,
-    most: int = MOST_IMAGES,
-    headroom: float = 0.0,
+    first: int, probe: Callable[[int], Probed], *, room_bytes: float = math.inf, headroom: float = 0.0
 ) -> Found:
-    """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling, then by bisection.
+    """Searches for the largest batch, a multiple of 8 if it is 8 or more: by doubling up to 4096, then by bisection.
 
     Args:
         first: images of the first trial.
         probe: tries a batch of so many images.
         room_bytes: host memory that a batch may take, since the host might not survive more: a batch is not tried if
             the peaks of earlier trials, extrapolated linearly, exceed it.
-        most: largest batch that is tried, unless `first` is larger.
         headroom: share of the images that is left free in the end, if a larger batch did not fit.
     """
     peaks: dict[int, int] = {}
@@ -103,7 +97,7 @@ def largest_that_fits(
             fits = images
         else:
             too_many = images
-        images = _next_trial(fits, too_many, most)
+        images = _next_trial(fits, too_many)
     if too_many is None:
         return Found(fits, f"More than {fits} images are not tried.", peaks.get(fits))
     spared, limit = int(fits * (1 - headroom)), limits[too_many]
@@ -117,17 +111,15 @@ def _expected_bytes(peaks: Mapping[int, int], images: int) -> float:
     """Returns the peak by the two largest trials; by a single one, as if all of its memory grew with the batch."""
     if not peaks:
         return 0.0
-    *smaller, last = sorted(peaks)
-    if not smaller:
-        return peaks[last] * images / last
-    slope = (peaks[last] - peaks[smaller[-1]]) / (last - smaller[-1])
+    *_, before, last = 0, *sorted(peaks)
+    slope = (peaks[last] - peaks.get(before, 0)) / (last - before)
     return peaks[last] + max(0.0, slope) * (images - last)
 
 
-def _next_trial(fits: int, too_many: int | None, most: int) -> int:
+def _next_trial(fits: int, too_many: int | None) -> int:
     """Returns the images of the next trial; 0 if there is none."""
     if too_many is None:
-        return min(2 * fits, most) if fits < most else 0
+        return min(2 * fits, _MOST_IMAGES) if fits < _MOST_IMAGES else 0
     if not fits:
         return too_many // 2
     choices = [images for images in range(fits + 1, too_many) if images < _MULTIPLE or images % _MULTIPLE == 0]
@@ -135,18 +127,11 @@ def _next_trial(fits: int, too_many: int | None, most: int) -> int:
 
 
 def resolve(
-    values: Mapping[str, Any],
-    command: Sequence[str],
-    count_gpus: Callable[[], int],
-    program: Sequence[str] = PROGRAM,
+    values: Mapping[str, Any], command: Sequence[str], count_gpus: Callable[[], int], program: Sequence[str] = PROGRAM
 ) -> Config:
     """Returns the configuration with the largest batch that fits, from the cache or from a search.
 
-    Args:
-        values: of the flags of `run`, with `batch_size` auto.
-        command: the words of the command line.
-        count_gpus: returns the number of GPUs.
-        program: starts a trial, given its flags.
+    `values` are of the flags of `run`; `program` starts a trial, given its flags.
 
     Raises:
         UsageError: the flags contradict each other, name a cluster, or run nothing and the cache has no answer; or
@@ -225,12 +210,7 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
 
 
 def _probed(record: Record, images: int, *, is_checked: bool, smallest_that_fits: float) -> Probed:
-    """Returns the result of a trial; if `is_checked`, it trained again in fp32.
-
-    Raises:
-        UsageError: the trial refused to start.
-        BenchError: it failed, and neither memory nor time was the reason.
-    """
+    """Returns the result of a trial, which trained again in fp32 if `is_checked`; raises on another failure."""
     reason = f"{record.status}. {record.reason}"
     was_killed = f"signal {signal.SIGKILL:d} " in record.reason or "bad_alloc" in record.reason
     match record.status:

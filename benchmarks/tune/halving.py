@@ -176,8 +176,7 @@ class Search(Generic[T]):
         best, row = next(iter(found)), found[candidate]
         if row.reason or candidate in self._slower:
             return False
-        if self._is_repeated(best) and self._is_repeated(candidate):
-            return True  # the repeats did not separate them
-        if spread(self._outcomes.values()) is None:
-            return True  # no candidate was run twice, so the spread between runs is unknown
+        are_repeated = self._is_repeated(best) and self._is_repeated(candidate)  # and the repeats did not separate them
+        if are_repeated or spread(self._outcomes.values()) is None:  # without repeats, the spread is unknown
+            return True
         return (row.high or math.inf) >= (found[best].low or 0.0)

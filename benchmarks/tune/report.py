@@ -90,14 +90,12 @@ def _table_lines(table: Table) -> Iterator[str]:
         rank = "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
-        cells.append([rank, rate, _interval(row), steps, " ".join(row.arguments) or "as given", row.reason])
+        cells.append(
+            [rank, rate, text.interval(row.low, row.high), steps, " ".join(row.arguments) or "as given", row.reason]
+        )
     yield from text.table(cells)
     if any(row.is_close for row in table.rows):
         yield "~ within the noise of the first"
-
-
-def _interval(row: Row) -> str:
-    return "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
 
 
 def _conclusion(answer: Answer) -> Iterator[str]:
@@ -107,7 +105,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     if best is None:
         yield "" if not answer.is_complete else "Nothing could be measured: the tables give the reasons."
         return
-    interval = f" ({_interval(best)})" if _interval(best) else ""
+    interval = f" ({span})" if (span := text.interval(best.low, best.high)) else ""
     where = " on one device" if answer.untested_on else ""
     yield f"Best: {best.images_per_sec:.2f} images/s{where}{interval}, found in {in_words(answer.seconds)}:"
     yield from ("", command(answer.arguments), "")

@@ -56,13 +56,7 @@ class RecommendPlan:
 
 
 class Finder:
-    """Runs the stages of a plan and holds the results so far.
-
-    Args:
-        plan: what is searched.
-        runner: runs cells and saves their records.
-        count_gpus: returns the number of GPUs.
-    """
+    """Runs the stages of a plan and holds the results so far."""
 
     def __init__(self, plan: RecommendPlan, runner: CellRunner, count_gpus: Callable[[], int]) -> None:
         self._plan, self._runner, self._count_gpus = plan, runner, count_gpus
@@ -121,14 +115,11 @@ class Finder:
         )
 
     def _seconds_left(self, is_first_run: bool) -> float:
-        """Returns how long a run may take; a candidate's first run may use the time of later stages.
-
-        Stages on one device leave time for a run on all devices.
-        """
+        """Returns how long a run may take; a candidate's first run may use the time of later stages."""
         assert self._open is not None, "a stage is open"
         usual, reserved = self._plan.usual, 0.0
         if self._open[0].on_one_device and usual.num_devices > 1:
-            # Logical CPU devices share the cores.
+            # A run on all devices must still fit. Logical CPU devices share the cores.
             reserved = _RESERVED_RUNS * self._longest_seconds * (usual.num_devices if usual.device == "cpu" else 1)
         return min(self._end if is_first_run else self._stage_end, self._end - reserved) - time.monotonic()
 

@@ -35,13 +35,7 @@ _ALIASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stage.
-
-    Attributes:
-        title: for the user.
-        choices: flags that are added to the fixed and the chosen ones; the first is the default.
-        on_one_device: whether it is measured on one device.
-    """
+    """A stage: its `choices` are flags that are added to the fixed and the chosen ones; the first is the default."""
 
     title: str
     choices: list[Texts]
@@ -51,10 +45,7 @@ class Stage:
 def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
     """Returns the stages; a stage without alternatives has one choice.
 
-    Args:
-        fixed: the user's flags, which are not varied.
-        usual: the configuration that they give.
-        any_precision: whether precisions other than fp32 may be chosen.
+    `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
     """
     batches = dict.fromkeys(str(max(1, int(factor * usual.batch_per_device))) for factor in _BATCH_FACTORS)
     exchanges = usual.num_devices > 1 and not usual.forward_only
@@ -100,8 +91,8 @@ def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
 
 def _kernels(fixed: Texts) -> list[Texts]:
     other = precision_options.other_onednn_mode(os.environ)
-    modes = [{"onednn": mode} for mode in ([other] if other else ONEDNN_MODES)]
-    return [{}, *(modes if not _is_fixed("onednn", fixed) else ())]
+    modes = () if _is_fixed("onednn", fixed) else [other] if other else ONEDNN_MODES
+    return [{}, *({"onednn": mode} for mode in modes)]
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from results.record import Record
@@ -84,11 +83,7 @@ def _anomalies(row: Row, siblings: Siblings) -> Iterator[str]:
 
 def warnings_of(records: Sequence[Record]) -> list[str]:
     """Returns each kind of warning once, with the number of runs; the numbers in it are those of the first run."""
-    first: dict[str, str] = {}
-    count: Counter[str] = Counter()
-    for record in records:
-        for sentence in record.warnings:
-            kind = re.sub(r"[\d.,]+", "#", sentence)
-            first.setdefault(kind, sentence)
-            count[kind] += 1
-    return [f"{count[kind]} of {len(records)} runs warned: {sentence}" for kind, sentence in first.items()]
+    kinds: dict[str, list[str]] = {}
+    for sentence in (sentence for record in records for sentence in record.warnings):
+        kinds.setdefault(re.sub(r"[\d.,]+", "#", sentence), []).append(sentence)
+    return [f"{len(same)} of {len(records)} runs warned: {same[0]}" for same in kinds.values()]

@@ -55,11 +55,8 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
     """Returns the parts of a training step's time, in seconds, from the rows beside it.
 
     Computing is the time of the same step under `independent`, which exchanges nothing. Exchange is the rest of the
-    step on synthetic data. Input is what real data add.
-
-    Returns:
-        None if the row is not of a training step, or a row to compare with is missing: the one with synthetic data, or
-        of several devices the one under `independent`.
+    step on synthetic data. Input is what real data add. None if the row is not of training, or a row to compare with
+    is missing: the one with synthetic data, or of several devices the one under `independent`.
     """
     if not row.valid or row.config.get("forward_only"):
         return None
@@ -90,10 +87,9 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     bars = dict(list(bars.items())[: figures.MOST_BARS])
     if not bars:
         return None
-    whole = [sum(parts.values()) for parts in bars.values()]
-    shares = [{part: 100 * parts[part] / sum(parts.values()) for part in parts} for parts in bars.values()]
-    figure, axis = _stacked_bars(dict(zip(bars, shares, strict=True)))
-    for height, seconds in enumerate(whole):
+    whole = {label: sum(parts.values()) for label, parts in bars.items()}
+    figure, axis = _stacked_bars({b: {part: 100 * s / whole[b] for part, s in bars[b].items()} for b in bars})
+    for height, seconds in enumerate(whole.values()):
         axis.text(101, height, f"{1000 * seconds:.0f} ms", va="center")
     axis.set(xlabel="% of a step", xlim=(0, 112))
     return figure

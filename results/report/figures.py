@@ -68,8 +68,7 @@ def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Fi
     """Yields the plots that have something to show."""
     with matplotlib.rc_context(STYLE):
         for plot in plots:
-            figure = plot.draw(rows)
-            if figure is not None:
+            if (figure := plot.draw(rows)) is not None:
                 yield plot, figure
 
 
@@ -98,10 +97,7 @@ def valid_training(rows: Sequence[Row], **wanted: Any) -> list[Row]:
 def grouped(
     rows: Sequence[Row], key: Callable[[Row], Any], most: int = MOST_PANELS, varying: Callable[[Row], Any] | None = None
 ) -> dict[Any, list[Row]]:
-    """Returns the largest groups of rows with equal `key`, in order of appearance.
-
-    Only groups with more than one value of `varying` are returned, if it is given.
-    """
+    """Returns the largest groups of rows with equal `key` and different values of `varying`, in order of appearance."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -122,8 +118,8 @@ def error_bars(rows: Sequence[Row]) -> list[list[float]]:
 
 def model_and_batch(row: Row) -> str:
     """Returns the title of a panel."""
-    words = [f"{row.config.get('model')}, batch {row.config.get('batch_per_device')} per device"]
-    return ", ".join([*words, *differences(row)])
+    model, batch = row.config.get("model"), row.config.get("batch_per_device")
+    return ", ".join([f"{model}, batch {batch} per device", *differences(row)])
 
 
 def wrapped(label: str) -> str:
@@ -133,10 +129,5 @@ def wrapped(label: str) -> str:
 
 def look(number: int) -> dict[str, Any]:
     """Returns the colour and the marker of a line."""
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "markersize": 4,
-        "linewidth": 1.4,
-        "capsize": 2,
-    }
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    return {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.4, "capsize": 2}

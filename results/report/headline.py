@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of
-from results.text import counted, table
+from results.text import counted, interval, table
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column: `is_number` sorts and aligns it as numbers; `text` reads its cell from a row, empty if unknown.
 
-    Attributes:
-        name: with the unit.
-        is_number: whether it is sorted and aligned as a number.
-        text: reads the cell from a row; an unknown value is empty.
-        brief: whether the table in the terminal has it.
+    The table in the terminal has only the `brief` columns.
     """
 
     name: str
@@ -33,7 +29,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _percent(share: float | None, digits: int) -> str:
-    return "" if share is None else f"{100 * share:.{digits}f}"
+    return _number(share and 100 * share, digits)
 
 
 def _config(name: str) -> Callable[[Row], str]:
@@ -48,10 +44,6 @@ def _median(row: Row, name: str) -> float | None:
     """Returns the median of a derived number over the valid repeats that have it."""
     values = [value for record in row.valid if (value := getattr(record.derived, name)) is not None]
     return statistics.median(values) if values else None
-
-
-def _interval(row: Row) -> str:
-    return "" if row.low is None or row.high is None else f"{row.low:.2f} to {row.high:.2f}"
 
 
 def _processes(row: Row) -> str:
@@ -86,7 +78,7 @@ COLUMNS = (
     Column("precision", False, _config("precision")),
     Column("data", False, _config("data_name")),
     Column("images/s", True, lambda row: _number(row.images_per_sec, 2), brief=True),
-    Column("95 % interval", True, _interval, brief=True),
+    Column("95 % interval", True, lambda row: interval(row.low, row.high), brief=True),
     Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
     Column("speed-up", True, lambda row: _number(row.speed_up, 2), brief=True),
     Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),

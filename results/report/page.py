@@ -36,18 +36,7 @@ def html(
     tables: Sequence[SideTable],
     sources: Sequence[str],
 ) -> str:
-    """Returns the page.
-
-    Args:
-        records: all records.
-        rows: their summary.
-        title: the heading.
-        summary: a sentence below it.
-        notes: sentences on anomalies and warnings.
-        drawings: plots as SVG.
-        tables: the other tables.
-        sources: where the records come from.
-    """
+    """Returns the page of records and their rows; `drawings` are plots as SVG, `sources` are of the records."""
     template = importlib.resources.files("results.report").joinpath("templates", "report.html")
     columns = filled_columns(rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
-import importlib.resources
 
-from results.summary import Row
+from results.summary import Row, published_table
 
 SOURCES = {
     "guide2017": "TensorFlow benchmarks, tensorflow.org/performance/benchmarks, 2017: DGX-1, Google Compute Engine, "
@@ -27,15 +25,9 @@ _MODELS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One published rate.
+    """One published rate over all devices: `setting` is variable manager, precision and data, as far as published.
 
-    Attributes:
-        where: the machine and its location.
-        model: its name in the table.
-        setting: variable manager, precision and data, as far as published.
-        batch_per_device: None if it is unknown.
-        devices: number of devices.
-        images_per_sec: over all devices.
+    `where` is the machine and its location; `batch_per_device` is None if it is unknown.
     """
 
     where: str
@@ -49,7 +41,6 @@ class Figure:
 @functools.cache
 def figures(table: str) -> tuple[Figure, ...]:
     """Reads a table, a key of `SOURCES`."""
-    text = importlib.resources.files("results").joinpath("data", f"{table}.csv").read_text(encoding="utf-8")
     settings = ("variable_update", "framework", "precision", "data")
     return tuple(
         Figure(
@@ -60,7 +51,7 @@ def figures(table: str) -> tuple[Figure, ...]:
             devices=int(row["gpus"]),
             images_per_sec=float(row["images_per_sec"]),
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in published_table(table)
     )
 
 

@@ -17,16 +17,7 @@ _MOST_LINES = 500
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SideTable:
-    """A table.
-
-    Attributes:
-        name: target of links.
-        title: the heading.
-        note: a sentence below the heading; may be empty.
-        columns: names with units.
-        numbers: the columns that hold numbers.
-        lines: the cells.
-    """
+    """A table: `name` is the target of links, `note` a sentence below the title, `numbers` the columns of numbers."""
 
     name: str
     title: str
@@ -43,13 +34,7 @@ class SideTable:
 
 
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
-    """Returns the tables that are not empty.
-
-    Args:
-        records: all records.
-        rows: their summary.
-        against: a key of `results.report.published.SOURCES`, or None.
-    """
+    """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
     tables = [*([_published(rows, against)] if against else []), _reductions(records), _input_stages(records)]
     return [dataclasses.replace(table, lines=table.lines[:_MOST_LINES]) for table in tables if table.lines]
 

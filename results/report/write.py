@@ -30,16 +30,10 @@ PLOTS = (
 
 
 def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, against_table: str | None) -> list[str]:
-    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
+    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots; returns anomalies and warnings.
 
-    Args:
-        records: what to report.
-        sources: where they come from, in words.
-        output: a directory, created if it is missing.
-        against_table: a key of `results.report.published.SOURCES`, or None.
-
-    Returns:
-        Sentences on anomalies and warnings.
+    `sources` says where the records come from; the directory `output` is created if it is missing; `against_table` is a
+    key of `results.report.published.SOURCES`.
 
     Raises:
         OSError: the directory cannot be written.

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.datasets import data_verb
 from benchmarks.microbench import input_verb
-from results.input_verdict import advice, costs, limiting_stage
+from results.input_verdict import advice, costs
 from results.measurement import derive
 from results.record import Kind, Record, Status
 from results.store import Store
@@ -31,7 +31,7 @@ def test_a_stage_that_seems_to_save_time_costs_nothing() -> None:
 
 
 def test_without_measurements_there_is_no_advice() -> None:
-    assert limiting_stage({}) is None and advice({}) == ""
+    assert advice({}) == ""
 
 
 def stages_of_a_run() -> Mapping[str, float]:

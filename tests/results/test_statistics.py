@@ -27,10 +27,6 @@ def test_uncertainty_and_jitter_by_hand() -> None:
     assert statistics.rate_jitter(seconds, 1) == pytest.approx(1.4826 * 1.0)
 
 
-def test_percentiles_interpolate() -> None:
-    assert statistics.percentiles([3.0, 1.0, 2.0, 4.0, 5.0], (0, 50, 90)) == pytest.approx([1.0, 3.0, 4.6])
-
-
 def test_too_few_steps_have_no_interval() -> None:
     assert statistics.rate_interval([0.1] * (statistics.MIN_STEPS_FOR_INTERVAL - 1), 4) == (None, None)
 

@@ -58,8 +58,9 @@ def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path, below: st
         Store(tmp_path / below)
 
 
-def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path) -> None:
-    store = Store(tmp_path, lock_deadline_seconds=0.2)
+def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("results.store.LOCK_DEADLINE_SECONDS", 0.2)
+    store = Store(tmp_path)
     with store.jsonl_path.open("ab") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(StoreError, match="another process has held the lock on .*results.jsonl for 0.2 s"):

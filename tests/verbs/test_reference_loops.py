@@ -76,7 +76,7 @@ def test_a_model_that_owns_its_variables_begins_as_one_that_does_not(name: str) 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         described = building.build(specs.find(name), **options).variables
         initial = session.run([variable.initial_value() for variable in described])
-    owning = building.build_owning(specs.find(name), **options)
+    owning = building.build(specs.find(name), **options, owning=True)
     owned = [*owning.keras_model.trainable_variables, *owning.keras_model.non_trainable_variables]
     assert [variable.path for variable in owned] == [variable.name for variable in described]
     for variable, value in zip(owned, initial, strict=True):
@@ -92,7 +92,7 @@ def test_the_application_has_logits_in_the_layout_that_is_asked_for(data_format:
 
 
 def test_decay_goes_through_the_momentum_and_leaves_biases_alone() -> None:
-    model = building.build_owning(specs.find("mlp"), data_format="NHWC", num_classes=10, seed=7)
+    model = building.build(specs.find("mlp"), data_format="NHWC", num_classes=10, seed=7, owning=True)
     weights = model.keras_model.trainable_variables
     for weight in weights:
         weight.assign(tf.ones(weight.shape))
