@@ -36,7 +36,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     action, directory = words[0] if words else "", _directory(values)
     if action not in _ACTIONS:
         unknown = f" there is no '{action}'.{did_you_mean(action, _ACTIONS)}" if words else ""
-        raise UsageError(f"baseline:{unknown} The actions are baseline {', '.join(_ACTIONS)}.")
+        raise UsageError(f"baseline:{unknown} Actions: baseline {', '.join(_ACTIONS)}.")
     if action in ("list", "prune") and len(words) > 1:
         raise UsageError(f"baseline {action} takes no '{words[1]}', only flags.")
     try:

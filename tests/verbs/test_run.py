@@ -218,13 +218,13 @@ def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
 @pytest.mark.parametrize(
     ("verb", "status", "instead"),
     [
-        ("ab", 2, "ab: say what to compare with: --base=REVISION, such as main, or --base_command='WORDS'."),
-        ("baseline", 2, "baseline: say what to do: baseline promote, list, show, prune."),
+        ("ab", 2, "ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'."),
+        ("baseline", 2, "baseline: Actions: baseline promote, list, show, prune."),
         ("check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("compare", 2, "compare: name two files of records, first the base, such as compare main/results.jsonl "),
-        ("data", 2, "Commands: make-imagenet, make-cifar10, make-mnist, convert, check."),
+        ("data", 2, "data needs a command: make-imagenet, make-cifar10, make-mnist, convert, check."),
         ("diff", 2, "diff: name two records by their run ids, such as diff "),
-        ("history", 2, "There are no ok runs in results/baselines. `baseline promote FILE` keeps some."),
+        ("history", 2, "There are no ok runs in results/baselines. `baseline promote FILE` adds some."),
         ("report", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("rerun", 2, "rerun: name the record by its run id, such as rerun "),
     ],
