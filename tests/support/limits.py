@@ -7,9 +7,9 @@ MOST_SECONDS = 10.0
 LONG_TESTS = {
     "tests/processes/test_clusters.py::test_ctrl_c_leaves_a_record_and_nobody": "four tasks start TensorFlow",
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
-    "tests/test_extensions.py::test_a_flag_is_declared_decided_and_used": "TensorFlow starts with cold caches, after several command lines",
-    "tests/test_extensions.py::test_a_manager_in_the_catalog_is_verified": "TensorFlow starts with cold caches, after several command lines",
-    "tests/test_extensions.py::test_a_manager_in_the_catalog_trains": "TensorFlow starts with cold caches, after several command lines",
+    "tests/test_extensions.py::test_a_flag_is_declared_decided_and_used": "runs an extended copy",
+    "tests/test_extensions.py::test_a_manager_in_the_catalog_is_verified": "runs an extended copy",
+    "tests/test_extensions.py::test_a_manager_in_the_catalog_trains": "runs an extended copy",
     "tests/verbs/test_run_ends.py::test_a_batch_that_does_not_fit_is_a_record": "TensorFlow waits 10 s for memory",
 }
 
