@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +18,22 @@ class Column:
     meaning: str
     source: str | Callable[[Record], Any]
 
-    def value(self, record: Record) -> Any:
-        """Returns the value in a record; None if it has none."""
+    @functools.cached_property
+    def value(self) -> Callable[[Record], Any]:
+        """Takes the value out of a record; None if it has none."""
         if callable(self.source):
-            return self.source(record)
-        value: Any = record
-        for field in self.source.split("."):
-            if value is None:
-                break
-            value = value.get(field) if isinstance(value, dict) else getattr(value, field)
-        return value
+            return self.source
+        part, *fields = self.source.split(".")
+
+        def look_up(record: Record) -> Any:
+            value = getattr(record, part)
+            for field in fields:
+                if value is None:
+                    break
+                value = value.get(field) if isinstance(value, dict) else getattr(value, field)
+            return value
+
+        return look_up
 
 
 def _last(field: str) -> Callable[[Record], Any]:
