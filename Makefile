@@ -1,25 +1,34 @@
-# Two commands do everything on a fresh machine with Python 3.11+:
+# Two commands do everything on a fresh Linux machine with Python 3.11, 3.12 or 3.13:
 #   make bench [ARGS="--model=vgg16"]   install, then run a benchmark
 #   make test                           install, lint, type-check, test (minutes; tests/README.md has the other tiers)
 SHELL := /bin/bash
+# `make gate` compares with this revision, `make release` releases this tag. They are variables of the shell, with the text
+# as it was given: neither make nor the shell executes what a name holds. Make 4.4 expands them in the first call of the
+# function shell, so this comes before it.
+BASE ?= origin/main
+TAG ?=
+override export BASE := $(value BASE)
+override export TAG := $(value TAG)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Release builds and CI pin every version: make test CONSTRAINTS=constraints.txt
 CONSTRAINTS ?=
+# Another TensorFlow, in a fresh environment: make clean && make test TENSORFLOW=2.20
+TENSORFLOW ?=
 EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
+    $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*')
 
 ARGS ?=
-# `make gate` compares with this revision. GATE_FLAGS are flags of `ab`, NIGHTLY_FLAGS of `sweep`.
-BASE ?= origin/main
+# GATE_FLAGS are flags of `ab`, NIGHTLY_FLAGS of `sweep`.
 GATE_FLAGS ?=
 NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate lint typecheck \
-    install install-test browser clean gate nightly
+.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate faults lint typecheck \
+    install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
 bench: install
@@ -36,7 +45,7 @@ compare-peers: install
 	@echo "--variable_update, --data_format) in an environment with a TensorFlow that it supports: its own README says which."
 
 gate: install
-	deploy/gate/run gate --base="$(BASE)" $(GATE_FLAGS)
+	deploy/gate/run gate --base="$$BASE" $(GATE_FLAGS)
 
 nightly: install
 	deploy/gate/run nightly $(NIGHTLY_FLAGS)
@@ -83,12 +92,49 @@ MODULE ?=
 mutate: $(VENV)/.installed-mutate
 	$(BIN)/python tests/mutation.py $(MODULE)
 
+# Injects faults into real processes (docs/reference/reliability.md): FAULT='disk-*' selects some, MOMENTS=5 takes less time.
+FAULT ?= *
+MOMENTS ?= 40
+faults: install-test
+	$(BIN)/python -m tests.faults --moments=$(MOMENTS) '$(FAULT)'
+
+# Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
+.PHONY: docs
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m docs.generate
+	$(BIN)/mkdocs build --strict --quiet
+
 lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/hadolint Dockerfile
 
 typecheck: install-test
 	$(BIN)/mypy
+
+# A run that takes seconds on two logical CPU devices, with which packages and images are tried.
+TINY_RUN := --device=cpu --num_gpus=2 --model=trivial --batch_size=2 --num_batches=10
+
+# Builds the source distribution and, from it, the wheel; installs the wheel in an environment of its own and trains.
+dist: install-test
+	rm -rf dist build/installed
+	$(BIN)/python -m build
+	$(PYTHON) -m venv build/installed
+	build/installed/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd build && installed/bin/run-bench --version && installed/bin/run-bench $(TINY_RUN)
+
+# Builds both images and trains in that for CPUs, as a user that it does not know, with a root that cannot be written.
+IMAGE := cnn-train-bench
+images:
+	docker build --target=cuda --tag=$(IMAGE):cuda .
+	docker build --target=cpu --tag=$(IMAGE):cpu .
+	docker run --rm $(IMAGE):cuda --version
+	docker run --rm --init --user=12345:12345 --read-only --tmpfs=/tmp $(IMAGE):cpu $(TINY_RUN)
+
+# Checks that TAG may be released, builds dist/ and writes the release's notes.
+release: install-test
+	notes=$$($(BIN)/python deploy/release.py "$$TAG") && mkdir -p build && echo "$$notes" > build/notes.md
+	@$(MAKE) --no-print-directory dist
 
 # The report's page is tested in a real browser. As root on Debian it is installed; elsewhere its tests are skipped.
 browser:
@@ -100,9 +146,16 @@ browser:
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test
 
+# What is missing is one sentence, with what to install.
 $(VENV)/.venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "Python 3.11 or newer is needed, $(PYTHON) is $$($(PYTHON) --version 2>&1). Run: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@fail() { echo "$$1" >&2; exit 2; }; versions="Python 3.11, 3.12 or 3.13"; \
+	    [ "$$(uname)" = Linux ] || fail "The suite needs Linux, and this is $$(uname): use a container or a virtual machine."; \
+	    command -v $(PYTHON) >/dev/null || fail "There is no $(PYTHON). Install $$versions (on Debian and Ubuntu: \
+	apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.12 ..."; \
+	    $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || fail "TensorFlow needs \
+	$$versions, and $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..."; \
+	    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || fail "$(PYTHON) cannot make virtual environments. Install \
+	its module venv (on Debian and Ubuntu: apt-get install python3-venv)."
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -112,6 +165,7 @@ $(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
+	@command -v git >/dev/null || { echo "The tests need git. Install it (on Debian and Ubuntu: apt-get install git)." >&2; exit 2; }
 	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))]"
 	@touch $@
 
@@ -119,7 +173,16 @@ $(VENV)/.installed-mutate: $(VENV)/.installed-test
 	$(PIP_INSTALL) -e ".[mutate]"
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed-test
+	$(PIP_INSTALL) -e ".[docs]"
+	@touch $@
+
 comma := ,
 
 clean:
-	rm -rf $(VENV) build dist htmlcov *.egg-info .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist htmlcov site *.egg-info .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache
+
+# Draws docs/images again; the picture of the report page needs Chromium.
+.PHONY: pictures
+pictures: install-test browser
+	$(BIN)/python docs/pictures.py

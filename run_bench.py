@@ -1,41 +1,72 @@
-"""Benchmark CNN training on TensorFlow: `python run_bench.py --help`."""
+#!/usr/bin/env python3
+"""Benchmark CNN training on TensorFlow: `python run_bench.py --help`.
 
-from __future__ import annotations
+Older Pythons than the suite needs must be able to read this file, up to the sentence that says so.
+"""
 
 import faulthandler
 import importlib.util
+import os
 import signal
 import sys
 from pathlib import Path
 
+OLDEST_PYTHON = (3, 11)
 PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
+HOME = Path(__file__).resolve().parent
 
 
 def main() -> int:
     """Runs the command line and returns its exit status."""
-    problem = shadowed_package()
+    open_missing_streams()
+    problem = old_python() or shadowed_package()
     if problem:
-        print(f"run_bench: {problem}", file=sys.stderr)
+        print("run_bench: " + problem, file=sys.stderr)
         return 2
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep has a run that takes too long write its stacks
-    from benchmarks.cli.main import main as run_command_line
+    from benchmarks.cli.requirements import missing
 
+    try:
+        from benchmarks.cli.main import main as run_command_line
+    except ModuleNotFoundError as error:
+        what_to_do = missing(error)
+        if what_to_do is None:
+            raise
+        print("run_bench: " + what_to_do, file=sys.stderr)
+        return 2
     return run_command_line(sys.argv[1:])
 
 
-def shadowed_package() -> str | None:
-    """Returns a sentence if one of the generic top-level names would import another package."""
-    home = Path(__file__).resolve().parent
+def open_missing_streams() -> None:
+    """Opens stdin, stdout and stderr that are closed on the null device: else the next file takes their number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
+
+
+def old_python() -> str:
+    """Returns a sentence if this Python is too old, else nothing."""
+    if sys.version_info >= OLDEST_PYTHON:
+        return ""
+    needed, this = (".".join(map(str, version)) for version in (OLDEST_PYTHON, sys.version_info[:2]))
+    return "Python {} or newer is needed, and {} is {}. Run `make install PYTHON=python{}`, then {}.".format(
+        needed, sys.executable, this, needed, "`.venv/bin/python run_bench.py ...`"
+    )
+
+
+def shadowed_package() -> str:
+    """Returns a sentence if one of the generic top-level names would import another package, else nothing."""
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         found = Path(spec.origin).resolve() if spec and spec.origin else None
-        if found != home / name / "__init__.py":
+        if found != HOME / name / "__init__.py":
             return (
-                f"'import {name}' takes {found or 'nothing'} instead of {home / name}. Run it as "
-                f"'python {home / 'run_bench.py'}', without the other package on PYTHONPATH."
+                f"'import {name}' takes {found or 'nothing'} instead of {HOME / name}. Run it as "
+                f"'python {HOME / 'run_bench.py'}', without the other package on PYTHONPATH."
             )
-    return None
+    return ""
 
 
 if __name__ == "__main__":

@@ -11,18 +11,26 @@ from results.record import Status
 
 
 class ExitStatus(enum.IntEnum):
-    """The exit statuses of `run_bench.py`."""
+    """The exit statuses of `run_bench.py`, each with its meaning for the documentation."""
 
-    OK = 0
-    REGRESSED = 1
-    USAGE = 2
-    UNDECIDED = 3
-    RUN_FAILED = 4
-    DATA = 5
-    CLUSTER = 6
-    TIMEOUT = 124
-    INTERRUPTED = 130
-    TERMINATED = 143
+    meaning: str
+
+    OK = 0, "success; the measurement is valid"
+    REGRESSED = 1, "`ab`, `compare`, `check`: something is slower, or failed where it ran before"
+    USAGE = 2, "the command line or the configuration is wrong"
+    UNDECIDED = 3, "`ab`, `compare`, `check` cannot decide; `doctor`: the machine is not quiet"
+    RUN_FAILED = 4, "a run failed or is invalid, or a result could not be written"
+    DATA = 5, "the data or a file of records cannot be used"
+    CLUSTER = 6, "a task of the cluster is missing, lost, restarted or unreachable; the message names it"
+    TIMEOUT = 124, "a deadline passed"
+    HUNG_UP = 129, "SIGHUP: the terminal or connection was closed"
+    INTERRUPTED = 130, "Ctrl-C"
+    TERMINATED = 143, "SIGTERM"
+
+    def __new__(cls, value: int, meaning: str = "") -> ExitStatus:  # noqa: D102
+        status = int.__new__(cls, value)
+        status._value_, status.meaning = value, meaning
+        return status
 
 
 class BenchError(Exception):
@@ -64,14 +72,21 @@ class OverdueError(BenchError):
     record_status = Status.TIMEOUT
 
 
+_STOPPED = {
+    signal.SIGINT: ("Interrupted by Ctrl-C.", ExitStatus.INTERRUPTED),
+    signal.SIGTERM: ("Ended by SIGTERM.", ExitStatus.TERMINATED),
+    signal.SIGHUP: ("Ended by SIGHUP: its terminal or connection was closed.", ExitStatus.HUNG_UP),
+}
+
+
 class StoppedError(BenchError):
-    """Ctrl-C or SIGTERM came while the process could not be interrupted."""
+    """Ctrl-C, SIGTERM or SIGHUP has stopped the run."""
 
     record_status = Status.INTERRUPTED
 
-    def __init__(self, number: signal.Signals) -> None:
-        super().__init__("Interrupted by Ctrl-C." if number is signal.SIGINT else "Ended by SIGTERM.")
-        self.exit_status = ExitStatus.INTERRUPTED if number is signal.SIGINT else ExitStatus.TERMINATED
+    def __init__(self, number: int) -> None:
+        sentence, self.exit_status = _STOPPED[signal.Signals(number)]
+        super().__init__(sentence)
 
 
 class InvalidRunError(BenchError):
@@ -81,7 +96,12 @@ class InvalidRunError(BenchError):
 
 
 class Terminated(BaseException):
-    """SIGTERM has come."""
+    """SIGTERM or SIGHUP has come; `number` is the signal, `exit_status` what the process ends with."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__()
+        self.number = signal.Signals(number)
+        self.exit_status = _STOPPED[self.number][1]
 
 
 def did_you_mean(value: str, choices: Iterable[str]) -> str:

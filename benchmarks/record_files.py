@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.console import say, warn
+from benchmarks.console import log, warn
 from benchmarks.errors import DataError, UsageError, did_you_mean
 from results import store
 from results.columns import COLUMNS, row
@@ -73,13 +73,14 @@ def open_store(output_dir: str) -> Store:
 
 
 def keep(store: Store, *records: Record) -> bool:
-    """Saves records, or prints them on stdout if that fails. Returns whether they were saved."""
+    """Saves records without secrets, or prints them on stderr if that fails. Returns whether they were saved."""
+    records = tuple(record.masked() for record in records)
     try:
         problems = store.append(*records)
     except StoreError as error:
-        warn(f"{error} The record follows on stdout.")
+        warn(f"{error} The record follows; append this line to {store.jsonl_path} to have it there.")
         for record in records:
-            say(record.to_json())
+            log(record.to_json())
         return False
     for problem in problems:
         warn(problem)

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 from results.record import Record
+from results.text import ODD_VALUE, csv_cell
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: its name with the unit, its meaning, and the fields that lead to it in a record, or a function."""
+    """A column: its name with the unit, its meaning, and the fields that lead to it in a record, or a function.
+
+    A meaning states a unit that the name does not have. `docs/reference/columns.md` is generated from it.
+    """
 
     name: str
     meaning: str
@@ -53,87 +57,103 @@ def _busiest_ps(record: Record) -> float | None:
 
 COLUMNS = (
     Column("run_id", "identifies the run", "identity.run_id"),
-    Column("session_id", "equal for the runs of a sweep", "identity.session_id"),
-    Column("time_utc", "when it ended", "identity.time_utc"),
+    Column("session_id", "shared by the runs of one sweep", "identity.session_id"),
+    Column("time_utc", "when the run ended", "identity.time_utc"),
     Column("kind", "run, allreduce, or input", "kind"),
-    Column("status", "ok, or why the number must not be used", "status"),
-    Column("reason", "the status in words", "reason"),
-    Column("model", "what was trained", "config.model"),
+    Column("status", "ok, or why the rate must not be used", "status"),
+    Column("reason", "the status as a sentence", "reason"),
+    Column("model", "what is trained", "config.model"),
     Column("variable_update", "variable manager", "config.variable_update"),
     Column("all_reduce_spec", "reduction of the gradients", "config.modifiers.all_reduce_spec"),
-    Column("staged_vars", "weights are fetched one step ahead", "config.modifiers.staged_vars"),
+    Column("staged_vars", "weights are read one step ahead", "config.modifiers.staged_vars"),
     Column("relaxed_consistency", "gradients of the previous step are applied", "config.modifiers.relaxed_consistency"),
     Column("asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous"),
-    Column("fc_model_parallel", "dense layers divided over towers", "config.modifiers.fc_model_parallel"),
-    Column("num_gpus", "devices, one tower each", "config.num_devices"),
+    Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel"),
+    Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices"),
     Column("device", "cpu (logical devices) or gpu", "config.device"),
     Column("batch_per_device", "images per device and step", "config.batch_per_device"),
-    Column("batch_global", "images per step", "measurement.images_per_step"),
+    Column("batch_global", "images per step, over all devices", "measurement.images_per_step"),
     Column("data", "synthetic, or the data set's name", "config.data_name"),
     Column("data_format", "NHWC or NCHW", "config.data_format"),
-    Column("precision", "of the arithmetic", "config.precision"),
+    Column("precision", "precision of the arithmetic", "config.precision"),
     Column("optimizer", "update rule", "config.optimizer"),
     Column("forward_only", "inference, no training", "config.forward_only"),
-    Column("images_per_sec", "all measured images over all measured time", "derived.images_per_sec"),
-    Column("images_per_sec_low", "95 % interval, lower bound", "derived.images_per_sec_low"),
-    Column("images_per_sec_high", "95 % interval, upper bound", "derived.images_per_sec_high"),
-    Column("images_per_sec_per_device", "images_per_sec over devices", "derived.images_per_sec_per_device"),
-    Column("images_per_sec_jitter", "1.4826 MAD of the per-step rates", "derived.images_per_sec_jitter"),
-    Column("step_ms_p50", "median step, milliseconds", "derived.step_ms_p50"),
-    Column("step_ms_p90", "90 % of steps were faster", "derived.step_ms_p90"),
-    Column("step_ms_p99", "99 % of steps were faster", "derived.step_ms_p99"),
+    Column("images_per_sec", "all images of the measured steps / sum of their times", "derived.images_per_sec"),
+    Column("images_per_sec_low", "lower bound of its 95 % interval; needs 5 steps", "derived.images_per_sec_low"),
+    Column("images_per_sec_high", "upper bound of its 95 % interval", "derived.images_per_sec_high"),
+    Column("images_per_sec_per_device", "images_per_sec / devices of all workers", "derived.images_per_sec_per_device"),
+    Column("images_per_sec_jitter", "1.4826 x MAD of the steps' rates, images/s", "derived.images_per_sec_jitter"),
+    Column("step_ms_p50", "median time of a step", "derived.step_ms_p50"),
+    Column("step_ms_p90", "90th percentile of the step times", "derived.step_ms_p90"),
+    Column("step_ms_p99", "99th percentile of the step times", "derived.step_ms_p99"),
     Column("pipelined_input", "the next batch is copied to the device during a step", "config.pipelined_input"),
-    Column("message", "what was all-reduced: a size, or a model's gradients", "config.message"),
-    Column("message_bytes", "its size, of one tower", "measurement.message_bytes"),
-    Column("algbw_gb_per_sec", "message over time", "derived.algorithm_bandwidth_gb_per_sec"),
-    Column("busbw_gb_per_sec", "that times 2 (n-1)/n", "derived.bus_bandwidth_gb_per_sec"),
-    Column("largest_error", "to the mean in NumPy, relative, absolute below 1", "measurement.largest_error"),
-    Column("staleness_mean_updates", "of asynchronous towers: mean age of gradients", "derived.staleness_mean"),
-    Column("measured_steps", "their number", lambda r: len(r.measurement.step_seconds)),
-    Column("first_step_s", "the first step, seconds", "measurement.first_step_seconds"),
-    Column("startup_s", "process start to first step", "measurement.startup_seconds"),
-    Column("loss_first", "of the first step", _loss(0)),
-    Column("loss_last", "of the last step", _loss(-1)),
-    Column("gflop_per_image", "forward, 2 per multiply-add", "model.gflop_per_image"),
+    Column("message", "what is all-reduced: a size, or the gradients of a model", "config.message"),
+    Column("message_bytes", "size of the message of one tower", "measurement.message_bytes"),
+    Column("algbw_gb_per_sec", "message_bytes / mean time, in 1e9 bytes/s", "derived.algorithm_bandwidth_gb_per_sec"),
+    Column("busbw_gb_per_sec", "algbw x 2(n-1)/n, as in nccl-tests", "derived.bus_bandwidth_gb_per_sec"),
+    Column("largest_error", "to the mean in NumPy: relative, absolute below 1", "measurement.largest_error"),
+    Column("staleness_mean_updates", "asynchronous towers: mean age of gradients", "derived.staleness_mean"),
+    Column("measured_steps", "number of measured steps", lambda r: len(r.measurement.step_seconds)),
+    Column("first_step_s", "time of the first step, which is never measured", "measurement.first_step_seconds"),
+    Column("startup_s", "from the start of the process to the first step", "measurement.startup_seconds"),
+    Column("loss_first", "loss of the first step, without weight decay", _loss(0)),
+    Column("loss_last", "loss of the last step, without weight decay", _loss(-1)),
+    Column("gflop_per_image", "published, forward pass, 2 per multiply-add", "model.gflop_per_image"),
     Column(
         "sent_bytes_per_step",
         "by formula: between devices, in a cluster between processes",
         "placement.sent_per_step.total_bytes",
     ),
-    Column("peak_host_memory_bytes", "largest RSS", "measurement.peak_host_memory_bytes"),
-    Column("tf_version", "TensorFlow", "environment.tensorflow_version"),
-    Column("hardware_key", "equal on equal hardware", "identity.hardware_key"),
+    Column("peak_host_memory_bytes", "largest resident set of a process", "measurement.peak_host_memory_bytes"),
+    Column("tf_version", "version of TensorFlow", "environment.tensorflow_version"),
+    Column("hardware_key", "equal for equal hardware", "identity.hardware_key"),
     Column("config_key", "equal for equal configuration", "identity.config_key"),
-    Column("input_wait_share", "share of the measured time spent waiting for images", "derived.input_wait_share"),
-    Column("synthetic_ratio", "rate over the rate of the same run with synthetic images", "derived.synthetic_ratio"),
+    Column("input_wait_share", "time that steps only waited for images / measured time", "derived.input_wait_share"),
+    Column("synthetic_ratio", "images_per_sec / that of the same run with synthetic images", "derived.synthetic_ratio"),
     Column("skipped_records", "bad records that were skipped", "measurement.skipped_records"),
-    Column("top_1_accuracy", "of the last step's images, before its update", _last("top_1_accuracies")),
-    Column("top_5_accuracy", "of the last step's images: class among the five likeliest", _last("top_5_accuracies")),
-    Column("bare_decode_images_per_sec", "of decoding alone, same files", "measurement.bare_decode_images_per_sec"),
+    Column(
+        "top_1_accuracy",
+        "share of the last step's images classified correctly before its update",
+        _last("top_1_accuracies"),
+    ),
+    Column("top_5_accuracy", "the same, with the correct class among the five most likely", _last("top_5_accuracies")),
+    Column("bare_decode_images_per_sec", "decoding alone, same files", "measurement.bare_decode_images_per_sec"),
     Column("num_workers", "processes that train", "config.num_workers"),
     Column("num_ps", "parameter servers", "config.num_ps"),
-    Column("num_hosts", "hosts of the processes", "config.num_hosts"),
-    Column("slowest_worker", "the worker that takes longest to its gradients", "derived.slowest_worker"),
-    Column("straggler_ratio", "the slowest worker's time over the median of the others", "derived.straggler_ratio"),
-    Column("busiest_ps_bytes_per_sec", "in and out of the busiest parameter server", _busiest_ps),
-    Column("step_ms_p999", "99.9 % of at least 1,000 steps were faster", "derived.step_ms_p999"),
-    Column("xla", "jit: each tower compiled as a whole", "config.xla"),
-    Column("compile_s", "extra time of the first step for that", "derived.compile_seconds"),
-    Column("conv1x1_as_matmul", "1x1 convolutions as matrix products", "config.conv1x1_as_matmul"),
-    Column("loss_minus_fp32", "at the end, of --check_precision", "derived.loss_difference_to_fp32"),
-    Column("power_watts", "mean, of all GPUs, or of a CPU run's packages", "derived.power_watts"),
-    Column("images_per_joule", "rate over that power", "derived.images_per_joule"),
-    Column("cpu_cores_used", "CPU time of the measuring processes over time", "derived.cpu_cores_used"),
-    Column("peak_gpu_memory_bytes", "largest use of one GPU's memory", "derived.peak_gpu_memory_bytes"),
-    Column("flops_per_image", "counted in the graph of a step", "placement.flops_per_image"),
-    Column("measured_peak_tflops", "rate of matrix products on the devices", "derived.measured_peak_tflops"),
-    Column("mfu_of_measured_peak", "the step's FLOP rate over that", "derived.mfu_of_measured_peak"),
-    Column("onednn", "oneDNN's kernels on CPUs, if --onednn is given", "config.onednn"),
-    Column("filter_gradients_as_matmul", "of larger filters without strides", "config.filter_gradients_as_matmul"),
+    Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts"),
+    Column("slowest_worker", "the worker whose gradients take longest, by the median", "derived.slowest_worker"),
+    Column("straggler_ratio", "its median time / median of the other workers' medians", "derived.straggler_ratio"),
+    Column("busiest_ps_bytes_per_sec", "by formula: in and out of the busiest parameter server", _busiest_ps),
+    Column("step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999"),
+    Column("xla", "jit: XLA compiles each tower as a whole", "config.xla"),
+    Column("compile_s", "with XLA: first step - median step", "derived.compile_seconds"),
+    Column("conv1x1_as_matmul", "1x1 convolutions are matrix products", "config.conv1x1_as_matmul"),
+    Column("loss_minus_fp32", "mean loss of the last ten steps - that in fp32", "derived.loss_difference_to_fp32"),
+    Column("power_watts", "mean power of the GPUs; in a run on CPUs, of the CPU packages", "derived.power_watts"),
+    Column("images_per_joule", "images_per_sec / power_watts", "derived.images_per_joule"),
+    Column("cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used"),
+    Column("peak_gpu_memory_bytes", "most memory in use on one GPU", "derived.peak_gpu_memory_bytes"),
+    Column("flops_per_image", "operations of a step per image, counted in its graph", "placement.flops_per_image"),
+    Column("measured_peak_tflops", "rate of a large matrix product on all devices", "derived.measured_peak_tflops"),
+    Column("mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", "derived.mfu_of_measured_peak"),
+    Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
+    Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
 )
 
 
 def row(record: Record) -> dict[str, Any]:
-    """Returns the record as one CSV row; what is unknown is empty."""
-    values = {column.name: column.value(record) for column in COLUMNS}
-    return {name: "" if value is None else value for name, value in values.items()}
+    """Returns the record as one CSV row; what is unknown, or cannot be computed from an odd record, is empty.
+
+    Text is on one line, and no spreadsheet takes it for a formula.
+    """
+    return {column.name: _cell(column, record) for column in COLUMNS}
+
+
+def _cell(column: Column, record: Record) -> Any:
+    try:
+        value = column.value(record)
+    except ODD_VALUE:
+        return ""
+    if value is None or isinstance(value, int | float):
+        return "" if value is None else value
+    return csv_cell(str(value))

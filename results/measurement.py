@@ -38,7 +38,7 @@ class Measurement:
     Attributes:
         images_per_step: images of one global step over all devices; None if a step has no images.
         startup_seconds: from the start of the process to the start of the first step.
-        startup_phases_seconds: the parts of that, in order: `Python` (interpreter, own modules, hardware inventory),
+        startup_phases_seconds: its parts, in order: `Python` (interpreter, own modules, hardware inventory),
             `TensorFlow` (its import), `cluster` (until all tasks agree), `graph` (building it), `variables` (session,
             initialisation, filling the input). In a cluster, those of the slowest worker.
         first_step_seconds: the first step alone, which includes graph optimisation and memory growth.
@@ -66,8 +66,8 @@ class Measurement:
         skipped_records: number of bad records that were skipped; None if skipping is off.
         input_stages: images per second of the input alone, up to each of its stages; empty if not measured.
         bare_decode_images_per_sec: rate of decoding alone with the same files; None if not measured.
-        telemetry: for each process that measured, its host and physical GPUs during the measured steps, as listed in
-            docs/performance.md; unknown values are None.
+        telemetry: for each process that measured, its host and physical GPUs during the measured steps; unknown values
+            are None.
     """
 
     images_per_step: int | None
@@ -122,19 +122,12 @@ class Observed(dict[str, Any]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Derived:
-    """Numbers computed from the measurement; None if it does not support one.
+    """Numbers computed from the measurement; None if it does not support one. `results.columns` states their meaning.
 
-    `step_ms_p999` needs 1,000 steps. `compile_seconds` is the first step less the median step, if XLA compiled in the
-    first; it includes what every first step does. `loss_difference_to_fp32` is the mean loss of the last ten steps
-    less that in fp32. `synthetic_ratio` is the rate over that of the same run with synthetic images, if the results
-    hold one. `slowest_worker` has the largest median time until its gradients (of asynchronous workers: of a step);
-    `straggler_ratio` is that time over the median of the others.
-    `power_watts` is the mean power of the GPUs that computed (`GPU only`), or, of a run on CPUs, of the CPU packages
-    (`CPU package`: all processes, without memory); `telemetry[...]["energy_of"]` names which. `images_per_joule` is the
-    rate over it. `cpu_cores_used` is the CPU time of the measuring processes over the elapsed time.
-    `peak_gpu_memory_bytes` is the most memory allocated on one GPU.
-    `measured_peak_tflops` is the measured matrix-product peak of all devices (of logical CPU devices: of their host);
-    `mfu_of_measured_peak` is the step's arithmetic over that.
+    The time that makes a worker the slowest is that until its gradients are ready, or of asynchronous workers a step.
+    `power_watts` is of the GPUs that computed (`GPU only`), or in a run on CPUs of the CPU packages (`CPU package`: all
+    processes, without memory); `telemetry[...]["energy_of"]` names which. The `measured_peak_tflops` of logical CPU
+    devices is that of their host.
     """
 
     images_per_sec: float | None = None

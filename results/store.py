@@ -14,11 +14,13 @@ import fcntl
 import gc
 import io
 import os
+import stat
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
@@ -29,6 +31,8 @@ JSONL_NAME = "results.jsonl"
 LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
 _BLOCK_BYTES = 2**16
+# What a results directory must have room for before a run starts: the record of some 50,000 steps.
+_ROOM_BYTES = 2**20
 
 
 class StoreError(OSError):
@@ -47,7 +51,8 @@ class Store:
     """A directory of results, created if it is missing.
 
     Raises:
-        StoreError: the directory cannot be created, written or locked. This is checked before a run starts.
+        StoreError: the directory or one of its files cannot be created, written or locked, or the disk is full. This
+            is checked before a run starts.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,47 +60,73 @@ class Store:
         self.csv_path = directory / "results.csv"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=directory), self._locked():
-                pass
+            with tempfile.TemporaryFile(dir=directory) as room:
+                room.write(bytes(_ROOM_BYTES))
+                _sync(room)
+            for path in (self.jsonl_path, self.csv_path):
+                if path.exists() and not path.is_file():
+                    raise OSError(f"{path.name} is not a regular file")
+            with locked(self.jsonl_path):
+                if self.csv_path.exists():
+                    self.csv_path.open("r+b").close()
+            sync_directory(directory)
         except OSError as error:
             raise StoreError(
-                f"Results cannot be written to --output_dir={directory}: {error.strerror or error}. "
-                "Name a directory that can be created and written."
+                f"Results cannot be written to --output_dir={directory}: {_in_words(error)}. "
+                "Name a directory that can be created and written, on a disk with room."
             ) from error
 
     def size_bytes(self) -> int:
-        """Returns the size of the JSONL file."""
-        return self.jsonl_path.stat().st_size
+        """Returns the size of the JSONL file; 0 if it was removed."""
+        return self.jsonl_path.stat().st_size if self.jsonl_path.exists() else 0
 
     def load(self, offset: int = 0) -> Loaded:
-        """Reads the records from byte `offset` on."""
+        """Reads the records from byte `offset` on; none if the file was removed."""
+        if not self.jsonl_path.exists():
+            return Loaded([], [])
         with self.jsonl_path.open("rb") as file:
             file.seek(offset)
             return _load(file, self.jsonl_path)
 
     def append(self, *records: Record) -> list[str]:
-        """Appends records to both files. On return they are on disk.
+        """Appends records to both files, which are made anew if they were removed. On return they are on disk.
 
         Returns:
-            If the CSV was rebuilt, a sentence for every line of the JSONL that is not a record; else nothing.
+            Sentences on what else is to be known: why the CSV does not have the records, and if it was rebuilt, every
+            line of the JSONL that is not a record.
 
         Raises:
-            StoreError: the files cannot be written, or cannot be locked in time.
+            StoreError: the JSONL cannot be written, or cannot be locked in time.
         """
         try:
-            with self._locked() as file:
-                last = _last_line(file)
-                torn = bool(last) and not last.endswith(b"\n")  # a writer was killed in mid-line
-                file.write(b"\n" * torn + b"".join(record.to_json().encode() + b"\n" for record in records))
-                _sync(file)
-                if self._append_rows(records, after=last):
-                    return []
-                file.seek(0)
-                loaded = _load(file, self.jsonl_path)
-                replace(self.csv_path, as_csv(loaded.records))
-                return loaded.problems
+            self.jsonl_path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(self.jsonl_path) as file:
+                last = append_lines(file, records)
+                try:
+                    return self._update_csv(file, records, after=last)
+                except OSError as error:
+                    return [
+                        f"{self.csv_path} could not be written: {_in_words(error)}. The record is in "
+                        f"{self.jsonl_path}; the next run that can write the CSV makes it anew from there."
+                    ]
         except OSError as error:
-            raise StoreError(f"The record could not be stored: {error.strerror or error}.") from error
+            raise StoreError(f"The record could not be stored: {_in_words(error)}.") from error
+
+    def _update_csv(self, file: IO[bytes], records: Sequence[Record], *, after: bytes) -> list[str]:
+        """Adds rows to the CSV, or rebuilds it from the JSONL; returns a sentence for every damaged line."""
+        if self._append_rows(records, after=after):
+            return []
+        kept: list[str] = []
+        if not after and self.csv_path.is_file():  # the JSONL was moved away: these rows are nowhere else
+            backup = self.csv_path.with_suffix(f".{int(time.time())}.csv")
+            os.replace(self.csv_path, backup)
+            kept.append(
+                f"{self.jsonl_path} is new, so the rows of the earlier {self.csv_path.name} are now in {backup}."
+            )
+        file.seek(0)
+        loaded = _load(file, self.jsonl_path)
+        replace(self.csv_path, as_csv(loaded.records))
+        return [*kept, *loaded.problems]
 
     def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
         """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""
@@ -113,20 +144,40 @@ class Store:
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return False
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[IO[bytes]]:
-        """Opens the JSONL for reading and appending, under an exclusive lock."""
-        with self.jsonl_path.open("a+b") as file:  # NFS gives an exclusive lock only on a file open for writing
-            deadline = time.monotonic() + LOCK_DEADLINE_SECONDS
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                if time.monotonic() > deadline:
-                    held = f"for {LOCK_DEADLINE_SECONDS:g} s"
-                    raise TimeoutError(f"another process has held the lock on {self.jsonl_path} {held}")
-                time.sleep(_LOCK_RETRY_SECONDS)
-            yield file
+
+@contextlib.contextmanager
+def locked(path: Path, within_seconds: float | None = None) -> Iterator[IO[bytes]]:
+    """Opens a file for reading and appending under an exclusive lock, and creates it if it is missing.
+
+    `within_seconds` is how long the lock is waited for; None for `LOCK_DEADLINE_SECONDS`.
+
+    Raises:
+        OSError: it cannot be opened, or another process has held the lock too long.
+    """
+    while True:
+        with path.open("a+b") as file:  # NFS gives an exclusive lock only on a file open for writing
+            lock(file, path, within_seconds)
+            # The process that held the lock may have removed the file, or renamed another into its place.
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                yield file
+                return
+
+
+def lock(file: IO[Any], path: Path, within_seconds: float | None = None) -> None:
+    """Locks an open file against other processes, until it is closed.
+
+    Raises:
+        TimeoutError: another process has held the lock for so long (None: `LOCK_DEADLINE_SECONDS`); it may be stopped.
+    """
+    seconds = LOCK_DEADLINE_SECONDS if within_seconds is None else within_seconds
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"another process has held the lock on {path} for {seconds:g} s")
+        time.sleep(_LOCK_RETRY_SECONDS)
 
 
 def load(*paths: Path) -> Loaded:
@@ -142,14 +193,16 @@ def load(*paths: Path) -> Loaded:
 
 
 def _load(file: IO[bytes], path: Path) -> Loaded:
-    records: list[Record] = []
+    records: dict[str, Record] = {}
     problems: list[str] = []
     enabled = gc.isenabled()
     gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
     try:
         for number, line in enumerate(file, start=1):
             try:
-                records += [Record.from_json(line)] if line.strip() else []
+                if line.strip():
+                    record = Record.from_json(line)
+                    records[record.identity.run_id] = record
             except UnknownFormatError as error:
                 problems.append(f"{path}:{number}: {error}")
             except ValueError as error:
@@ -157,19 +210,45 @@ def _load(file: IO[bytes], path: Path) -> Loaded:
     finally:
         if enabled:
             gc.enable()
-    return Loaded(records, problems)
+    return Loaded(list(records.values()), problems)
 
 
 def _last_line(file: IO[bytes]) -> bytes:
     """Returns the last line, with its newline if there is one, and moves to the end of the file."""
     end = file.seek(0, os.SEEK_END)
-    tail = b""
+    tail, size = b"", _BLOCK_BYTES
     while b"\n" not in tail[:-1] and len(tail) < end:
-        begin = max(0, end - len(tail) - _BLOCK_BYTES)
+        begin = max(0, end - size)
         file.seek(begin)
         tail = file.read(end - begin)
+        size *= 2
     file.seek(0, os.SEEK_END)
     return tail[tail[:-1].rfind(b"\n") + 1 :]
+
+
+def _in_words(error: OSError) -> str:
+    name = f"{error.filename}: " if error.filename else ""
+    return f"{name}{error.strerror or error}"
+
+
+def append_lines(file: IO[bytes], records: Iterable[Record]) -> bytes:
+    """Appends a line for each record to a locked file, all of them or none; returns the last line before them.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    last = _last_line(file)
+    torn = bool(last) and not last.endswith(b"\n")  # a writer was killed in mid-line
+    data = b"\n" * torn + b"".join(record.to_json().encode() + b"\n" for record in records)
+    end = file.seek(0, os.SEEK_END)
+    try:
+        while data:
+            data = data[os.write(file.fileno(), data) :]
+        os.fsync(file.fileno())
+    except OSError:
+        os.ftruncate(file.fileno(), end)
+        raise
+    return last
 
 
 def _sync(file: IO[bytes]) -> None:
@@ -187,14 +266,43 @@ def as_csv(records: Iterable[Record]) -> str:
 
 
 def replace(path: Path, text: str) -> None:
-    """Replaces a file atomically: a reader, or a crash, sees either the old text or the new."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    """Replaces a file atomically: a reader, or a crash, sees either the old text or the new.
+
+    A symbolic link stays one, and a file keeps its mode. What is no file, such as `/dev/stdout`, is written to.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = text.encode("utf-8", "backslashreplace")
+    for number in (1, 2):  # /dev/stdout may be a file, which must not be replaced while it is being written
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(number), path.stat()):
+                os.write(number, data)
+                return
+    if path.exists() and not path.is_file():
+        with path.open("wb") as device:
+            device.write(data)
+        return
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    with partial.open("xb") as file:
         try:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
-            os.replace(file.name, path)
+            if target.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            file.write(data)
+            _sync(file)
+            os.replace(partial, target)
         except BaseException:
-            os.unlink(file.name)
+            partial.unlink()
             raise
+    sync_directory(target.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes new names in a directory survive a power cut, where its file system can do that."""
+    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(number)
+    finally:
+        os.close(number)

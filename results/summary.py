@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import importlib.resources
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from results.record import Kind, Record, Status, key_of
+from results.text import ODD_VALUE, one_line
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 _SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
@@ -55,8 +57,12 @@ class Row:
     @property
     def devices(self) -> int:
         """Returns the number of devices of all workers."""
-        each, workers = self.config.get("num_devices"), self.config.get("num_workers")
-        return (each if isinstance(each, int) else 1) * (workers if isinstance(workers, int) else 1)
+        return self.count("num_devices") * self.count("num_workers")
+
+    def count(self, name: str) -> int:
+        """Returns a number of the configuration; 1 if it is unknown."""
+        number = self.config.get(name)
+        return number if isinstance(number, int) and number > 0 else 1
 
     @property
     def rate(self) -> float:
@@ -87,12 +93,14 @@ class Row:
     @property
     def mfu(self) -> float | None:
         """Returns `tflops` over the GPUs' data-sheet peak in the run's precision; None if the peak is unknown."""
-        gpus, precision = self.records[0].environment.get("gpus") or [""], self.config.get("precision")
-        peaks = [p for p in published_table("peaks") if p["gpu"] in str(gpus[0]) and p["precision"] == precision]
-        if self.tflops is None or not peaks or self.config.get("device") != "gpu":
+        environment, precision = self.records[0].environment, str(self.config.get("precision"))
+        # A mixture has no single peak, and an instance of a GPU that is divided by MIG less than the whole.
+        peaks = {data_sheet_peak(str(gpu), precision) for gpu in environment.get("gpus") or [""]}
+        peak = peaks.pop() if len(peaks) == 1 and "MIG-" not in str(environment.get("variables")) else None
+        if self.tflops is None or peak is None or self.config.get("device") != "gpu":
             return None
-        physical = math.ceil(self.devices / (self.config.get("virtual_gpus") or 1))
-        return self.tflops / (physical * float(peaks[0]["tflops"]))
+        physical = math.ceil(self.devices / self.count("virtual_gpus"))
+        return self.tflops / (physical * peak)
 
     @property
     def valid(self) -> list[Record]:
@@ -113,7 +121,7 @@ class Row:
     @property
     def reason(self) -> str:
         """Returns the reasons of the repeats that are not valid."""
-        return " ".join(dict.fromkeys(record.reason for record in self.records if record.reason))
+        return one_line(" ".join(dict.fromkeys(record.reason for record in self.records if record.reason)))
 
 
 @functools.cache
@@ -121,6 +129,23 @@ def published_table(name: str) -> list[dict[str, str]]:
     """Returns the lines of the table `results/data/NAME.csv`."""
     text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
+
+
+def data_sheet_peak(gpu: str, precision: str) -> float | None:
+    """Returns the peak of a GPU in 1e12 operations per second, without sparsity; None if the table does not have it.
+
+    The name must be the driver's, as a record has it. Parts of a name decide nothing: an RTX A1000 is no A100, and a
+    GPU for laptops, a form factor or a MIG instance has another peak.
+
+    Args:
+        gpu: such as `NVIDIA H100 PCIe 80 GiB`; the last two words may be missing.
+        precision: `fp32` is the rate of the CUDA cores, because a run in fp32 switches TF32 off. The peak of fp16 is
+            that with sums in fp32, which TensorFlow uses.
+    """
+    name = re.sub(r" \d+ GiB$", "", gpu).removeprefix("NVIDIA ").removeprefix("Tesla ")
+    found = (row.get(f"{precision}_tflops") for row in published_table("peaks") if row["gpu"] == name)
+    peak = next(found, None)
+    return float(peak) if peak else None
 
 
 def manager_of(config: Mapping[str, Any]) -> str:
@@ -138,7 +163,7 @@ def manager_of(config: Mapping[str, Any]) -> str:
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
     words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]
-    return " ".join(words)
+    return one_line(" ".join(words))
 
 
 def summarize(records: Iterable[Record]) -> list[Row]:
@@ -161,9 +186,14 @@ def _row(records: Sequence[Record]) -> Row:
         return Row(records=records, images_per_sec=None, low=None, high=None)
     images = sum((r.measurement.images_per_step or 0) * len(r.measurement.step_seconds) for r in valid)
     rate = images / sum(math.fsum(record.measurement.step_seconds) for record in valid)
+    if not 0 < rate < math.inf:
+        return Row(records=records, images_per_sec=None, low=None, high=None)
     low, high = valid[0].derived.images_per_sec_low, valid[0].derived.images_per_sec_high
     if len(valid) > 1:
-        low, high = repeats_interval([record.derived.images_per_sec or math.nan for record in valid])
+        try:
+            low, high = repeats_interval([record.derived.images_per_sec or math.nan for record in valid])
+        except ODD_VALUE:  # a record's derived rate is missing or impossible
+            low, high = None, None
     return Row(records=records, images_per_sec=rate, low=low, high=high)
 
 
@@ -192,7 +222,7 @@ def _distinctions(rows: Sequence[Row]) -> list[str]:
         if len(machines) > 1:
             version = first.environment.get("tensorflow_version") or f"software {first.identity.software_key[:4]}"
             words.append(f"hardware {first.identity.hardware_key[:4]}, TensorFlow {version}")
-        found.append(", ".join(words))
+        found.append(one_line(", ".join(words)))
     return found
 
 

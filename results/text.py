@@ -1,20 +1,87 @@
-"""Text for people: tables in a terminal, sentences on one line, nouns with a number."""
+"""Text for people: tables, sentences on one line, nouns with a number; text of records made harmless for its reader.
+
+A record may come from anywhere, so its text may hold what a terminal, Markdown or a spreadsheet would obey.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+# What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
+ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+# Stands for what was not recorded.
+MASK = "***"
+# One part of the name is such a word: API_KEY, and not monkey or --xla_disable_hlo_passes.
+_SECRET = (
+    "(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE)?KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIALS?|AUTH|SIG"
+)
+_NAME = rf"(?:[\w.-]*[_.-])?(?:{_SECRET})(?:[_.-][\w.-]*)?"
+# A word `--name=value` without more flags; `NAME=value` or `--name value` within a word that holds a command.
+_WORD = re.compile(rf"\A(-+{_NAME}=)(?!.*\s-).+", re.IGNORECASE | re.DOTALL)
+_FLAG = re.compile(f"-+{_NAME}", re.IGNORECASE)
+_ASSIGNED = re.compile(
+    rf"""((?<![\w.-])(?:-*{_NAME}=|-+{_NAME}\s+)|\bBearer\s+)(?:"[^"]*"|'[^']*'|\S)+""", re.IGNORECASE
+)
+# The user of an address, with a password that may have a slash or another @ in it.
+_USER = re.compile(r"((?:\b[a-z][a-z0-9+.-]*:)?//)(?:[^/\s@:]+|[^/\s@:]*:\S*)@", re.IGNORECASE)
+_MARKDOWN = re.compile(r"[\\`*\[\]|]")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def table(rows: Sequence[Sequence[str]], *, rule: bool = False) -> list[str]:
     """Returns rows of cells as lines of aligned columns; `rule` draws dashes below the first row."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return [lines[0], "  ".join("-" * width for width in widths if width), *lines[1:]] if rule else lines
 
 
+def printable(text: str) -> str:
+    """Returns text with a space for each character that a terminal may obey: escapes, line breaks, reversed writing."""
+    if text.isprintable():
+        return text
+    text = text.encode("utf-8", "backslashreplace").decode()  # bytes of a path that are not UTF-8 stay visible
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def one_line(text: str) -> str:
     """Returns text without line breaks and without terminal control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
+    return printable(" ".join(text.split()))
+
+
+def markdown(text: str) -> str:
+    """Returns text on one line that Markdown shows as it is: no link, picture, cell, code or HTML begins in it."""
+    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace("://", ":&#47;/")  # a bare address is a link
+
+
+def csv_cell(value: str) -> str:
+    """Returns text on one line that a spreadsheet takes for text: an apostrophe precedes what begins like a formula."""
+    line = printable(value)
+    return f"'{line}" if line.lstrip().startswith(_FORMULA) else line
+
+
+def without_secrets(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command with `MASK` for values that look like secrets, by the names before them.
+
+    A name with a part such as KEY, TOKEN, SECRET, PASSWORD or AUTH, in any case, has a secret value. The part of an
+    address before its `@` is one as well.
+    """
+    found: list[str] = []
+    follows_flag = False
+    for word in words:
+        if follows_flag and not word.startswith("--"):
+            found.append(MASK)
+        else:
+            found.append(without_passwords(_ASSIGNED.sub(rf"\g<1>{MASK}", _WORD.sub(rf"\g<1>{MASK}", word))))
+        follows_flag = _FLAG.fullmatch(word) is not None
+    return found
+
+
+def without_passwords(text: str) -> str:
+    """Returns text with `MASK` for the users and passwords of addresses."""
+    return _USER.sub(rf"\g<1>{MASK}@", text) if "@" in text else text
 
 
 def interval(low: float | None, high: float | None) -> str:

@@ -57,7 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     The process that only starts pytest-xdist's workers does not: they would take its environment for the user's.
     """
     if not config.getoption("numprocesses", default=None):
-        tensorflow_setup.prepare(tensorflow_setup.Runtime())
+        # oneDNN is on by default only on some CPUs; without it there is no NCHW.
+        tensorflow_setup.prepare(tensorflow_setup.Runtime(onednn="on"))
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
 

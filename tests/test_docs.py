@@ -1,4 +1,4 @@
-"""The pages of documentation against the program: every command, flag, make target, file and link in them exists."""
+"""The pages of documentation against the program: what they name exists, and their generated tables are up to date."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from benchmarks.cli import explain_verb, main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config, flag
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.microbench import allreduce_verb, input_verb
@@ -22,6 +23,7 @@ from benchmarks.system import hardware
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
 from deploy.kubernetes import render
+from docs import generate, hooks
 from tests.support import docs
 from tests.support.commands import ROOT, Finished
 from variable_mgr import catalog
@@ -34,11 +36,12 @@ READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
-    "the way flags are written": ("name", "noname", "flagfile", "preset", "help"),
+    "docker": ("target",),
+    "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
-OTHER_PROGRAMS = ("gh", "git", "iptables", "kubectl", "nft", "python3.11", "RUN")
+OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
 OF_SBATCH = (*OF_OTHERS["sbatch"], "ntasks-per-node")
-OF_RENDER = ("command", "deadline_seconds", "results_claim", "port", "nccl")
+OF_RENDER = ("command", "deadline_seconds", "results_claim", "scratch_size", "image", "port", "nccl")
 # Variables of the Makefile, and the verb whose flags they hold.
 OF_MAKE = {"ARGS": "run", "GATE_FLAGS": "ab", "NIGHTLY_FLAGS": "sweep"}
 SOURCE_FILE = re.compile(r"(?:benchmarks|deploy|docs|models|results|tests|variable_mgr)/[a-z0-9_/.-]+\.[a-z0-9]+")
@@ -198,7 +201,7 @@ def _check_flags(words: Sequence[str]) -> None:
     problems = []
     for groups in map(flags_of, VERBS.values()):
         try:
-            config.check_ranges(run_flags.unset(flag.parse(list(_with_values(named, groups)), groups).values))
+            flag.parse(list(_with_values(named, groups)), groups)
         except BenchError as error:
             problems.append(str(error))
         else:
@@ -214,7 +217,7 @@ def _with_values(words: Sequence[str], groups: flag.Groups) -> Iterator[str]:
         if "=" in word or flag is None or flag.kind is bool or flag.boolean:
             yield word
         else:
-            yield f"{word}={flag.choices[0] if flag.choices else 1}"
+            yield f"{word}={flag.choices[0] if flag.choices else flag.at_least or 1}"
 
 
 def _problems(page: Path) -> list[str]:
@@ -265,8 +268,42 @@ def test_the_commands_of_all_pages_are_found() -> None:
     blocks = [code for code in lines if not code.inline and any(program in code.text for program in PROGRAMS)]
     assert len(blocks) >= 30
     assert len([code for code in lines if code.inline and "--" in code.text]) >= 300
-    continued = next(code for code in blocks if code.page.name == "clusters.md" and "--ps_hosts" in code.text)
+    continued = next(code for code in blocks if code.page.name == "several-hosts.md" and "--ps_hosts" in code.text)
     assert continued.text.startswith("run_bench.py --local_parameter_device=gpu") and "\\" not in continued.text
+
+
+@pytest.mark.parametrize("page", generate.marked_pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_generated_tables_of_a_page_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == generate.filled(text), "run: python -m docs.generate"
+
+
+def test_every_generated_table_is_on_a_page() -> None:
+    marks = [name for page in generate.marked_pages() for name in generate.marks(page.read_text(encoding="utf-8"))]
+    assert sorted(marks) == sorted(generate.TABLES)
+
+
+def test_the_site_has_every_page_once() -> None:
+    def pages_of(entry: object) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for part in entry.values() if isinstance(entry, dict) else entry:
+                yield from pages_of(part)
+
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    assert sorted(pages_of(nav)) == sorted(str(page.relative_to(ROOT / "docs")) for page in generate.pages())
+
+
+@pytest.mark.parametrize("page", generate.pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_the_site_stay_in_it(page: Path) -> None:
+    targets = [target.partition("#")[0] for _, target in docs.links_of(page) if "://" not in target]
+    assert all((page.parent / target).resolve().is_relative_to(ROOT / "docs") for target in targets), targets
+
+
+def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
+    page = r"<td><code>on\|off</code></td><p>\|</p>"
+    assert hooks.on_page_content(page) == r"<td><code>on|off</code></td><p>\|</p>"
 
 
 @pytest.mark.usefixtures("nothing_runs")
@@ -308,15 +345,13 @@ def test_a_mistake_in_a_page_is_found_with_its_line(tmp_path: Path, text: str, w
     assert int(problem.removeprefix(f"{page}:").partition(":")[0]) in (4, 5)
 
 
-# Commands of README.md that take seconds, in an order in which each finds what it needs, with what makes them shorter.
+# Commands of the pages that take seconds, in an order in which each finds what it needs, with what makes them shorter.
 EXECUTED = (
-    ("run_bench.py data make-mnist data/mnist", ()),
-    ("--model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
-    ("run_bench.py report out --output=report", ()),
-    ("run_bench.py report out --output=report --against=guide2017", ()),
+    ("run_bench.py --model=mlp --data_dir=data/mnist --print_training_accuracy", ("--device=cpu",)),
+    ("run_bench.py report out --output=report", ("--against=guide2017",)),
     ("run_bench.py baseline promote out", ()),
-    ("check out", ()),
-    ("history --plot=history.png", ()),
+    ("run_bench.py check out", ()),
+    ("run_bench.py history --plot=history.png", ()),
     ("run_bench.py explain replicated --num_gpus=8 --model=vgg16", ()),
     ("run_bench.py doctor --noladder", ()),
     ("run_bench.py data make-imagenet data/fake --train_images=512", ()),
@@ -325,10 +360,11 @@ EXECUTED = (
 
 
 @pytest.mark.slow
-def test_the_short_commands_of_the_readme_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
-    known = {code.text for code in docs.code_of(ROOT / "README.md")}
+def test_the_short_commands_of_the_pages_work(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    known = {code.text for page in PAGES for code in docs.code_of(page)}
+    assert run_bench("data", "make-mnist", "data/mnist").status == ExitStatus.OK
     for text, shorter in EXECUTED:
-        assert text in known, f"README.md no longer has {text}"
+        assert text in known, f"no page has {text} any more"
         done = run_bench(*docs.words_of(text.removeprefix("run_bench.py ")), *shorter)
         # One session decides nothing, and nor does a machine on which other work runs.
         fine = (ExitStatus.OK, ExitStatus.UNDECIDED) if "check" in text or "doctor" in text else (ExitStatus.OK,)

@@ -108,7 +108,7 @@ def with_toy_manager(tmp_path_factory: pytest.TempPathFactory) -> Tree:
 
 
 def test_a_manager_in_the_catalog_can_be_chosen(with_toy_manager: Tree) -> None:
-    assert " toy," in with_toy_manager.run("run", "--help").stdout
+    assert "toy," in with_toy_manager.run("run", "--help").stdout
     done = with_toy_manager.run("--print_config", "--variable_update=toy")
     assert done.status == 0, done.stderr
     assert json.loads(done.stdout)["variable_update"] == "toy"
@@ -173,10 +173,11 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
     tree.add_file("benchmarks/cli/toy_verb.py", TOY_VERB)
     listed = "benchmarks/cli/verbs.py"
     tree.add_line(listed, "from benchmarks.config.verb import Verb", "from benchmarks.cli import toy_verb")
-    tree.add_line(listed, "        data_verb.VERB,", "        toy_verb.VERB,")
+    tree.add_line(listed, "        report_verb.REPORT,", "        toy_verb.VERB,")
     assert tree.changed == {"benchmarks/cli/toy_verb.py", listed}
-    assert "toy       a toy of the tests" in tree.run("--help").stdout
+    assert "  toy         a toy of the tests\n" in tree.run("--help").stdout
     assert "--times=INT" in tree.run("toy", "--help").stdout
+    assert "\n--times=|" in tree.run("completion", "bash").stdout
     done = tree.run("toy", "hello", "--times=2")
     assert (done.status, done.stdout) == (0, "hello hello\n")
     refused = tree.run("toy", "--time=2")
@@ -186,10 +187,10 @@ def test_a_verb_is_one_file_and_its_place_in_the_list(tmp_path: Path) -> None:
 def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
     """A factor of the learning rate: at 0, nothing is learned."""
     tree = Tree(tmp_path)
-    flag = '        Flag("toy_factor", float, "factor of the learning rate (default 1)"),'
+    flag = '        Flag("toy_factor", float, "factor of the learning rate", default=1.0),'
     tree.add_line(
         "benchmarks/config/run_flags.py",
-        '        Flag("weight_decay", float, "L2 penalty on kernels (default 4e-05)"),',
+        '        Flag("weight_decay", float, "L2 penalty on kernels", default=4e-5, at_least=0),',
         flag,
     )
     config = "benchmarks/config/config.py"
@@ -202,7 +203,7 @@ def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
     )
     assert len(tree.changed) == 3
     for verb in ("run", "sweep"):
-        assert "--toy_factor=FLOAT" in tree.run(verb, "--help").stdout
+        assert "--toy_factor=FLOAT" in tree.run(verb, "--helpfull").stdout
     assert json.loads(tree.run("--print_config", "--toy_factor=0.5").stdout)["toy_factor"] == 0.5
     assert tree.run("--toy_factor=x").status == 2
     record = tree.train("--weight_decay=0", "--toy_factor=0")

@@ -51,7 +51,7 @@ class Modifiers:
 
 
 # Modifier: its flag, and why other managers than those that list it in the catalog do not support it.
-_FLAGS = {
+FLAGS = {
     "asynchronous": ("--cross_replica_sync=false", "only there can one tower update what the others read"),
     "staged_vars": ("--staged_vars", "only there are weights read from another device"),
     "relaxed_consistency": ("--variable_consistency=relaxed", "only there are gradients all-reduced"),
@@ -64,7 +64,7 @@ _FLAGS = {
 }
 _ONE_STEP = "dividing the dense layers needs towers that take one common step with the newest weights"
 # Modifiers that exclude each other, and why.
-_EXCLUSIVE = {
+EXCLUSIVE = {
     ("asynchronous", "staged_vars"): "staging needs towers that take one common step, and asynchronous ones do not",
     ("gradient_repacking", "agg_small_grads_max_bytes"): "both decide which gradients travel together",
     ("fc_model_parallel", "asynchronous"): _ONE_STEP,
@@ -76,7 +76,7 @@ _EXCLUSIVE = {
 def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     """Returns a sentence if this manager does not support these modifiers, or not in this place; else None."""
     supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()  # reference loops support none
-    for field, (flag, because) in _FLAGS.items():
+    for field, (flag, because) in FLAGS.items():
         if getattr(modifiers, field) and field not in supported:
             supporting = [name for name, entry in MANAGERS.items() if field in entry.modifiers]
             # The first is proposed: one that needs no cluster, and supports most.
@@ -85,9 +85,9 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
                 f"{flag} goes with {' or '.join(supporting)}, not with {manager}: {because}. "
                 f"Use --variable_update={supporting[0]}, or omit it."
             )
-    for (first, second), because in _EXCLUSIVE.items():
+    for (first, second), because in EXCLUSIVE.items():
         if getattr(modifiers, first) and getattr(modifiers, second):
-            return f"{_FLAGS[first][0]} and {_FLAGS[second][0]}: {because}: use one of them."
+            return f"{FLAGS[first][0]} and {FLAGS[second][0]}: {because}: use one of them."
     problem = _why_not_here(manager, modifiers, place) if manager in MANAGERS else None
     if problem:
         return problem

@@ -194,8 +194,11 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "explain",
-    "how data flows: explain MANAGER --flag=value ...; needs no devices",
+    "where variables live and what is sent; needs no devices",
     RUN_FLAGS,
     _resolve_and_run,
     takes="words",
+    words="[MANAGER]",
+    known_words=(*MANAGERS, *SHORTHANDS),
+    examples=("explain replicated --num_gpus=8 --model=vgg16",),
 )

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
 from collections.abc import Sequence
 
-from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks import console
+from benchmarks.cli import help_text, requirements
+from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, run_flags
-from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
+from benchmarks.process import signals
 from benchmarks.sweep import grid
-from results.version import SUITE_VERSION
 
-_HELP_WORDS = ("--help", "-h", "--helpfull", "--helpshort")
-_VERSION_WORD = "--version"
+_FULL_HELP = "--helpfull"
+_HELP_WORDS = ("--help", "-h", "--helpshort", _FULL_HELP)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit status; an expected error is one line on stderr.
 
+    Output that could not be written is a failure, whatever else succeeded.
+
     Args:
         arguments: the command line without the program's name.
     """
+    console.output_is_lost = False
     try:
-        return dispatch(arguments)
+        status = dispatch(arguments)
+        return status or (ExitStatus.RUN_FAILED if console.output_is_lost else ExitStatus.OK)
     except BenchError as error:
-        print(f"run_bench: {error}", file=sys.stderr)
+        warn(str(error))
         return error.exit_status
     except KeyboardInterrupt:
+        signals.ignore()  # another one, while Python ends, would print a traceback
         return ExitStatus.INTERRUPTED
-    except Terminated:
-        return ExitStatus.TERMINATED
-    except BrokenPipeError:  # the reader of stdout has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return ExitStatus.RUN_FAILED
-    except Exception:
-        traceback.print_exc()
+    except Terminated as terminated:
+        signals.ignore()
+        return terminated.exit_status
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (problem := requirements.missing(error)):
+            warn(problem)
+            return ExitStatus.USAGE
+        warn_of_exception()
         return ExitStatus.RUN_FAILED  # Python's own status would be 1, which means that the gate found a regression
 
 
@@ -50,20 +55,24 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: it cannot be run; the message says why.
     """
-    if list(arguments) == [_VERSION_WORD]:
-        print(f"cnn-train-bench {SUITE_VERSION}")
+    if list(arguments) == ["--version"]:
+        say(help_text.versions())
         return ExitStatus.OK
-    name, rest = "run", list(arguments)
-    if rest and not rest[0].startswith("-"):
-        name = rest.pop(0)
-    if name not in VERBS:
+    rest = list(arguments)
+    if rest[:1] == ["help"]:  # `help VERB` is `VERB --help`
+        rest = [*rest[1:], "--help"]
+    name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
+    if name and name not in VERBS:
         raise UsageError(
-            f"There is no verb '{name}'.{did_you_mean(name, VERBS)} Verbs: {', '.join(VERBS)}; "
+            f"There is no verb '{name}'.{did_you_mean(name, [*VERBS, 'help'])} Verbs: {', '.join(VERBS)}; "
             "everything else is spelled --flag=value."
         )
-    verb = VERBS[name]
+    verb = VERBS[name or "run"]
     if any(word in _HELP_WORDS for word in rest):
-        print(_help(verb))
+        full = _FULL_HELP in rest
+        say(
+            help_text.of_verb(verb, flags_of(verb), full=full) if name or full else help_text.of_program(VERBS_BY_TITLE)
+        )
         return ExitStatus.OK
     if verb.takes == "lists":
         parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
@@ -81,15 +90,3 @@ def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:
     before = arguments[list(arguments).index(words[0]) - 1] if words[0] in arguments[1:] else ""
     fix = f" Did you mean {before}={words[0]}?" if before.startswith("--") and "=" not in before else ""
     raise UsageError(f"'{words[0]}' is not a flag.{fix} Flags are spelled --name=value, or --name and --noname.")
-
-
-def _help(verb: Verb) -> str:
-    verbs = "\n".join(f"  {each.name:9} {each.meaning}" for each in VERBS.values())
-    presets = "|".join(flag.presets())
-    return (
-        "How fast does a CNN train on these devices and this TensorFlow build, and why?\n\n"
-        f"usage: run_bench.py [verb] --flag=value ...\n       run_bench.py {_VERSION_WORD}\n\n"
-        f"Verbs:\n{verbs}\n\nFlags of '{verb.name}' "
-        f"(also --flagfile=FILE, --preset={presets}; run_bench.py VERB --help for other verbs'):\n"
-        f"{flag.describe(flags_of(verb))}"
-    )

@@ -6,30 +6,41 @@ import dataclasses
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import record_files
+from benchmarks.cli import run_verb
+from benchmarks.config import flag
 from benchmarks.config.flag import Flag
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
+from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
 from results.gate.comparability import flat
 from results.record import Record
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
+from results.store import JSONL_NAME
 from results.summary import summarize
+from results.text import MASK, one_line, printable
+
+if TYPE_CHECKING:
+    from results.report.figures import Plot
 
 _MOST_NOTES = 10
+# Flags of a cluster that is not on this host alone.
+_OPEN_TO_OTHERS = ("hosts", "worker_hosts", "ps_hosts", "controller_host", "cluster_spec", "cluster", "job_name")
+_REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 
 
 def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Reports the records of files: writes a page and more into a directory, or prints the headline table.
 
     Raises:
-        UsageError: there is nothing to report, or the directory cannot be written.
+        UsageError: there is nothing to report, or the directory cannot be written, or holds results of its own.
         DataError: a file cannot be read.
     """
     paths = record_files.paths(words)
@@ -46,8 +57,15 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     from results.report import write  # with matplotlib, which takes its time
 
     output = Path(values["output"])
+    if (output / JSONL_NAME).exists():
+        raise UsageError(
+            f"--output={output}: {JSONL_NAME} is there, and the report's results.csv would replace that of its runs. "
+            f"Name another directory, such as {output / 'report'}."
+        )
     try:
-        notes = write.write(records, [str(path) for path in paths], output, against_table=values["against"])
+        notes = write.write(
+            records, [str(path) for path in paths], output, against_table=values["against"], one_by_one=_shown_drawing
+        )
     except OSError as error:
         raise UsageError(
             f"--output={output}: {error.strerror or error}. Name a directory that can be written."
@@ -58,22 +76,53 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.OK
 
 
+def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
+    """Yields plots, and shows how many have been drawn."""
+    with progress.counted("drawing plots", len(plots)):
+        for plot in plots:
+            yield plot
+            progress.advance()
+
+
 def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Runs the exact command of a record again, and returns its exit status.
 
+    A record may come from anywhere, so only commands that measure in this process are run, and not one that starts
+    programs of its choice or reaches other hosts.
+
     Raises:
-        UsageError: no record has this id.
+        UsageError: no record has this id, or its command is not run.
         DataError: a file cannot be read.
     """
     if not words:
         raise UsageError("rerun: name the record by its run id, such as rerun f13e1c470598 out/results.jsonl.")
     record = _find(words[0], record_files.load(record_files.paths(words[1:])))
     command = [sys.executable, str(RUN_BENCH), *record.identity.command]
-    say(f"$ {shlex.join(command[1:])}")
+    say(printable(f"$ {shlex.join(command[1:])}"))
     if values["dry_run"]:
         return ExitStatus.OK
+    if why := _why_not_again(record.identity.command):
+        raise UsageError(f"rerun: {why} Read the command above, and run it yourself.")
     sys.stdout.flush()
     os.execv(command[0], command)  # signals reach the run itself, and its status is ours
+
+
+def _why_not_again(command: Sequence[str]) -> str | None:
+    """Returns why the command of a record is not run again, or None if it can be."""
+    given = list(command)
+    name = given.pop(0) if given and not given[0].startswith("-") else "run"
+    if name not in _REPEATED:
+        return f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{one_line(name)}'."
+    if without_values := [word for word in given if MASK in word]:
+        return f"its record lacks the value of {one_line(without_values[0])}, which looks like a secret."
+    if files := [word for word in given if word.lstrip("-").startswith("flagfile")]:
+        return f"{one_line(files[0])} names a file that is not part of the record."
+    parsed = flag.parse(given, _REPEATED[name].flags)
+    if any(parsed.values.get(open_to_others) for open_to_others in _OPEN_TO_OTHERS):
+        return "its command is for a cluster whose servers other hosts can reach."
+    if parsed.values.get("private_network") is False:
+        return "--noprivate_network opens its servers to other hosts."
+    return f"'{one_line(parsed.words[0])}' in its command is no flag of {name}." if parsed.words else None
 
 
 def diff(words: Sequence[str]) -> ExitStatus:
@@ -92,7 +141,7 @@ def diff(words: Sequence[str]) -> ExitStatus:
         one, other = (flat(dataclasses.asdict(record)[part]) for record in (first, second))
         changed = [name for name in {**one, **other} if one.get(name) != other.get(name)]
         for name in changed:
-            say(f"{part}.{name}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
+            say(f"{part}.{one_line(name)}: {_shown(one.get(name))} -> {_shown(other.get(name))}")
         alike = alike and (not changed or part == "derived")
     if alike:
         say("Configuration, environment and placement are the same.")
@@ -109,15 +158,21 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else one_line(str(value))
 
 
 REPORT = Verb(
     "report",
-    "tables, plots and a page from records: report FILE ... --output=DIR",
+    "tables, plots and a web page of results",
     {
-        "report FILE ...: what records show; without --output, the headline table": (
-            Flag("output", str, "a directory for report.html, report.md, results.csv and plots"),
+        "The report": (
+            Flag(
+                "output",
+                str,
+                "where to write report.html, report.md, results.csv and plots",
+                default="print the headline table",
+                path="directory",
+            ),
             Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
             Flag(
                 "where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"
@@ -126,22 +181,24 @@ REPORT = Verb(
     },
     lambda given, command: report(given.words, given.values),
     takes="words",
+    words="[FILE ...]",
+    examples=("report out/results.jsonl --output=report",),
 )
 RERUN = Verb(
     "rerun",
-    "the exact command of a record again: rerun RUN_ID [FILE ...]",
-    {
-        "rerun RUN_ID [FILE ...]: the exact command of a record again": (
-            Flag("dry_run", bool, "print the command and stop"),
-        )
-    },
+    "repeat the exact command of a record",
+    {"The run": (Flag("dry_run", bool, "print the command and stop"),)},
     lambda given, command: rerun(given.words, given.values),
     takes="words",
+    words="RUN_ID [FILE ...]",
+    examples=("rerun f13e1c470598 out/results.jsonl",),
 )
 DIFF = Verb(
     "diff",
-    "what differs between two records: diff RUN_ID RUN_ID [FILE ...]",
-    {"diff RUN_ID RUN_ID [FILE ...]: what differs between two runs": ()},
+    "what differs between two records",
+    {},
     lambda given, command: diff(given.words),
     takes="words",
+    words="RUN_ID RUN_ID [FILE ...]",
+    examples=("diff f13e1c470598 0daa2ee5cace out/results.jsonl",),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from benchmarks.cli.requirements import require
 from benchmarks.config import config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
@@ -31,9 +32,20 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if values["print_config"]:
         say(json.dumps(resolved.to_dict(), indent=2))
         return ExitStatus.OK
+    require("tensorflow")  # a run would take its absence for a crash
     if launch_plan.is_asked_for(values):
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
     return runner.run(resolved, cluster_launch.command_of_user(command, values))
 
 
-VERB = Verb("run", "train (or, with --forward_only, infer) and report images/sec; the default", RUN_FLAGS, run)
+VERB = Verb(
+    "run",
+    "train, and report images per second; the default",
+    RUN_FLAGS,
+    run,
+    examples=(
+        "--model=resnet50 --num_gpus=8 --variable_update=replicated",
+        "--device=cpu --num_gpus=2 --model=resnet20 --num_batches=20",
+        "--local_cluster=ps:1,worker:2 --variable_update=distributed_replicated",
+    ),
+)

@@ -13,7 +13,7 @@ from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.process.signals import raise_on_sigterm
+from benchmarks.process.signals import raise_on_termination
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.start import start
@@ -45,19 +45,21 @@ def run(config: Config) -> ExitStatus:
     _, options = start(config.runtime)
     from benchmarks.cluster import member
 
-    raise_on_sigterm()
+    raise_on_termination()
     server = member.start_server(cluster, options)
     for line in cluster.table():
         say(line)
     say(f"A client may open a session on {server.target.replace('localhost', '127.0.0.1')}; Ctrl-C ends the server.")
-    warn("Any client that reaches this port can execute code here: docs/clusters.md shows how to restrict it.")
+    warn("Any client that reaches this port can execute code here: docs/howto/several-hosts.md#security.")
     threading.Event().wait()
     return ExitStatus.OK
 
 
 VERB = Verb(
     "server",
-    "a bare TensorFlow server, one task of a cluster, for any client's session",
+    "a bare TensorFlow server: one task of a cluster",
     {name: RUN_FLAGS[name] for name in ("Several processes", "Devices")},
     lambda given, command: run(resolve(given.values, count_gpus)),
+    details="Any client may open a session on it.",
+    examples=("server --cluster_spec='worker|h0:50001;h1:50001' --job_name=worker --task_index=0",),
 )

@@ -1,10 +1,10 @@
-"""All verbs, in the order of `--help`."""
+"""All verbs, as `--help` groups them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import explain_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import completion_verb, explain_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
@@ -15,30 +15,37 @@ from benchmarks.sweep import grid, sweep_verb
 from benchmarks.tune import recommend_verb
 from benchmarks.verify import verify_verb
 
-VERBS: Mapping[str, Verb] = {
-    verb.name: verb
-    for verb in (
+VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
+    "Train": (
         run_verb.VERB,
         sweep_verb.VERB,
         recommend_verb.VERB,
-        ab_verb.VERB,
-        calibrate_verb.VERB,
+    ),
+    "Diagnose": (
+        doctor_verb.VERB,
+        verify_verb.VERB,
+        explain_verb.VERB,
+        allreduce_verb.VERB,
+        input_verb.VERB,
+        server_verb.VERB,
+    ),
+    "Data": (data_verb.VERB,),
+    "Results": (
         report_verb.REPORT,
-        report_verb.RERUN,
         report_verb.DIFF,
+        report_verb.RERUN,
+    ),
+    "Is it slower than before": (
+        ab_verb.VERB,
         compare_verb.VERB,
+        calibrate_verb.VERB,
         baseline_verb.BASELINE,
         baseline_verb.CHECK,
         baseline_verb.HISTORY,
-        verify_verb.VERB,
-        doctor_verb.VERB,
-        server_verb.VERB,
-        allreduce_verb.VERB,
-        input_verb.VERB,
-        explain_verb.VERB,
-        data_verb.VERB,
-    )
+    ),
+    "Command line": (completion_verb.VERB,),
 }
+VERBS: Mapping[str, Verb] = {verb.name: verb for verbs in VERBS_BY_TITLE.values() for verb in verbs}
 
 
 def flags_of(verb: Verb) -> Groups:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import signal
 import subprocess
@@ -14,19 +15,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.console import warn
-from benchmarks.errors import ExitStatus, Terminated, UsageError
+from benchmarks.errors import ClusterError, ExitStatus, Terminated, UsageError
 from benchmarks.process import private_network, subprocesses
-from benchmarks.process.signals import raise_on_sigterm, signals_held_back
+from benchmarks.process.signals import raise_on_termination, signals_held_back
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from results.text import counted
 
-# How long the others may take to notice that one has failed, and to report it: they need 40 s at most.
+# How long the others may take to notice that a task has failed, and to report it: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
+# After the first has reported that another is lost: the others notice it within seconds, and then have 15 s to end.
+_VERDICT_SECONDS = 25.0
+# After a task was stopped: the others notice that after 18 s at most, and then have 15 s to end.
+_STOPPED_SECONDS = 40.0
 # A leader that cannot handle signals ends by itself after 15 s, and then writes its record. The process that has
 # started us, such as a sweep, waits for 30 s.
 _GRACE_SECONDS = 25.0
 _POLL_SECONDS = 0.05
+# With these a run ends by itself, after its leader has saved its record.
+_REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
+# In place of the status of an ssh that ended well and ran nothing; no process has it.
+_NOT_RUN = 256
+_SSH_FAILED = 255
 
 
 def enter_private_network(command: Sequence[str]) -> None:
@@ -34,13 +44,67 @@ def enter_private_network(command: Sequence[str]) -> None:
     os.execv(sys.executable, [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command])
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a cluster ended.
+
+    Attributes:
+        status: OK if all tasks ended so, else the leader's; cluster failure where it did not fail, or was killed.
+        leader_reported: whether the leader ended by itself, so that it has saved a record where it runs.
+        failures: which tasks failed, and how, in words.
+    """
+
+    status: ExitStatus
+    leader_reported: bool
+    failures: list[str]
+
+
 @dataclasses.dataclass
 class Started:
-    """A task's process, and where its output goes; None for our own output."""
+    """A task's process, which may be an ssh, and where its output goes; None for our own output."""
 
     task: Task
     process: subprocess.Popen[bytes]
     log: Path | None
+    over_ssh: bool
+
+    def poll(self) -> int | None:
+        """Returns the task's exit status, negative for a signal; None while it runs."""
+        code = self.process.poll()
+        if code is None or not self.over_ssh:
+            return code
+        if code in (0, launch_plan.SUCCEEDED_OVER_SSH):
+            return _NOT_RUN if code == 0 else 0
+        # A shell adds 128 to the number of a signal.
+        return 128 - code if code not in _REPORTS and 128 < code < _SSH_FAILED else code
+
+    def is_stopped(self) -> bool:
+        """Returns whether it was stopped, as by SIGSTOP, and not continued since."""
+        with contextlib.suppress(ChildProcessError):  # it has ended
+            return os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        return False
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends the task a signal; ssh itself would end at once, and leave the task without time to end in order."""
+        if not self.over_ssh:
+            self.process.send_signal(number)
+        elif self.process.stdin:
+            with contextlib.suppress(OSError):  # the connection has ended
+                self.process.stdin.write(number.name.removeprefix("SIG").encode() + b"\n")
+                self.process.stdin.close()
+
+    def how_it_ended(self, code: int | None) -> str:
+        """Returns how the task ended with this status, in words; one that still runs is about to be killed."""
+        if code is None:
+            return "was stopped, and then killed" if self.is_stopped() else "did not end, and was killed"
+        if code == _NOT_RUN:
+            return "was not run, though ssh ended with status 0"
+        if code == _SSH_FAILED and self.over_ssh:
+            return "could not be reached, or the connection to it broke (ssh ended with status 255)"
+        if code > 0:
+            return f"ended with status {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 # From a task and its cluster's hosts to the words that start it.
@@ -82,52 +146,50 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
     }
 
 
-def run(cluster: Cluster, command: Command, logs: Path) -> ExitStatus:
-    """Runs all tasks of a planned cluster to their end.
+def run(cluster: Cluster, command: Command, logs: Path) -> Outcome:
+    """Runs all tasks of a cluster to their end.
 
     The leader's output is ours; each other task writes a log. When one fails, the others get time to notice and to
     report it, and what is left then is killed.
 
     Args:
-        cluster: planned; where ports are still to be chosen, they are chosen here.
-        command: starts a task.
+        cluster: its tasks and their addresses.
+        command: starts a task; by ssh, unless the cluster is local.
         logs: the directory of the logs.
 
-    Returns:
-        OK if all tasks ended so, else the leader's status; cluster failure where it did not fail, or was killed.
+    Raises:
+        ClusterError: a task cannot be started.
     """
-    if launch_plan.is_planned(cluster):
-        cluster = launch_plan.with_free_ports(cluster)
-    raise_on_sigterm()
+    raise_on_termination()
     with _started(cluster, command, logs) as tasks:
         _wait(tasks)
-        _warn_of_failures(tasks)
-        codes = {started.task: started.process.poll() for started in tasks}
-    if not any(code != 0 for code in codes.values()):
-        return ExitStatus.OK
+        codes = {started.task: started.poll() for started in tasks}
+        failures = []
+        for started in tasks:
+            code = codes[started.task]
+            if code == 0:
+                continue
+            failures.append(f"{started.task} {started.how_it_ended(code)}")
+            if started.log or code not in _REPORTS:  # else the leader has printed its reason
+                warn(failures[-1] + (f"; its output: {started.log}" if started.log else ""))
     own = codes[cluster.leader]
-    return ExitStatus(own) if own in set(ExitStatus) and own else ExitStatus.CLUSTER
+    reported = own in _REPORTS
+    status = ExitStatus(own) if own and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
+    return Outcome(status, reported, failures)
 
 
 @contextlib.contextmanager
 def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[Started]]:
     """Starts all tasks, and ends with none left. A signal goes to the leader first, which may have a record to save."""
     tasks: list[Started] = []
-    name = uuid.uuid4().hex[:8]
-    logs.mkdir(parents=True, exist_ok=True)
     try:
-        for task in cluster.tasks:
-            log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
-            words = command(task, cluster)
-            with signals_held_back(), log.open("wb") if log else contextlib.nullcontext() as output:
-                process = subprocesses.Command(words=words, stdout=output, stderr=output, stdin=subprocess.PIPE)
-                tasks.append(Started(task, subprocesses.start(process), log))
+        _start(cluster, command, logs, tasks)
         yield tasks
     except (KeyboardInterrupt, Terminated) as error:
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+        number = error.number if isinstance(error, Terminated) else signal.SIGINT
         for leader in (started for started in tasks if started.log is None):  # it may not have been started yet
             with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
-                leader.process.send_signal(number)
+                leader.send(number)
                 leader.process.wait(_GRACE_SECONDS)
         raise
     finally:
@@ -137,31 +199,32 @@ def _started(cluster: Cluster, command: Command, logs: Path) -> Iterator[list[St
                 started.process.stdin.close()
 
 
+def _start(cluster: Cluster, command: Command, logs: Path, tasks: list[Started]) -> None:
+    """Starts all tasks, and adds each to `tasks` before a signal may come."""
+    name = uuid.uuid4().hex[:8]
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        for task in cluster.tasks:
+            log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
+            words = command(task, cluster)
+            with signals_held_back(), log.open("wb") if log else contextlib.nullcontext() as output:
+                process = subprocesses.Command(words=words, stdout=output, stderr=output, stdin=subprocess.PIPE)
+                tasks.append(Started(task, subprocesses.start(process), log, not cluster.local))
+    except OSError as error:
+        raise ClusterError(f"The tasks of the cluster cannot be started: {error}.") from error
+
+
 def _wait(tasks: Sequence[Started]) -> None:
-    """Waits until all have ended, or some time after the first has failed or the leader has ended."""
-    until: float | None = None
-    while None in (codes := [started.process.poll() for started in tasks]):
-        leader_has_ended = any(c is not None and s.log is None for c, s in zip(codes, tasks, strict=True))
-        if until is None and (any(codes) or leader_has_ended):
-            until = time.monotonic() + _NOTICE_SECONDS
-        if until is not None and time.monotonic() > until:
+    """Waits until all have ended, or some time after one has failed or was stopped, or the leader has ended."""
+    until = math.inf
+    stopped_at: dict[Task, float] = {}
+    while None in (codes := [started.poll() for started in tasks]):
+        now = time.monotonic()
+        for code, started in zip(codes, tasks, strict=True):
+            if code or (code == 0 and started.log is None):
+                patience = _VERDICT_SECONDS if code == ExitStatus.CLUSTER else _NOTICE_SECONDS
+                until = min(until, now + patience)
+        stopped_at = {started.task: stopped_at.get(started.task, now) for started in tasks if started.is_stopped()}
+        if now > min([until, *(since + _STOPPED_SECONDS for since in stopped_at.values())]):
             return
         time.sleep(_POLL_SECONDS)
-
-
-def _warn_of_failures(tasks: Sequence[Started]) -> None:
-    for started in tasks:
-        code = started.process.poll()
-        if code == 0 or started.log is None and (code or 0) > 0:  # the leader has reported its own failure
-            continue
-        where = f"; its output: {started.log}" if started.log else ""
-        warn(f"{started.task} {_how_it_ended(code)}{where}")
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is None:
-        return "did not end, and was killed"
-    if code > 0:
-        return f"ended with status {code}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"was killed by {names.get(-code, f'signal {-code}')}"

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 from benchmarks.cluster import liveness
 from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
-from benchmarks.console import TerminalProgress, warn
+from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.provenance import suite_commit
@@ -28,6 +28,13 @@ from variable_mgr.catalog import IN_GRAPH
 _EXCHANGE_SECONDS = 600.0
 _PARTING_SECONDS = 30.0
 _REMIND_SECONDS = 30.0
+# How long the others wait for a task that has failed: it looks for a lost task for 18 s, and then for a damaged record
+# for up to 600 s.
+_EXPLAINING_SECONDS = 660.0
+_ANSWER_SECONDS = 6.0
+# What the end of another task, or of its step, raises here; or any error with these words.
+_OF_OTHER_TASKS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_ABORTED = "Collective ops is aborted"
 
 
 class Alone:
@@ -96,6 +103,8 @@ class ClusterTeam:
 
     def __post_init__(self) -> None:
         self._in_graph = self.manager in IN_GRAPH
+        self._known_failures = 0
+        self.watchdog.extension = self._extension
         self.device = self.cluster.own.device
         self.is_leader = self.cluster.own == self.cluster.leader
         # With a key, steps of all workers have equal numbers, and a parameter server would take them for one step.
@@ -172,16 +181,38 @@ class ClusterTeam:
             self.rendezvous.leave_message([int(error.exit_status), str(error.record_status), str(error)])
 
     def explain(self, error: Exception) -> BenchError | None:
-        """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither."""
+        """Returns the cluster error behind a TensorFlow error: a lost task, or a broken connection; None if neither.
+
+        Where another task has failed, this waits for its reason, so that the leader can report it.
+        """
         if not isinstance(error, tf.errors.OpError):
             return None
         self.expect_nothing()
+        from_others = isinstance(error, _OF_OTHER_TASKS) or _ABORTED in str(error.message)
+        if not from_others:
+            self.rendezvous.announce_failure()
         lost = self.watcher.wait_for_verdict(liveness.WHILE_RUNNING.detection_seconds)
+        if not lost and from_others and self._count_failures():
+            lost = self.watcher.wait_for_verdict(_EXPLAINING_SECONDS)
         if lost:
             return cause(lost, self.rendezvous, leads=self.is_leader)
-        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError | tf.errors.CancelledError):
+        if from_others:
             return ClusterError(f"The connection to another task broke, though all tasks answer: {headline(error)}")
         return None
+
+    def _extension(self) -> float:
+        """Returns for how much longer than its deadline to wait, since a task has failed and looks for the reason."""
+        known = self._known_failures
+        return _EXPLAINING_SECONDS if self._count_failures() > known else 0.0
+
+    def _count_failures(self) -> int:
+        """Asks the leader how many tasks have failed; it may not answer."""
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(self.rendezvous.failures()), daemon=True)
+        asking.start()
+        asking.join(_ANSWER_SECONDS)
+        self._known_failures = max([self._known_failures, *answers])
+        return self._known_failures
 
 
 # The processes that train together, as one of them sees them. None of its calls is timed.
@@ -241,12 +272,15 @@ def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> t
         ClusterError: the port is taken.
     """
     require_port(cluster)
-    return tf.distribute.Server(
-        tf.train.ClusterSpec(cluster.spec()),
-        job_name=cluster.own.job,
-        task_index=cluster.own.index,
-        config=server_config,
-    )
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(cluster.spec()),
+            job_name=cluster.own.job,
+            task_index=cluster.own.index,
+            config=server_config,
+        )
+    except tf.errors.UnknownError as error:  # another process was faster
+        raise _port_is_taken(cluster, headline(error)) from error
 
 
 def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
@@ -301,10 +335,15 @@ def require_port(cluster: Cluster) -> None:
         try:
             trial.bind(("0.0.0.0", port))
         except OSError as error:
-            raise ClusterError(
-                f"{cluster.own} cannot listen on port {port} ({error.strerror or error}){_holder(port)}. End what "
-                "listens there, or give this task another port, in the lists of all tasks."
-            ) from error
+            raise _port_is_taken(cluster, error.strerror or str(error)) from error
+
+
+def _port_is_taken(cluster: Cluster, reason: str) -> ClusterError:
+    port = int(cluster.address.rpartition(":")[2])
+    return ClusterError(
+        f"{cluster.own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
+        "task another port, in the lists of all tasks."
+    )
 
 
 def _holder(port: int) -> str:
@@ -321,21 +360,19 @@ class WaitingLines:
     """Shows which tasks are missing: a countdown on a terminal, elsewhere a line every 30 s."""
 
     def __init__(self) -> None:
-        self._progress = TerminalProgress() if sys.stderr.isatty() else None
         self._shown: float | None = None
 
     def __enter__(self) -> WaitingLines:
         return self
 
     def __exit__(self, *ended: object) -> None:
-        if self._progress:
-            self._progress.clear()
+        progress.end()
 
     def show(self, missing: Mapping[Task, str], seconds_left: float) -> None:
         """Shows the missing tasks; called after each round of probes."""
         names = ", ".join(f"{task} ({address})" for task, address in missing.items())
-        if self._progress:
-            self._progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", None)
+        if on_terminal():
+            progress.begin(f"waiting for {names}, {seconds_left:.0f} s left", measured=True)
         elif self._shown is None or self._shown - seconds_left > _REMIND_SECONDS:
             self._shown = seconds_left
             warn(f"Waiting for {names}, up to {seconds_left:.0f} s.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class Rendezvous:
 
     def __init__(self, target: str, own: Task, leader: Task, server_config: tf.compat.v1.ConfigProto) -> None:
         self._target, self._own, self._leader = target, own, leader
+        self._lock, self._last = threading.Lock(), {}  # type: tuple[threading.Lock, dict[str, Any]]
         self._config = tf.compat.v1.ConfigProto()
         self._config.CopyFrom(server_config)
         del self._config.device_filters[:]  # or a session waits for every task of the cluster
@@ -76,10 +78,30 @@ class Rendezvous:
             session.run(self._last_queue().enqueue(json.dumps([str(self._own), message])))
 
     def last_messages(self) -> Messages:
-        """Returns what each task sent before it ended, by its name; for the leader alone."""
-        with self._session(_MESSAGE_SECONDS) as session:
+        """Returns what each task sent before it ended, by its name; for the leader alone.
+
+        May be called by several threads, which all get all messages.
+        """
+        with self._lock, self._session(_MESSAGE_SECONDS) as session:
             taken = self._last_queue().dequeue()
-            return dict(json.loads(session.run(taken)) for _ in range(session.run(self._last_queue().size())))
+            for _ in range(session.run(self._last_queue().size())):
+                task, message = json.loads(session.run(taken))
+                self._last[task] = message
+            return dict(self._last)
+
+    def announce_failure(self) -> None:
+        """Lets the others know that this task has failed and looks for the reason, if the leader still runs."""
+        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
+            session.run(self._failures().enqueue(str(self._own)))
+
+    def failures(self) -> int:
+        """Returns how many tasks have announced a failure; 0 if the leader does not answer."""
+        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
+            return int(session.run(self._failures().size()))
+        return 0
+
+    def _failures(self) -> tf.queue.FIFOQueue:
+        return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="rendezvous/failures")
 
     def _last_queue(self) -> tf.queue.FIFOQueue:
         return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="rendezvous/last")

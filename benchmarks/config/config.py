@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks.config import device_options, input_options, manager_options, precision_options
 from benchmarks.config.precision_options import Computing, LossScaling
+from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from benchmarks.process.tensorflow_setup import Runtime
@@ -78,8 +78,8 @@ class Config:
     num_ps: int = 0
     num_hosts: int = 1
     cluster: Cluster | None = _aside(default=None)
-    start_timeout_seconds: float = _aside(default=300.0)
-    step_timeout_seconds: float = _aside(default=600.0)
+    start_timeout_seconds: float = _aside(default=DEFAULTS["start_timeout_seconds"])
+    step_timeout_seconds: float = _aside(default=DEFAULTS["step_timeout_seconds"])
 
     variable_update: str
     shared_on: Literal["cpu", "gpu"]
@@ -171,72 +171,11 @@ class Config:
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
-DEFAULT_NUM_BATCHES = 100
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
 # For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
 _LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
 _RUNTIME_FIELDS = {field.name for field in dataclasses.fields(Runtime)} & {f.name for f in dataclasses.fields(Config)}
-
-# flag: (smallest value, what it counts)
-_AT_LEAST: dict[str, tuple[int, str]] = {
-    "batch_size": (1, "images per device"),
-    "num_gpus": (1, "devices"),
-    "num_batches": (1, "measured steps"),
-    "num_warmup_batches": (0, "steps"),
-    "display_every": (1, "steps"),
-    "per_gpu_thread_count": (0, "threads; 0 leaves the choice to TensorFlow"),
-    "num_intra_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
-    "num_inter_threads": (0, "threads; 0 leaves the choice to TensorFlow"),
-    "weight_decay": (0, "as a factor"),
-    "momentum": (0, "as a factor"),
-    "fp16_inc_loss_scale_every_n": (1, "steps"),
-    "tf_random_seed": (0, "as a seed"),
-    "gradient_repacking": (0, "chunks; 0 sends gradients one by one"),
-    "agg_small_grads_max_bytes": (0, "bytes; 0 sends gradients one by one"),
-    "local_sgd_steps": (1, "steps"),
-    "agg_small_grads_max_group": (1, "gradients in a group"),
-    "datasets_parallel_interleave_cycle_length": (1, "files"),
-    "datasets_shuffle_records": (0, "records; 0 or 1 leaves them in order"),
-    "datasets_parallel_calls": (-1, "images at a time; 0 is cores + 1, -1 leaves it to tf.data"),
-    "datasets_prefetch_buffer_size": (0, "batches per device; 0 prefetches none"),
-    "datasets_num_private_threads": (0, "threads; 0 shares the session's"),
-    "datasets_autotune_cpu_budget": (0, "cores; 0 is all"),
-}
-# A share of the memory; the largest seed that NumPy takes.
-_AT_MOST = {"gpu_memory_frac": 1, "tf_random_seed": 2**32 - 1, "fp16_loss_scale": 2**32}
-_ABOVE_ZERO = (
-    "start_timeout_seconds",
-    "step_timeout_seconds",
-    "num_epochs",
-    "time_limit_seconds",
-    "init_learning_rate",
-    "gpu_memory_frac",
-    "fp16_loss_scale",
-)
-
-
-def check_ranges(given: Mapping[str, Any]) -> None:
-    """Refuses numbers that are out of their range.
-
-    Args:
-        given: flag values by name; None is not given.
-
-    Raises:
-        UsageError: one is.
-    """
-    for name, value in given.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"--{name}={value}: give a finite number.")
-    for name, (smallest, what) in _AT_LEAST.items():
-        if given[name] not in (None, "auto") and given[name] < smallest:
-            raise UsageError(f"--{name}={given[name]} is too small: it must be at least {smallest} ({what}).")
-    for name in _ABOVE_ZERO:
-        if given[name] is not None and given[name] <= 0:
-            raise UsageError(f"--{name}={given[name]} must be above 0.")
-    for name, largest in _AT_MOST.items():
-        if given[name] is not None and given[name] > largest:
-            raise UsageError(f"--{name}={given[name]} is too large: it must be at most {largest}.")
 
 
 def resolve(
@@ -245,14 +184,13 @@ def resolve(
     """Turns flag values (None: not given) into a configuration.
 
     Args:
-        given: by flag name, as `flag.parse` returns them.
+        given: by flag name, as `flag.parse` returns them, which checks the range of each.
         count_gpus: counts the GPUs of this machine; called only if that matters.
         environ: may name a cluster, too; None for the environment variables.
 
     Raises:
-        UsageError: a value is out of range, or values contradict each other.
+        UsageError: a value is not possible here, or values contradict each other.
     """
-    check_ranges(given)
     if given["batch_size"] == "auto":
         raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
     if given["num_batches"] is not None and given["num_epochs"] is not None:
@@ -264,7 +202,7 @@ def resolve(
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     data_format, computing, notices = _arithmetic(given, on_gpu, variables, cluster)
-    optimizer = given["optimizer"] or "sgd"
+    optimizer = given["optimizer"] or DEFAULTS["optimizer"]
     config = Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
@@ -288,16 +226,16 @@ def resolve(
         **data,
         optimizer=optimizer,
         learning_rate=given["init_learning_rate"] or spec.learning_rate * _LEARNING_RATE_SCALE[optimizer],
-        momentum=_either(given["momentum"], 0.9),
-        weight_decay=_either(given["weight_decay"], 4e-5),
-        seed=_either(given["tf_random_seed"], 1234),
-        num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULT_NUM_BATCHES),
+        momentum=_either(given["momentum"], DEFAULTS["momentum"]),
+        weight_decay=_either(given["weight_decay"], DEFAULTS["weight_decay"]),
+        seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
+        num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
         num_epochs=given["num_epochs"],
         num_warmup_batches=_either(given["num_warmup_batches"], 10 if on_gpu else 3),
         time_limit_seconds=given["time_limit_seconds"],
-        output_dir=given["output_dir"] or "out",
-        output_format=given["output_format"] or "text",
-        display_every=given["display_every"] or 10,
+        output_dir=given["output_dir"] or DEFAULTS["output_dir"],
+        output_format=given["output_format"] or DEFAULTS["output_format"],
+        display_every=given["display_every"] or DEFAULTS["display_every"],
         session_id=given["session_id"] or "",
         notices=data_notices + cluster_notices + variable_notices + notices,
     )
@@ -309,7 +247,7 @@ def resolve(
 
 def _find_model(given: Mapping[str, Any]) -> specs.ModelSpec:
     try:
-        spec = specs.find(given["model"] or "resnet50")
+        spec = specs.find(given["model"] or DEFAULTS["model"])
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
     precision_options.refuse_without_convolutions(given, spec)

@@ -75,12 +75,10 @@ def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
     return tuple(map(int, words))
 
 
-def _split(text: str | None, wanted: int, usable: int) -> int:
-    if text == "auto":
+def _split(parts: int | str | None, wanted: int, usable: int) -> int:
+    if parts == "auto":
         return max(1, -(-wanted // max(1, usable)))
-    if text is not None and not (text.isdigit() and int(text) > 0):
-        raise UsageError(f"--virtual_gpus={text}: give the number of parts of each GPU, at least 1, or auto.")
-    return int(text or 1)
+    return int(parts or 1)
 
 
 def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
@@ -91,6 +89,6 @@ def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
     if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
         return {**values, "device": "cpu", "num_gpus": 2}
     if usable == 1 and values["virtual_gpus"] is None:
-        return {**values, "num_gpus": 2, "virtual_gpus": "2"}
-    split = int(values["virtual_gpus"]) if (values["virtual_gpus"] or "").isdigit() else 1
+        return {**values, "num_gpus": 2, "virtual_gpus": 2}
+    split = 1 if values["virtual_gpus"] in (None, "auto") else int(values["virtual_gpus"])
     return {**values, "num_gpus": max(1, usable * split)}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from absl import flags as absl_flags
 
 from benchmarks.errors import UsageError, did_you_mean
 
-_LONGEST_CHOICES = 90
+_LONGEST_CHOICES = 60
+_NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
 
 
@@ -23,9 +25,13 @@ class Flag:
     Attributes:
         name: as on the command line.
         kind: bool, int, float or str.
-        help: for `--help`.
+        help: what it means, the most important first, up to a semicolon; values and default are added to it.
         choices: the words that a str may be, in any case; an int may be one of them instead of a number.
         boolean: the value that `--name` stands for, and that of `--noname`.
+        default: the value if it is not given, or a phrase if that depends on something; None: nothing, or false.
+        at_least, above, at_most: the range of a number.
+        known: values that exist, where the code behind the flag decides which it takes.
+        path: what kind of path a str is.
     """
 
     name: str
@@ -33,6 +39,82 @@ class Flag:
     help: str
     choices: tuple[str, ...] = ()
     boolean: tuple[str, str] | None = None
+    _: dataclasses.KW_ONLY
+    default: bool | int | float | str | None = None
+    at_least: int | None = None
+    above: int | None = None
+    at_most: int | None = None
+    known: tuple[str, ...] = ()
+    path: Literal["file", "directory"] | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that its value may be, in the order of the table."""
+        return ("true", "false") if self.kind is bool else self.choices or self.known
+
+    @property
+    def values_text(self) -> str:
+        """The values that it takes, such as `1 or more`, `sgd|adam`, `true|false`, `directory`."""
+        if self.kind in (bool, str):
+            return "|".join(self.words) or self.path or "text"
+        return ", or ".join([self._range_text, *self.words])
+
+    @property
+    def default_text(self) -> str:
+        """What holds if it is not given; empty if that is nothing."""
+        if self.kind is bool and not isinstance(self.default, str):
+            return str(bool(self.default)).lower()
+        if self.default is None:
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def spelling(self) -> str:
+        """How it is written, such as `--name=INT`, `--name=text|json` or `--[no]name`."""
+        if self.kind is bool:
+            return f"--[no]{self.name}"
+        choices = "|".join(self.choices)
+        if len(choices) > _LONGEST_CHOICES or self.known:
+            return f"--{self.name}=NAME"
+        words = [self.kind.__name__] if self.kind is not str else [] if choices else [self.path or "text"]
+        return f"--{self.name}=" + "|".join([*map(str.upper, words), *self.choices])
+
+    def described(self, *, brief: bool = False) -> str:
+        """Returns its help with the values, unless its spelling shows them, and the default.
+
+        Args:
+            brief: only the first clause of the help, and no range.
+        """
+        facts = []
+        if self.kind not in (bool, str):
+            facts += [] if brief or self._range_text in _NO_RANGE.values() else [self._range_text]
+        elif self.kind is str and self.words and not self.spelling.endswith("|".join(self.words)):
+            facts.append(", ".join(self.words))
+        if self.default_text not in ("", "false"):
+            facts.append(f"default: {self.default_text}")
+        return (self.help.partition(";")[0] if brief else self.help) + (f" ({'; '.join(facts)})" if facts else "")
+
+    def why_not(self, value: Any) -> str | None:
+        """Returns a sentence if a number is out of range; None, and words, are not numbers."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        if not math.isfinite(value):
+            return f"--{self.name}={value}: give a finite number."
+        if self.at_least is not None and value < self.at_least:
+            return f"--{self.name}={value} is too small: it must be at least {self.at_least} ({self.help})."
+        if self.above is not None and value <= self.above:
+            return f"--{self.name}={value} must be above {self.above} ({self.help})."
+        if self.at_most is not None and value > self.at_most:
+            return f"--{self.name}={value} is too large: it must be at most {self.at_most} ({self.help})."
+        return None
+
+    @property
+    def _range_text(self) -> str:
+        if self.at_least is not None:
+            return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
+        limits = {"above": self.above, "at most": self.at_most}
+        named = ", ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        return named or _NO_RANGE[self.kind]
 
 
 Groups = Mapping[str, Sequence[Flag]]
@@ -77,26 +159,24 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     except absl_flags.UnrecognizedFlagError as error:
         raise UsageError(
             f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
-            "See --help for all flags."
+            "See --helpfull for all flags."
         ) from error
     except (absl_flags.Error, OSError) as error:
         raise UsageError(str(error)) from error
-    return Parsed({flag.name: flag_values[flag.name].value for flag in table}, words)
+    values = {flag.name: flag_values[flag.name].value for flag in table}
+    for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table)):
+        raise UsageError(problem)
+    return Parsed(values, words)
 
 
 def describe(groups: Groups) -> str:
-    """Returns the groups of flags as text for `--help`."""
+    """Returns the groups of flags as text for `--helpfull`."""
     lines = []
     for title, group in groups.items():
         lines.append(f"\n{title}:")
         for flag in group:
-            choices, text = "|".join(flag.choices), flag.help
-            if len(choices) > _LONGEST_CHOICES:
-                choices, text = "", f"{text}; one of {', '.join(flag.choices)}"
-            kinds = [flag.kind.__name__.upper()] if flag.kind is int or not choices else []
-            value = "" if flag.kind is bool else "=" + "|".join([*kinds, *([choices] if choices else [])])
-            lines.append(f"  --{'[no]' if flag.kind is bool else ''}{flag.name}{value}")
-            lines += textwrap.wrap(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines.append(f"  {flag.spelling}")
+            lines += textwrap.wrap(flag.described(), 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 

@@ -6,10 +6,107 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from benchmarks.config.flag import Flag, Groups
 from benchmarks.errors import UsageError
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
-from benchmarks.input.options import AUTOTUNE, InputOptions
+from benchmarks.input.options import AUTOTUNE, RESIZE_METHODS, ROUND_ROBIN, InputOptions
 from models import specs
+
+IMAGE_FLAGS: Groups = {
+    "Data": (
+        Flag("data_dir", str, "directory of the images", default="synthetic images", path="directory"),
+        Flag(
+            "data_name",
+            str,
+            "data set; synthetic: images made once on the devices; synthetic_host: made once on the host, so that the "
+            "copy to the device is measured",
+            (*DATA_SETS, SYNTHETIC, SYNTHETIC_HOST),
+            default="the model's with --data_dir, else synthetic",
+        ),
+        Flag("data_split", str, "part of the data set", ("train", "validation"), default="train"),
+        Flag(
+            "on_bad_record",
+            str,
+            "fail: end the run and report file, record and reason; skip: count it and go on",
+            ("fail", "skip"),
+            default="fail",
+        ),
+        Flag(
+            "pipelined_input",
+            bool,
+            "copy the next step's images to the device during this step",
+            default="true unless images are synthetic",
+        ),
+    ),
+    "How images are prepared": (
+        Flag(
+            "image_crop",
+            str,
+            "distorted: a random part, flipped at random; central: the middle",
+            ("distorted", "central"),
+            default="distorted; with --forward_only, central",
+        ),
+        Flag("fuse_decode_and_crop", bool, "decode only the part that is kept", default=True),
+        Flag("decode_scaling", bool, "decode at 1/2, 1/4 or 1/8 of the size where the part is that much too large"),
+        Flag(
+            "resize_method",
+            str,
+            "how images are resized; round_robin alternates the methods",
+            (*RESIZE_METHODS, ROUND_ROBIN),
+            default=InputOptions.resize_method,
+        ),
+        Flag("distortions", bool, "random brightness, saturation, hue and contrast"),
+        Flag("distort_color_in_yiq", bool, "saturation and hue of --distortions in YIQ, else in HSV", default=True),
+    ),
+    "How files are read": (
+        Flag(
+            "datasets_parallel_interleave_cycle_length",
+            int,
+            "files read at a time",
+            default=InputOptions.cycle_length,
+            at_least=1,
+        ),
+        Flag(
+            "datasets_shuffle_records",
+            int,
+            "size of the shuffle buffer in records; 0 or 1: no shuffling",
+            default=InputOptions.shuffle_records,
+            at_least=0,
+        ),
+        Flag(
+            "datasets_parallel_calls",
+            int,
+            "images prepared at a time; 0: cores + 1; -1: tf.data chooses",
+            default=InputOptions.parallel_calls,
+            at_least=AUTOTUNE,
+        ),
+        Flag("datasets_use_prefetch", bool, "prefetch batches", default=True),
+        Flag(
+            "datasets_prefetch_buffer_size",
+            int,
+            "prefetched batches per device",
+            default=InputOptions.prefetch_batches,
+            at_least=0,
+        ),
+        Flag(
+            "datasets_num_private_threads",
+            int,
+            "threads of the pipeline alone; 0: it shares the session's",
+            default=InputOptions.private_threads,
+            at_least=0,
+        ),
+        Flag(
+            "datasets_autotune_cpu_budget",
+            int,
+            "cores for --datasets_parallel_calls=-1; 0: all",
+            default=InputOptions.autotune_cpu_budget,
+            at_least=0,
+        ),
+        Flag("datasets_sloppy_parallel_interleave", bool, "take what is ready first; runs then differ"),
+        Flag("datasets_use_caching", bool, "keep all records in memory, as they are on disk"),
+        Flag("datasets_repeat_cached_sample", bool, "use the first record again and again: no reading"),
+    ),
+}
 
 # The option that each flag sets.
 _OPTION_OF_FLAG = {
@@ -81,6 +178,11 @@ def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, 
 
 def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tuple[str, ...]]:
     name, directory = given["data_name"], given["data_dir"]
+    if directory is not None and "://" in directory:  # which may hold a password, so it is not repeated
+        raise UsageError(
+            f"--data_dir={directory.partition('://')[0]}://... is an address: name a directory of this host into "
+            "which you have copied the data or mounted its storage."
+        )
     if name in DATA_SETS and name != spec.data_name:
         fitting = ", ".join(other.name for other in specs.MODELS if other.data_name == name)
         raise UsageError(

@@ -11,7 +11,7 @@ from models import specs
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
 from variable_mgr.modifiers import Modifiers
 
-_LOCAL_SGD_STEPS = 4
+LOCAL_SGD_STEPS = 4
 
 
 def resolve(
@@ -49,7 +49,7 @@ def resolve(
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
         compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
         fc_model_parallel=bool(given["fc_model_parallel"]),
-        local_sgd_steps=given["local_sgd_steps"] or (_LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
+        local_sgd_steps=given["local_sgd_steps"] or (LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
     )
     if cluster and cluster.controller and manager not in IN_GRAPH:
         raise UsageError(

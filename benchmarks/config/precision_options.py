@@ -27,9 +27,9 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
 # TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
 _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
 _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
-_LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
-_FIRST_DYNAMIC_SCALE = 2.0**15
-_SCALED_UP_EVERY = 1000
+LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
+FIRST_DYNAMIC_SCALE = 2.0**15
+SCALED_UP_EVERY = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
     if every and not dynamic:
         raise UsageError("--fp16_inc_loss_scale_every_n acts only with --fp16_enable_auto_loss_scale: give that, too.")
     if not dynamic:
-        return LossScaling(scale or _LOSS_SCALE)
+        return LossScaling(scale or LOSS_SCALE)
     if (manager in MANAGERS and not MANAGERS[manager].exchanges_gradients) or modifiers.asynchronous:
         raise UsageError(
             "--fp16_enable_auto_loss_scale: all towers must skip the same updates, and here they update independently: "
@@ -219,7 +219,7 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
             "--fp16_enable_auto_loss_scale: where gradients are applied a step later, an overflow is seen too late: "
             "give a fixed --fp16_loss_scale, or leave out --staged_vars and --variable_consistency=relaxed."
         )
-    return LossScaling(scale or _FIRST_DYNAMIC_SCALE, every or _SCALED_UP_EVERY)
+    return LossScaling(scale or FIRST_DYNAMIC_SCALE, every or SCALED_UP_EVERY)
 
 
 def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:

@@ -16,12 +16,16 @@ class Verb:
 
     Attributes:
         name: the first word of the command line.
-        meaning: what `--help` prints beside the name.
+        meaning: what it does, as a phrase or a question for the list of verbs.
         flags: the flags that it takes, by title.
         run: does the work. It gets the parsed flags (those of `run` that the verb does not take are None) and the
             words of the whole command line, for the record.
         takes: `flags`: flags alone. `words`: also words that are no flags, such as files. `lists`: also all flags of
             `run`, each with one value or a comma list of values.
+        words: what the words are, such as `RUN_ID [FILE ...]`.
+        known_words: words that the first may be; without them, words are files.
+        details: sentences for the help of the verb.
+        examples: command lines that work, without the program.
     """
 
     name: str
@@ -29,3 +33,7 @@ class Verb:
     flags: Groups
     run: Callable[[Parsed, Sequence[str]], ExitStatus]
     takes: Literal["flags", "words", "lists"] = "flags"
+    words: str = ""
+    known_words: tuple[str, ...] = ()
+    details: str = ""
+    examples: tuple[str, ...] = ()

@@ -4,43 +4,66 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
+from benchmarks.console import progress, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.input import catalog
 from benchmarks.input.catalog import DATA_SETS
+from benchmarks.input.files import FileWork, only_writer
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.topology.start import start
 
+_PHOTOS, _SMALL_IMAGES = 512, 2000
+_PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
 DATA_FLAGS: Groups = {
     "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
-        Flag("train_images", int, "training images (default 512 photos, 2000 small images)"),
-        Flag("validation_images", int, "validation images (default 0)"),
-        Flag("images_per_shard", int, "photos in one file (default 64, convert 1280)"),
-        Flag("seed", int, "equal seeds write equal files (default 1)"),
-        Flag("overwrite", bool, "replace files that are there"),
+        Flag(
+            "train_images",
+            int,
+            "training images",
+            default=f"{_PHOTOS} photos, {_SMALL_IMAGES} small images",
+            at_least=0,
+        ),
+        Flag("validation_images", int, "validation images", default=0, at_least=0),
+        Flag(
+            "images_per_shard",
+            int,
+            "photos in one file",
+            default=f"{_PHOTOS_PER_SHARD}; of convert, {_CONVERTED_PER_SHARD}",
+            at_least=1,
+        ),
+        Flag("seed", int, "equal seeds write equal files", default=1, at_least=0),
+        Flag("overwrite", bool, "replace files that exist"),
         Flag("corrupt", str, "damage one record, or the file that holds it", catalog.DAMAGE_KINDS),
-        Flag("python", bool, "make-cifar10: the version for Python (default: the binary one)"),
+        Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
         Flag("gzip", bool, "make-mnist: compressed files"),
     ),
     "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
-        Flag("resize", int, "make larger photos smaller: pixels of the shorter side"),
+        Flag("resize", int, "make larger photos smaller: pixels of the shorter side", at_least=1),
     ),
-    "check DIR: walk every record and list what is wrong": (
-        Flag("data_name", str, "which data set (default imagenet)", tuple(DATA_SETS)),
-        Flag("data_split", str, "convert, check: which part (default train)", ("train", "validation")),
+    "check DIR: read every record and list what is wrong": (
+        Flag("data_name", str, "which data set", tuple(DATA_SETS), default="imagenet"),
+        Flag("data_split", str, "convert, check: which part", ("train", "validation"), default="train"),
         Flag("decode", bool, "decode every photo, too"),
     ),
 }
 _SHOWN = 100
-_DEFAULTS = {"seed": 1, "data_name": "imagenet", "data_split": "train", "validation_images": 0}
-_AT_LEAST = {"train_images": 0, "validation_images": 0, "images_per_shard": 1, "seed": 0, "resize": 1}
+# To list a directory or an archive, or to write small images. The work on many files has a limit for each.
+_WHOLE_SECONDS = 3600.0
+_DEFAULTS = {
+    flag.name: flag.default
+    for group in DATA_FLAGS.values()
+    for flag in group
+    if flag.name in ("seed", "data_name", "data_split", "validation_images")
+}
 _MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
 
 
@@ -61,10 +84,27 @@ def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     for name, value in given.items():
         if value is not None and name not in flags:
             raise UsageError(f"data {command} takes no --{name}. It takes {', '.join(f'--{flag}' for flag in flags)}.")
-        if value is not None and name in _AT_LEAST and value < _AT_LEAST[name]:
-            raise UsageError(f"--{name}={value} is too small: it must be at least {_AT_LEAST[name]}.")
     defaults = {name: value for name, value in _DEFAULTS.items() if given[name] is None}
-    return work(arguments, {**given, **defaults})
+    with watched() as watchdog:
+        return work(arguments, {**given, **defaults}, watchdog)
+
+
+def _import_tensorflow(watchdog: Watchdog) -> None:
+    deadlines = Deadlines(watchdog)
+    deadlines.importing()
+    start(Runtime())
+    deadlines.none()
+
+
+def _expect_whole(watchdog: Watchdog, what: str) -> None:
+    """Begins with what may take long, though nothing counts its parts."""
+    watchdog.expect(what, _WHOLE_SECONDS)
+    progress.begin(what)
+
+
+def _expect_nothing(watchdog: Watchdog) -> None:
+    watchdog.expect_nothing()
+    progress.end()
 
 
 def _directory(command: str, arguments: Sequence[str]) -> Path:
@@ -77,10 +117,11 @@ def _directory(command: str, arguments: Sequence[str]) -> Path:
 
 
 @contextmanager
-def _writing(command: str, directory: Path) -> Iterator[None]:
-    """Turns errors of writing into a usage error."""
+def _writing(command: str, directory: Path, what: str) -> Iterator[None]:
+    """Lets no other process write the same to a directory; turns errors of writing into a usage error."""
     try:
-        yield
+        with only_writer(directory, what):
+            yield
     except OSError as error:
         reason = error.strerror or headline(error)
         raise UsageError(f"data {command}: cannot write to {directory}: {reason}.") from error
@@ -95,13 +136,13 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
     return counts
 
 
-def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
-    start(Runtime())
+    _import_tensorflow(watchdog)
     from benchmarks.datasets import damage, fake_imagenet
 
-    per_shard = given["images_per_shard"] or 64
-    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, 512).items()]
+    per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
+    parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
     for part in parts:
         existing = part.shards_in(directory)
         if existing and not given["overwrite"]:
@@ -109,9 +150,10 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
                 f"{directory} already holds {len(existing)} {part.name} shards ({existing[0].name}, ...): name another "
                 "directory, or pass --overwrite to replace them."
             )
-    with _writing("make-imagenet", directory):
+    work = FileWork(watchdog.expect, watchdog.expect_nothing)
+    with _writing("make-imagenet", directory, "images"):
         for part in parts:
-            fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written)
+            fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written, work=work)
         if given["corrupt"]:
             files = parts[0].paths(directory)
             say(str(damage.corrupt(files[len(files) // 2], given["corrupt"])))
@@ -120,7 +162,7 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitSt
     return ExitStatus.OK
 
 
-def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     from benchmarks.datasets import fake_small_images
 
     command = f"make-{name}"
@@ -129,15 +171,16 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     if given["corrupt"] not in (None, *catalog.DAMAGE_KINDS_OF_SMALL_IMAGES):
         here = ", ".join(catalog.DAMAGE_KINDS_OF_SMALL_IMAGES)
         raise UsageError(f"--corrupt={given['corrupt']} is for photos; here are: {here}.")
-    if directory.is_dir() and any(directory.iterdir()) and not given["overwrite"]:
+    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
         raise UsageError(
             f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
         )
     write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
     if name == "cifar10":
         write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
-    with _writing(command, directory):
+    with _writing(command, directory, "images"):
         for split, images in counts.items():
+            _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
             files = write(directory, images, split=split, seed=given["seed"])
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
             if given["corrupt"] and split == next(iter(counts)):
@@ -151,23 +194,31 @@ def _say_written(path: Path, images: int) -> None:
     say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
 
 
-def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     if len(arguments) != 2:
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
     source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
-    start(Runtime())
+    _import_tensorflow(watchdog)
     from benchmarks.datasets import convert, fake_imagenet
 
     split = given["data_split"]
+    _expect_whole(watchdog, f"Listing the photos of {source}")
     found = convert.list_photos(source, split)
+    _expect_nothing(watchdog)
     if not found:
         raise DataError(f"{source} holds no photos.")
     classes = len({photo.label for photo in found})
     say(f"{len(found)} photos of {classes} classes in {source}")
-    part = fake_imagenet.split(split, len(found), given["images_per_shard"] or 1280)
-    with _writing("convert", directory):
+    part = fake_imagenet.split(split, len(found), given["images_per_shard"] or _CONVERTED_PER_SHARD)
+    with _writing("convert", directory, split):
         result = convert.convert(
-            found, directory, split=part, shorter_side=given["resize"], seed=given["seed"], on_shard=_say_written
+            found,
+            directory,
+            split=part,
+            shorter_side=given["resize"],
+            seed=given["seed"],
+            on_shard=_say_written,
+            work=FileWork(watchdog.expect, watchdog.expect_nothing),
         )
     for sentence in result.left_out[:_SHOWN]:
         warn(f"left out: {sentence}")
@@ -178,23 +229,33 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
 
 
-def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
+def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     if len(arguments) != 1:
         raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
-    start(Runtime())
+    _import_tensorflow(watchdog)
     from benchmarks.input import checks, host_pipeline
+    from benchmarks.input.imagenet import PhotoFolder
     from benchmarks.input.small_images import Pixels
     from models.specs import BACKGROUND_CLASSES
 
+    _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
     source = host_pipeline.find(given["data_name"], arguments[0], given["data_split"])
-    say(source.describe())
+    description = source.describe()
+    _expect_nothing(watchdog)
+    say(description)
     if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
     check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
-    with check as problem_of_jpeg:
-        for _, seen, found in checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg):
+    work = FileWork(watchdog.expect, watchdog.expect_nothing)
+    with (
+        progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
+        check as problem_of_jpeg,
+        closing(checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg, work=work)) as each,
+    ):
+        for _, seen, found in each:
+            progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
             records += seen
             for defect in found:
                 kinds[defect.kind] += 1
@@ -207,7 +268,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
 
 
 # What runs each command, and its flags.
-_COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any]], ExitStatus], tuple[str, ...]]] = {
+_COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus], tuple[str, ...]]] = {
     "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard")),
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
@@ -216,8 +277,11 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any]], ExitStat
 }
 VERB = Verb(
     "data",
-    "make, check and convert data sets",
+    "make, convert and check data sets",
     DATA_FLAGS,
     lambda given, command: run(given.words, given.values),
     takes="words",
+    words="COMMAND DIR",
+    known_words=tuple(_COMMANDS),
+    examples=("data make-imagenet data/fake --train_images=512", "data check data/fake"),
 )

@@ -8,17 +8,16 @@ the statistics of natural images"), with random contrast.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.console import progress
 from benchmarks.input import tfrecord
+from benchmarks.input.files import FileWork, written_whole
 from benchmarks.input.imagenet import BOX
-from benchmarks.system import hardware
 from models.specs import IMAGENET_CLASSES
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
@@ -56,28 +55,40 @@ def split(name: str, images: int, images_per_shard: int) -> Split:
     return Split(name=name, images=images, shards=-(-images // images_per_shard))
 
 
-def write(directory: Path, part: Split, *, seed: int, on_shard: Callable[[Path, int], None]) -> None:
+def write(
+    directory: Path,
+    part: Split,
+    *,
+    seed: int,
+    on_shard: Callable[[Path, int], None],
+    work: FileWork | None = None,
+) -> None:
     """Writes a split; equal seeds write equal records. Existing shards of the split are removed first.
 
     Each file appears only when it is complete. `on_shard` is called with the file and its number of images.
     """
+    work = work or FileWork()
     directory.mkdir(parents=True, exist_ok=True)
     for old in part.shards_in(directory):
         old.unlink()
     canvases = [_canvas(np.random.default_rng((seed, number))) for number in range(_CANVASES)]
 
-    def write_shard(path: Path, numbers: np.ndarray) -> tuple[Path, int]:
-        partial = path.with_name(f".{path.name}.partial")
-        with partial.open("wb") as file:
+    def write_shard(share: tuple[Path, np.ndarray]) -> tuple[Path, int]:
+        path, numbers = share
+        with written_whole(path) as file:
             for number in numbers:
+                work.go_on(path)
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
                 tfrecord.write(file, _record(part.name, int(number), canvases, generator))
-        os.replace(partial, path)
+                progress.advance()
         return path, len(numbers)
 
-    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-        shares = np.array_split(np.arange(part.images), part.shards)
-        for path, count in pool.map(write_shard, part.paths(directory), shares):
+    shares = np.array_split(np.arange(part.images), part.shards)
+    with (
+        progress.counted(f"Writing {part.name} images to {directory}", part.images),
+        work.on_all_cores(write_shard, zip(part.paths(directory), shares, strict=True)) as written,
+    ):
+        for path, count in written:
             on_shard(path, count)
 
 

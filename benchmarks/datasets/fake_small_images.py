@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.input.files import load_arrays, written_whole
+
 _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
 _SIGNAL, _NOISE = 60.0, 40.0
@@ -66,9 +68,8 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
         for ending in ("", ".bin", ".gz"):
             (directory / f"{stem}{ending}").unlink(missing_ok=True)
     for name, data in contents.items():
-        partial = directory / f".{name}.partial"
-        partial.write_bytes(data)
-        os.replace(partial, directory / name)
+        with written_whole(directory / name) as file:
+            file.write(data)
     return [directory / name for name in contents]
 
 
@@ -84,7 +85,7 @@ def corrupt(files: list[Path], kind: str) -> Path:
     elif "labels" in file.name:
         data[8] = _BAD_LABEL
     else:
-        batch = pickle.loads(data)
+        batch = load_arrays(bytes(data))
         batch[b"labels"][0] = _BAD_LABEL
         data = bytearray(pickle.dumps(batch, protocol=2))
     file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.config import config, device_options, precision_options, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import say
+from benchmarks.console import in_words, progress, say
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
 from benchmarks.errors import ExitStatus
@@ -24,7 +24,6 @@ from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import in_words
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system.provenance import of_this_run
 from models import specs
@@ -83,7 +82,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Breakdo
     """
     gpus = 0 if values["device"] == "cpu" else count_gpus()
     # A single GPU is not split, since nobody trains on two halves.
-    unsplit = {"virtual_gpus": "1"} if gpus and values["virtual_gpus"] is None else {}
+    unsplit = {"virtual_gpus": 1} if gpus and values["virtual_gpus"] is None else {}
     chosen = config.resolve(device_options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
@@ -134,6 +133,7 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
 def _generate_images(data_name: str, directory: str) -> str:
     """Returns why it failed; empty if it did not."""
     number = (f"--train_images={_FAKE_PHOTOS}",) if data_name == "imagenet" else ()
+    progress.begin("making images to read", measured=True)
     words = [*_PROGRAM, "data", f"make-{data_name}", directory, *number]
     with tempfile.TemporaryFile() as output:
         make = subprocesses.Command(words=words, stdout=output, stderr=output)
@@ -172,8 +172,10 @@ def run(
         stages.run_all()
         (compute,) = [stage.images_per_sec for stage in stages.done if stage.part is Part.COMPUTE]
         if compute:
+            progress.begin("measuring the roofline", measured=True)
             roofline, why_not = device_peak.measure_apart(plan.chosen, compute.value)
             lines = roofline.sentences() if roofline else [f"No roofline: {why_not}"]
+            progress.end()
             about_roofline = ["The stage compute, on one device, and its roofline:", *lines]
 
     status = until_stopped(work, "Stopped before the last stage: the results so far follow.")
@@ -241,11 +243,15 @@ class _StageRunner:
 
     def _run(self, one: PlannedStage, left: int | None = None) -> Record:
         """Runs a stage for as long as an interval needs; longer if its share of the time, among all left, is more."""
-        share = (self._end - time.monotonic()) / left if left else 0.0
+        seconds_left = self._end - time.monotonic() if left else 0.0
+        share = seconds_left / left if left else 0.0
         words = {**self._plan.common, **one.flags, "time_limit_seconds": f"{max(self._least_seconds, share):.0f}"}
         count_gpus = functools.partial(len, self.runner.provenance.inventory.gpus)
         (cell,) = grid.cells([{name: [value] for name, value in words.items()}], count_gpus)
+        all_left = f", about {in_words(seconds_left)} left" if seconds_left > 0 else ""
+        progress.begin(f"{one.part}: {one.what}{all_left}", measured=True)
         record = self.runner.run(cell, self._started) if cell.runs else self.runner.refuse(cell)
+        progress.end()
         self._started += 1
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record

@@ -80,14 +80,28 @@ _OF_THE_LADDER = (
     Flag(
         "time_limit_seconds",
         float,
-        "for all stages of the breakdown together (default 180); each gets at least the time of five steps",
+        "for all stages of the breakdown together; each gets at least the time of five steps",
+        default=breakdown_run.DEFAULT_TIME_LIMIT_SECONDS,
+        above=0,
     ),
-    Flag("output_dir", str, f"directory of the breakdown's records and logs (default {DEFAULT_OUTPUT_DIR})"),
+    Flag(
+        "output_dir",
+        str,
+        "directory of the breakdown's records and logs",
+        default=DEFAULT_OUTPUT_DIR,
+        path="directory",
+    ),
 )
-_DEVICES = Flag("num_gpus", int, "devices (default of the breakdown: all GPUs, or two logical CPU devices; else 1)")
+_DEVICES = Flag(
+    "num_gpus",
+    int,
+    "devices",
+    default="of the breakdown, all GPUs or two logical CPU devices; else 1",
+    at_least=1,
+)
 DOCTOR_FLAGS: Groups = {
     "The step-time breakdown, without a cluster: stages that do more and more, and what each adds to a step": (
-        Flag("ladder", bool, "run the breakdown (default); --noladder only checks whether the machine is quiet"),
+        Flag("ladder", bool, "run the breakdown; --noladder only checks whether the machine is quiet", default=True),
         *_OF_THE_LADDER,
     ),
     "Devices": [_DEVICES if flag.name == "num_gpus" else flag for flag in RUN_FLAGS["Devices"]],
@@ -105,8 +119,9 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 VERB = Verb(
     "doctor",
-    "is this machine quiet, and where does the time go? With a cluster: does every task answer, how fast is the "
-    "network between two?",
+    "is this machine quiet, and where does the time of a step go?",
     DOCTOR_FLAGS,
     _resolve_and_run,
+    details="With a cluster: does every task answer, and how fast is the network between two?",
+    examples=("doctor --model=resnet50", "doctor --noladder", "doctor --hosts=host_0,host_1 --ssh"),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.doctor.machine import Observation, observed
+from benchmarks.errors import BenchError
 from benchmarks.system import nvml
 from benchmarks.system.nvml import DriverGpu
 
@@ -21,9 +22,12 @@ def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> lis
     Call it before this process uses a GPU: in a container the driver may know this process by another id. `driver` is a
     module like pynvml; None: pynvml.
     """
-    with nvml.opened(environment, driver) as opened:
-        gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
-        return [found for gpu in gpus for check in (_use, _clock, _state, _memory_errors) for found in check(gpu)]
+    try:
+        with nvml.opened(environment, driver) as opened:
+            gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
+            return [found for gpu in gpus for check in (_use, _clock, _state, _memory_errors) for found in check(gpu)]
+    except BenchError as error:
+        return [observed("GPU driver", "no answer", True, str(error))]
 
 
 def _use(gpu: DriverGpu) -> Iterator[Observation]:

@@ -17,10 +17,10 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined, with_collectives
 from benchmarks.config.config import Config
-from benchmarks.console import say, warn
+from benchmarks.console import progress, say
 from benchmarks.doctor import network_report
 from benchmarks.doctor.network_report import Link, Member
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.watchdog import watched
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.topology.devices import Devices
 from benchmarks.topology.placement import HOST
@@ -44,9 +44,10 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
         ClusterError: tasks are missing, or one has gone.
         UsageError: tasks differ in their addresses or software.
     """
-    watchdog = Watchdog(lambda error: warn(str(error)))
-    watchdog.start()
-    with joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team:
+    with (
+        watched() as watchdog,
+        joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team,
+    ):
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
             messages = team.agree(hello(cluster, {}, devices.description), _AGREEING_SECONDS)
@@ -63,16 +64,20 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
             raise team.explain(error) or error from error
     if not team.is_leader and config.output_format == "text":
         say("The leader has finished, and so has this task.")
-    watchdog.stop()
 
 
 def links(cluster: Cluster, team: ClusterTeam) -> Iterator[Link]:
     """Measures every pair of tasks, one pair at a time."""
-    for first, second in itertools.combinations(cluster.tasks, 2):
-        team.expect(f"Measuring between {first} and {second}", _PAIR_SECONDS)
-        link = measure(team.target, cluster.leader, first, second)
-        team.expect_nothing()
-        yield link
+    pairs = list(itertools.combinations(cluster.tasks, 2))
+    with progress.counted("measuring pairs of tasks", len(pairs)):
+        for first, second in pairs:
+            team.expect(f"Measuring between {first} and {second}", _PAIR_SECONDS)
+            progress.measure()
+            link = measure(team.target, cluster.leader, first, second)
+            progress.end()
+            team.expect_nothing()
+            progress.advance()
+            yield link
 
 
 def measure(target: str, client: Task, first: Task, second: Task) -> Link:

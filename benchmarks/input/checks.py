@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,13 +15,15 @@ import tensorflow as tf
 from benchmarks.console import warn
 from benchmarks.errors import DataError, headline
 from benchmarks.input import imagenet, tfrecord
+from benchmarks.input.files import MOST_PIXELS, FileWork, printable, read_file
 from benchmarks.input.imagenet import PhotoFolder, PhotoRecords, Photos
 from benchmarks.input.tfrecord import Defect
 from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST
 
 # Limit of the search for a damaged record: some 100,000 images on one core.
-_SEARCH_SECONDS = 600.0
+SEARCH_SECONDS = 600.0
+_REPORT_SECONDS = 30.0
 _CHUNK = 256
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
@@ -44,18 +46,18 @@ class JpegHeader(NamedTuple):
 
 
 class BadJpegError(ValueError):
-    """The bytes are no complete JPEG. `kind` is one word, for a table."""
+    """The bytes are no complete JPEG of a usual size. `kind` is one word, for a table; `advice` is what to do."""
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str, advice: str = "replace it") -> None:
         super().__init__(reason)
-        self.kind = kind
+        self.kind, self.advice = kind, advice
 
 
 def read_jpeg_header(data: bytes) -> JpegHeader:
     """Reads the size of a JPEG, and checks that it has an end marker.
 
     Raises:
-        BadJpegError: the bytes are another format, or cut off.
+        BadJpegError: the bytes are another format, or cut off, or too large when decoded.
     """
     if not data:
         raise BadJpegError("zero_length", "its image is empty (0 bytes)")
@@ -79,9 +81,21 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     # Searched, since cameras append data after the end marker. Within a scan, these bytes have no other meaning.
     if data.rfind(_END) < position:
         raise BadJpegError("truncated", f"its JPEG of {len(data)} bytes is cut off: it has no end marker")
-    if not header.height or not header.width:
-        raise BadJpegError("size", f"its JPEG is of {header.width}x{header.height} pixels")
+    check_size(header.height, header.width)
     return header
+
+
+def check_size(height: int, width: int) -> None:
+    """Checks the size of an image in pixels.
+
+    Raises:
+        BadJpegError: it has no pixels, or too many to be decoded.
+    """
+    size = f"its image is of {width}x{height} pixels"
+    if not height or not width:
+        raise BadJpegError("size", size)
+    if height * width > MOST_PIXELS:
+        raise BadJpegError("size", f"{size}, above the limit of {MOST_PIXELS / 1e6:.0f} million", "make it smaller")
 
 
 def header_problem(encoded: bytes) -> tuple[str, str] | None:
@@ -89,7 +103,7 @@ def header_problem(encoded: bytes) -> tuple[str, str] | None:
     try:
         read_jpeg_header(encoded)
     except BadJpegError as error:
-        return error.kind, f"{error}; replace it"
+        return error.kind, f"{error}; {error.advice}"
     return None
 
 
@@ -117,41 +131,50 @@ def decoding() -> Iterator[JpegProblem]:
 
 
 def defects(
-    source: Photos, num_classes: int, problem_of_jpeg: JpegProblem, files: Sequence[Path] | None = None
-) -> Iterator[tuple[Path, int, list[Defect]]]:
+    source: Photos,
+    num_classes: int,
+    problem_of_jpeg: JpegProblem,
+    files: Sequence[Path] | None = None,
+    work: FileWork | None = None,
+) -> Generator[tuple[Path, int, list[Defect]], None, None]:
     """Checks all files of a source, or some, on all cores. With 1000 classes, a background label is a defect.
 
     Yields:
         For each file, or chunk of files in a folder: the (first) file, its number of records, and their defects.
     """
-    wanted = files or source.files
-    with ThreadPoolExecutor(hardware.usable_cores()) as pool:
-        if isinstance(source, PhotoFolder):
-            chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
-            yield from pool.map(lambda chunk: _check_photos(chunk, problem_of_jpeg), chunks)
-        else:
-            lowest = imagenet.lowest_label(source, num_classes)
-            yield from pool.map(lambda file: _check_shard(file, source, lowest, problem_of_jpeg), wanted)
+    wanted, work = files or source.files, work or FileWork()
+    if isinstance(source, PhotoFolder):
+        chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
+        results = work.on_all_cores(functools.partial(_check_photos, problem_of_jpeg, work), chunks)
+    else:
+        lowest = imagenet.lowest_label(source, num_classes)
+        results = work.on_all_cores(functools.partial(_check_shard, source, lowest, problem_of_jpeg, work), wanted)
+    with results as each:
+        yield from each
 
 
-def _check_photos(files: Sequence[Path], problem_of_jpeg: JpegProblem) -> tuple[Path, int, list[Defect]]:
+def _check_photos(
+    problem_of_jpeg: JpegProblem, work: FileWork, files: Sequence[Path]
+) -> tuple[Path, int, list[Defect]]:
     found = []
     for file in files:
+        if not work.goes_on(file):
+            break
         try:
-            problem = problem_of_jpeg(file.read_bytes())
+            problem = problem_of_jpeg(read_file(file))
         except OSError as error:
-            problem = "file", f"it cannot be read ({error.strerror}); copy it again"
+            problem = "file", f"it cannot be read ({error.strerror}); replace it"
         if problem:
             found.append(Defect(file, 0, 0, *problem))
     return files[0], len(files), found
 
 
 def _check_shard(
-    file: Path, source: PhotoRecords, lowest: int, problem_of_jpeg: JpegProblem
+    source: PhotoRecords, lowest: int, problem_of_jpeg: JpegProblem, work: FileWork, file: Path
 ) -> tuple[Path, int, list[Defect]]:
-    found, records = [], 0
+    found, records, following = [], 0, tfrecord.walk(file)
     try:
-        for record in tfrecord.walk(file):
+        while work.goes_on(file) and (record := next(following, None)):
             records += 1
             if isinstance(record, Defect):
                 found.append(record)
@@ -165,8 +188,14 @@ def _check_shard(
     return file, records, found
 
 
-def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: Sequence[int]) -> DataError:
-    """Finds the record behind an error of the pipeline, since TensorFlow's message names no file.
+def explain_failure(
+    source: Photos,
+    num_classes: int,
+    error: Exception,
+    sizes: Sequence[int],
+    search_seconds: float = SEARCH_SECONDS,
+) -> DataError:
+    """Finds the record behind an error of the pipeline; TensorFlow's message may name a file, but no record.
 
     Checks the records for a limited time; the first damaged record is taken to be the cause. If a file's size differs
     from `sizes`, which `sizes_of` returned before the run, the changed file is the cause.
@@ -181,18 +210,28 @@ def explain_failure(source: Photos, num_classes: int, error: Exception, sizes: S
             f"{changed[0]} during the run{f', and {len(changed) - 1} more' if len(changed) > 1 else ''}: do not change "
             f"the data set during a run. TensorFlow reported: {headline(error)}"
         )
-    warn(f"The input failed; looking for the damaged record in {len(source.files)} files ...")
-    give_up_at = time.monotonic() + _SEARCH_SECONDS
+    warn(
+        f"The input failed; looking for the damaged record in {len(source.files)} files, for at most "
+        f"{search_seconds:g} s ..."
+    )
+    began = reported = time.monotonic()
+    work = FileWork(give_up_at=began + search_seconds)
     result = "every record in it is sound"
+    files = sorted(source.files, key=lambda file: printable(file) not in str(error))
     at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
     with decoding() as problem_of_jpeg:
-        for start in range(0, len(source.files), at_a_time):
-            if time.monotonic() > give_up_at:
-                result = f"the first {start} of {len(source.files)} files are sound"
+        for start in range(0, len(files), at_a_time):
+            some = files[start : start + at_a_time]
+            with contextlib.closing(defects(source, num_classes, problem_of_jpeg, some, work)) as each:
+                for _, _, found in each:
+                    if found:
+                        return found[0].error()
+            if work.is_late():
+                result = f"the first {start} of {len(files)} files are sound"
                 break
-            for _, _, found in defects(source, num_classes, problem_of_jpeg, source.files[start : start + at_a_time]):
-                if found:
-                    return found[0].error()
+            if time.monotonic() > reported + _REPORT_SECONDS:
+                reported = time.monotonic()
+                warn(f"{start + at_a_time} of {len(files)} files are sound, after {reported - began:.0f} s ...")
     return DataError(f"Reading {source.directory} failed, though {result}: {headline(error)}")
 
 

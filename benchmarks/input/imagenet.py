@@ -7,13 +7,15 @@ protocol buffers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
@@ -93,6 +95,11 @@ class PhotoFolder:
     files: Sequence[Path]
     labels: Sequence[int]
     classes: Sequence[str]
+
+    @functools.cached_property
+    def known_safe(self) -> np.ndarray:
+        """By file, whether a pipeline of this process has looked at it and found it safe to read."""
+        return np.zeros(len(self.files), bool)
 
     def count(self) -> int:
         """Returns the number of photos."""
@@ -194,8 +201,8 @@ def _layout_of(files: Sequence[Path]) -> Layout:
                 if layout.encoded in keys and layout.label in keys:
                     return layout
             wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in (INCEPTION, TFDS))
-            reason = f"it has neither {wanted}, only {', '.join(sorted(keys)[:5]) or 'nothing'}"
-        reason += "; convert the photos with 'run_bench.py data convert' (docs/data.md)"
+            reason = f"it has neither {wanted}, only {_some_of(keys)}"
+        reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
     assert first_defect is not None, "files that are not empty hold a record or a defect"
     raise first_defect.error()
@@ -208,6 +215,11 @@ def features_of(payload: bytes) -> Mapping[str, tf.train.Feature]:
         DecodeError: the bytes are no tf.train.Example.
     """
     return tf.train.Example.FromString(payload).features.feature
+
+
+def _some_of(keys: Iterable[str]) -> str:
+    """Returns the first keys for a sentence; they may hold anything, of any length."""
+    return ", ".join(ascii(key[:40])[1:-1] for key in sorted(keys)[:5]) or "nothing"
 
 
 def encoded_of(payload: bytes, layout: Layout) -> bytes:
@@ -223,12 +235,12 @@ def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tup
         return "keys", "it is no tf.train.Example; make the file again"
     for key in (layout.encoded, layout.label):
         if key not in feature:
-            return "keys", f"it has no '{key}', only {', '.join(sorted(feature)[:5]) or 'nothing'}; make the file again"
+            return "keys", f"it has no '{key}', only {_some_of(feature)}; make the file again"
     label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
     highest = layout.first_label + IMAGENET_CLASSES - 1
     lowest = max(0, lowest_label)
     if len(label) != 1 or not lowest <= label[0] <= highest:
-        return "label", f"its label is {list(label)}, not one number of {lowest} to {highest}; correct it"
+        return "label", f"its label is {list(label[:5])}, not one number of {lowest} to {highest}; correct it"
     return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images instead of one; make it again")
 
 

@@ -7,20 +7,28 @@ depend on the workers.
 
 from __future__ import annotations
 
+import functools
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from benchmarks.input import imagenet, preprocessing
+from benchmarks.input import files, imagenet, preprocessing, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.imagenet import BOX, PhotoFolder, Photos
 from benchmarks.input.options import InputOptions, parallel_calls
 from benchmarks.input.tower_input import InputSpec
+from benchmarks.system import hardware
 
 # Each includes those before it.
 STAGES = ("read", "parse", "decode", "augment", "batch")
 # File, record and the stream of random numbers share 64 bits.
 _BITS_OF_RECORD, _BITS_OF_STREAM = 32, 3
+# To call Python from a pipeline takes 0.3 ms of a core.
+_PHOTOS_AT_ONCE = 256
 
 
 def batches(
@@ -114,16 +122,73 @@ def _with(value: tf.Tensor, dataset: tf.data.Dataset) -> tf.data.Dataset:
     return tf.data.Dataset.zip((tf.data.Dataset.from_tensors(value).repeat(), dataset))
 
 
+@tf.autograph.experimental.do_not_convert  # it would warn that it cannot convert os.fsencode
+def numbered_files(source: Photos) -> tf.data.Dataset:
+    """Returns a data set of (file, name); names may hold bytes that are not UTF-8."""
+    names = [os.fsencode(file) for file in source.files]
+    return tf.data.Dataset.from_tensor_slices((tf.range(len(names), dtype=tf.int64), names))
+
+
+def checked(source: Photos, numbered: tf.data.Dataset) -> tf.data.Dataset:
+    """Changes the names in a data set of (file, name) so that TensorFlow reads only what it can be given.
+
+    TensorFlow waits for a FIFO, and allocates any length that a file states; if the host has less, it crashes. So the
+    name of a file that is not regular, or states a length above the limit, becomes that of a file below it, which
+    cannot exist: then reading fails, and the error names the file.
+
+    This is part of what is measured, so a process looks at a photo once, and at a shard again only if it has changed.
+    """
+    is_folder = isinstance(source, PhotoFolder)
+    # An array, since a set of a million photos would take 100 MB. A shard is never in it: to ask for its status is
+    # nothing beside reading it.
+    known_safe = source.known_safe if isinstance(source, PhotoFolder) else np.zeros(len(source.files), bool)
+
+    def check(numbers: np.ndarray, names: np.ndarray) -> np.ndarray:
+        names = names.copy()
+        for at in np.flatnonzero(~known_safe[numbers]):
+            if _is_safe(names[at], is_folder):
+                known_safe[numbers[at]] = is_folder
+            else:
+                names[at] = f"{files.printable(Path(os.fsdecode(names[at])))}/unsafe".encode()
+        return names
+
+    def check_names(numbers: tf.Tensor, names: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return numbers, tf.ensure_shape(tf.numpy_function(check, [numbers, names], tf.string), names.shape)
+
+    chunks = numbered.batch(_PHOTOS_AT_ONCE if is_folder else 1)
+    return chunks.map(check_names, num_parallel_calls=hardware.usable_cores(), deterministic=True).unbatch()
+
+
+def _is_safe(name: bytes, is_photo: bool) -> bool:
+    """Returns whether a file is a regular one without absurd lengths."""
+    try:
+        status = os.stat(name)
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        if is_photo:
+            return status.st_size <= files.MOST_PHOTO_BYTES
+        return _lengths_are_safe(name, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return False
+
+
+@functools.cache
+def _lengths_are_safe(shard: bytes, size: int, modified_ns: int) -> bool:
+    """Remembers for each shard, as long as it does not change, whether TensorFlow's reader may have it."""
+    return tfrecord.lengths_are_safe(Path(os.fsdecode(shard)))
+
+
 def _one_pass(
     source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None, epoch: tf.Tensor | int
 ) -> tf.data.Dataset:
     """Returns a data set of (file, (record, payload)): this worker's files in random order, several at a time."""
-    names = [str(file) for file in source.files]
-    numbered = tf.data.Dataset.from_tensor_slices((tf.range(len(names), dtype=tf.int64), names))
-    files = numbered.shuffle(len(names), seed=spec.seed + epoch)
-    share_records = len(names) < spec.workers
+    count = len(source.files)
+    shuffled = numbered_files(source).shuffle(count, seed=spec.seed + epoch)
+    share_records = count < spec.workers
     if not share_records:
-        files = files.shard(spec.workers, spec.worker)
+        shuffled = shuffled.shard(spec.workers, spec.worker)
+    if skipping is None or isinstance(source, PhotoFolder):  # Skipping checks for itself
+        shuffled = checked(source, shuffled)
 
     def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
         if skipping is None:
@@ -133,12 +198,12 @@ def _one_pass(
 
     if isinstance(source, PhotoFolder):
         # The names are shuffled; `batches` reads each photo.
-        records = files.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
+        records = shuffled.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
     else:
-        records = files.interleave(
+        records = shuffled.interleave(
             read,
-            cycle_length=min(options.cycle_length, len(names)),
-            num_parallel_calls=min(parallel_calls(options), options.cycle_length, len(names)),
+            cycle_length=min(options.cycle_length, count),
+            num_parallel_calls=min(parallel_calls(options), options.cycle_length, count),
             deterministic=not options.sloppy,
         )
     return records.shard(spec.workers, spec.worker) if share_records else records

@@ -14,7 +14,7 @@ AUTOTUNE = -1  # as in tf.data
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How images are read and prepared. docs/data.md gives the measurements behind the defaults.
+    """How images are read and prepared. docs/background/input.md gives the measurements behind the defaults.
 
     Attributes:
         split: the part of the data set.

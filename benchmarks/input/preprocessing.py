@@ -6,6 +6,7 @@ import functools
 
 import tensorflow as tf
 
+from benchmarks.input.files import MOST_PIXELS
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
 from models.specs import NUM_CHANNELS
 
@@ -38,6 +39,10 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, opt
         options: crop, fuse_decode_and_crop and decode_scaling apply.
     """
     shape = tf.io.extract_jpeg_shape(encoded)
+    # Sides of a JPEG are below 2^16, so in float32 the product of two is close enough.
+    in_range = tf.reduce_prod(tf.cast(shape[:2], tf.float32)) <= MOST_PIXELS
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["photo too large", shape])]):
+        shape = tf.identity(shape)
     window = _random_window(shape, boxes, seed) if options.crop == "distorted" else _central_window(shape)
     if not options.fuse_decode_and_crop:
         image = tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS)

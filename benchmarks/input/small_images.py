@@ -6,8 +6,7 @@ import dataclasses
 import gzip
 import io
 import math
-import pickle
-import re
+import operator
 import struct
 import tarfile
 import zlib
@@ -20,6 +19,7 @@ import tensorflow as tf
 
 from benchmarks.errors import DataError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
+from benchmarks.input.files import MOST_SMALL_IMAGES_BYTES, load_arrays, read_file, whole_member
 from benchmarks.input.options import InputOptions, parallel_calls
 from benchmarks.input.tower_input import InputSpec
 
@@ -93,7 +93,7 @@ def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     """Reads an idx file: two zero bytes, a type, the number of dimensions, each as 4 bytes big-endian, the values."""
     # The names on the original site, unpacked, and as some tools unpack them.
     candidates = [directory / form for form in (name, f"{name}.gz", name.replace("-idx", ".idx"))]
-    file = next((candidate for candidate in candidates if candidate.is_file()), None)
+    file = next((candidate for candidate in candidates if candidate.exists()), None)
     if file is None:
         raise DataError(
             f"--data_dir={directory}: there is neither {name} nor {name}.gz; it holds {_content(directory)}. Make a "
@@ -120,11 +120,24 @@ def _content(directory: Path) -> str:
 
 
 def _bytes_of(file: Path) -> bytes:
+    """Returns the bytes of a file, decompressed.
+
+    Raises:
+        DataError: they cannot be read, or are more than such a file has.
+    """
     try:
-        data = file.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = read_file(file, MOST_SMALL_IMAGES_BYTES)
+        if data[:2] != b"\x1f\x8b":
+            return data
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as compressed:
+            unpacked = compressed.read(MOST_SMALL_IMAGES_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{file} cannot be read: {error}. Copy it again.") from error
+        raise DataError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}. Copy it again."
+        ) from error
+    if len(unpacked) > MOST_SMALL_IMAGES_BYTES:
+        raise DataError(f"{file} unpacks to more than the limit of {MOST_SMALL_IMAGES_BYTES} bytes. Copy it again.")
+    return unpacked
 
 
 def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
@@ -150,19 +163,22 @@ def _read_cifar10(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
 def _cifar_members(path: Path, names: list[str]) -> dict[str, bytes]:
     """Returns files of these names, from the directory, the folder that the archive unpacks to, or the archive."""
     for folder in (path, *(path / name for name in _CIFAR_FOLDERS)):
-        found = {name: _bytes_of(folder / name) for name in names if (folder / name).is_file()}
+        found = {name: _bytes_of(folder / name) for name in names if (folder / name).exists()}
         if found:
             return found
     for archive in sorted(path.glob("cifar-10-*.tar.gz")):
+        unpacked = _bytes_of(archive)  # so a member cannot be larger
         try:
-            with tarfile.open(archive) as tar:
-                inside = {Path(member.name).name: member for member in tar.getmembers() if member.isfile()}
-                opened = {name: tar.extractfile(inside[name]) for name in names if name in inside}
-                found = {name: file.read() for name, file in opened.items() if file is not None}
-        except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+            with tarfile.open(fileobj=io.BytesIO(unpacked), mode="r:") as tar:
+                found = {}
+                for member in map(whole_member, tar):
+                    file = tar.extractfile(member) if member.isfile() else None
+                    if file is not None and Path(member.name).name in names:
+                        found[Path(member.name).name] = file.read()
+        except (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError) as error:
             raise DataError(f"{archive} cannot be read: {error}. Copy it again.") from error
         if found:
-            return found
+            return {name: found[name] for name in names if name in found}
     return {}
 
 
@@ -176,26 +192,17 @@ def _parse_binary(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 def _parse_python(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
     try:
-        batch: Mapping[Any, Any] = _OnlyArrays(io.BytesIO(data), encoding="bytes").load()
-        pixels = np.asarray(batch[b"data"], np.uint8).reshape(-1, _CIFAR_PIXELS)
-        labels = np.asarray(batch[b"labels"], np.int64).reshape(-1)
+        batch: Mapping[Any, Any] = load_arrays(data)
+        pixels, labels = batch[b"data"], batch[b"labels"]
+        # Before they are copied: a pickle of some bytes can describe any amount.
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.nbytes > len(data):
+            raise ValueError("its data are no array of bytes")
+        pixels = pixels.reshape(-1, _CIFAR_PIXELS)
         if len(pixels) != len(labels):
             raise ValueError(f"{len(pixels)} images and {len(labels)} labels")
-        return pixels, labels
+        return pixels, np.asarray([operator.index(label) for label in labels], np.int64)
     except Exception as error:  # a pickle can fail in any way
         raise DataError(f"{name} is no batch of CIFAR-10 ({type(error).__name__}: {error}): copy it again.") from error
-
-
-class _OnlyArrays(pickle.Unpickler):
-    """Unpickles NumPy arrays and plain containers; an unknown file must not call anything else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Returns one of the few functions that an array needs."""
-        if re.fullmatch(r"numpy(\._?core\.multiarray)?", module) and name in ("_reconstruct", "ndarray", "dtype"):
-            return super().find_class(module, name)
-        if (module, name) in (("_codecs", "encode"), ("__builtin__", "bytes"), ("builtins", "bytes")):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
 def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: str = "batch") -> tf.data.Dataset:

@@ -72,7 +72,7 @@ class Sources:
         self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
-        self._divided = [(gpu.ask("nvmlDeviceGetMigMode") or (0,))[0] == 1 for gpu in self.gpus]
+        self._divided = [gpu.is_divided for gpu in self.gpus]
         # Processes on one host have this in common until it reboots.
         self.host = (linux.text(root / "proc/sys/kernel/random/boot_id") or "")[:8]
         self.names = [nvml.text(gpu.ask("nvmlDeviceGetUUID") or f"{self.host}/{gpu.index}") for gpu in self.gpus]

@@ -12,8 +12,10 @@ import tensorflow as tf
 
 from benchmarks.errors import headline
 from benchmarks.microbench.allreduce_report import Message, Timing
+from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from models import building, specs
 from models.seeds import seed_at_run_time
+from results.record import Status
 from variable_mgr.expected import relative_error
 from variable_mgr.place import Place
 from variable_mgr.reductions.all_reduce import Reduction
@@ -38,6 +40,7 @@ def measure(
     warmup_rounds: int,
     rounds: int,
     enough_seconds: float,
+    deadlines: Deadlines = NO_DEADLINES,
 ) -> dict[str, Timing]:
     """Reduces a message by each reduction, in interleaved rounds.
 
@@ -49,6 +52,7 @@ def measure(
     Returns the result of each reduction; a failure of all, such as too little memory for the message, is that of each.
     """
     timings = {name: Timing() for name in reductions}
+    deadlines.preparation(f"Building the all-reduce of {message.name}")
     try:
         with tf.Graph().as_default() as graph:
             sources, results = [], []
@@ -68,7 +72,14 @@ def measure(
             with tf.compat.v1.Session(graph=graph, config=config) as session:
                 session.run([variable.initializer for variable in itertools.chain(*sources, *results)])
                 runs = {name: session.make_callable(step) for name, step in steps.items()}
-                _take_rounds(runs, timings, warmup_rounds, rounds, enough_seconds)
+
+                def expect(name: str, is_measured: bool) -> None:
+                    (deadlines.step if is_measured else deadlines.preparation)(
+                        f"All-reduce of {message.name} by {name}"
+                    )
+
+                _take_rounds(runs, timings, warmup_rounds, rounds, enough_seconds, expect)
+                deadlines.preparation(f"Checking the all-reduce of {message.name}")
                 expected = _means(session, sources)
                 for name, timing in timings.items():
                     if not timing.failure:
@@ -79,6 +90,7 @@ def measure(
         for timing in timings.values():
             if timing.error is None and not timing.failure:
                 _note_failure(timing, error)
+    deadlines.none()
     return timings
 
 
@@ -108,6 +120,7 @@ def _take_rounds(
     warmup_rounds: int,
     rounds: int,
     enough_seconds: float,
+    expect: Callable[[str, bool], None],
 ) -> None:
     begun = time.perf_counter()
     for measured in range(-warmup_rounds, rounds):
@@ -116,6 +129,7 @@ def _take_rounds(
         for name, run in runs.items():
             if timings[name].failure:
                 continue
+            expect(name, measured >= 0)
             try:
                 begin = time.perf_counter()
                 run()
@@ -129,7 +143,8 @@ def _take_rounds(
 
 def _note_failure(timing: Timing, error: tf.errors.OpError | MemoryError) -> None:
     timing.failure = headline(error) or "The host is out of memory."
-    timing.out_of_memory = isinstance(error, tf.errors.ResourceExhaustedError | MemoryError)
+    if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
+        timing.failed_as = Status.OUT_OF_MEMORY
 
 
 def _means(session: tf.compat.v1.Session, sources: Sequence[Sequence[tf.Variable]]) -> list[np.ndarray]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import say, warn
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.record_files import keep
 from benchmarks.system import hardware
@@ -45,16 +45,16 @@ def of_size(size_bytes: int) -> Message:
 
 @dataclasses.dataclass
 class Timing:
-    """The result of one reduction of one message: seconds of each round and the error, or the failure."""
+    """The result of one reduction of one message: seconds of each round and the error, or the failure and its kind."""
 
     seconds: list[float] = dataclasses.field(default_factory=list)
     error: float | None = None
     failure: str = ""
-    out_of_memory: bool = False
+    failed_as: Status = Status.CRASH
 
 
 class Report:
-    """Prints a row and saves a record for each reduction of each message; names the fastest at the end.
+    """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
     `devices` describes the devices for people; `modifiers` are the wrappers around the reductions. With `as_text`, the
     table is printed, otherwise the records.
@@ -84,6 +84,7 @@ class Report:
         )
         self._warnings = quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
         self._seconds: dict[int, dict[str, float]] = {}  # of messages of one tensor, by number of elements
+        self._begun: Message | None = None
         self._failed = 0
         self._all_saved = True
 
@@ -101,9 +102,20 @@ class Report:
         header = f"reduction (n={self._num_devices})"
         say(_ROW.format("message", "bytes", header, "time ms", "algbw", "busbw", "error", ""))
 
+    def begin(self, message: Message) -> None:
+        """Notes that a message is being measured."""
+        self._begun = message
+
+    def give_up(self, specs: Sequence[str], error: BenchError) -> None:
+        """Saves and prints that the measurement has ended before the results of the message that was begun."""
+        if self._begun:
+            self.add(self._begun, dict.fromkeys(specs, Timing(failure=str(error), failed_as=error.record_status)))
+
     def add(self, message: Message, timings: Mapping[str, Timing]) -> None:
-        """Prints and saves the results of all reductions of a message."""
+        """Saves and prints the results of all reductions of a message."""
+        self._begun = None
         records = {spec: self._measured(message, spec, timing) for spec, timing in timings.items()}
+        self._save(*records.values())
         means = {
             spec: sum(timings[spec].seconds) / len(timings[spec].seconds)
             for spec, record in records.items()
@@ -122,7 +134,6 @@ class Report:
             name = f"{spec} *" if spec == fastest else spec
             if self._as_text:
                 say(_ROW.format(message.name, message.size_bytes, name, *numbers, error, verdict))
-        self._save(*records.values())
 
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
@@ -132,13 +143,13 @@ class Report:
             spec = fastest_spec(self._seconds, by_size=not packed)
             if spec:
                 say(f"\nFastest over these sizes (* marks the fastest of each message): --all_reduce_spec={spec}")
-            say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
+            if self._all_saved:
+                say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
         for sentence in self._warnings:
             warn(sentence)
-        if self._failed or not self._all_saved:
+        if self._failed:
             warn(f"{self._failed} reductions failed or are wrong on these devices: see their rows.")
-            return ExitStatus.RUN_FAILED
-        return ExitStatus.OK
+        return ExitStatus.RUN_FAILED if self._failed or not self._all_saved else ExitStatus.OK
 
     def _measured(self, message: Message, spec: str, timing: Timing) -> Record:
         measurement = Measurement(
@@ -149,7 +160,7 @@ class Report:
         )
         status, reason = Status.OK, ""
         if timing.failure:
-            status, reason = (Status.OUT_OF_MEMORY if timing.out_of_memory else Status.CRASH), timing.failure
+            status, reason = timing.failed_as, timing.failure
         elif timing.error is None or not timing.error <= self._tolerance:
             status, reason = Status.INVALID, f"The means are wrong: error {timing.error}, at most {self._tolerance:g}."
         return self._record(spec, message.name, measurement, status, reason)
@@ -172,7 +183,7 @@ class Report:
         )
 
     def _save(self, *records: Record) -> None:
+        self._all_saved = keep(self._store, *records) and self._all_saved
         if not self._as_text:
             for record in records:
                 say(record.to_json())
-        self._all_saved = keep(self._store, *records) and self._all_saved

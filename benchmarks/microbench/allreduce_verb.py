@@ -12,8 +12,12 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
+from benchmarks.console import progress
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Report, of_size
+from benchmarks.process.deadlines import Deadlines, recorded
+from benchmarks.process.signals import until_stopped
+from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
@@ -93,15 +97,24 @@ def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
 
 
 def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
-    """Measures all messages, prints a row and saves a record for each reduction of each message.
+    """Measures all messages, saves a record and prints a row for each reduction of each message.
 
     Raises:
         UsageError: devices are missing, or results cannot be written.
     """
+    return until_stopped(lambda: _measure(plan, command), "Stopped: the records of the finished messages are kept.")
+
+
+def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     chosen = plan.chosen
-    store = open_store(chosen.output_dir)
-    provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
-    where, session_config = start(chosen.runtime)
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, chosen.step_timeout_seconds)
+        deadlines.opening("Opening the results directory")
+        store = open_store(chosen.output_dir)
+        deadlines.opening("Looking at this machine")
+        provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
+        deadlines.importing()
+        where, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
     from variable_mgr.reductions import wrappers
 
@@ -115,44 +128,77 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         as_text=chosen.output_format == "text",
     )
     report.open(plan.cannot)
-    messages = [of_size(size) for size in plan.sizes_bytes]
-    for message in map(allreduce.of_model, plan.models):
-        if all(message.shapes != other.shapes for other in messages):  # two versions of ResNet-50 have equal gradients
-            messages.append(message)
     reductions = {
         spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
         for number, spec in enumerate(plan.specs)
     }
     how_long = {"warmup_rounds": chosen.num_warmup_batches, "rounds": chosen.num_batches or 0}
-    for message in messages:
-        timings = allreduce.measure(
-            message, reductions, where.place, session_config, **how_long, enough_seconds=_ENOUGH_SECONDS
-        )
-        report.add(message, timings)
+    with recorded(chosen.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
+        deadlines.preparation("Building the models")
+        messages = [of_size(size) for size in plan.sizes_bytes]
+        for message in map(allreduce.of_model, plan.models):
+            if all(
+                message.shapes != other.shapes for other in messages
+            ):  # two versions of ResNet-50 have equal gradients
+                messages.append(message)
+        with progress.counted("reducing messages", len(messages)):
+            for message in messages:
+                report.begin(message)
+                timings = allreduce.measure(
+                    message,
+                    reductions,
+                    where.place,
+                    session_config,
+                    **how_long,
+                    enough_seconds=_ENOUGH_SECONDS,
+                    deadlines=deadlines,
+                )
+                report.add(message, timings)
+                progress.advance()
     return report.close()
 
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
-        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2 (default: all that can run here)"),
-        Flag("min_bytes", str, "smallest message, with K, M or G (default 1K)"),
-        Flag("max_bytes", str, "largest message; the sizes between are powers of two (default 64M)"),
-        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none (default: all)"),
+        Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2", default="all that can run here"),
+        Flag("min_bytes", str, "smallest message, with K, M or G", default=_DEFAULTS["min_bytes"]),
+        Flag(
+            "max_bytes",
+            str,
+            "largest message; the sizes between are powers of two",
+            default=_DEFAULTS["max_bytes"],
+        ),
+        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none", default="all models"),
         *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
     ),
     "Devices": SEVERAL_DEVICES,
     "How long": (
-        Flag("num_batches", int, "measured rounds per message; each round runs every reduction once (default 20)"),
-        Flag("num_warmup_batches", int, "rounds before measuring (default 2)"),
+        Flag(
+            "num_batches",
+            int,
+            "measured rounds per message; each round runs every reduction once",
+            default=_DEFAULTS["num_batches"],
+            at_least=1,
+        ),
+        Flag(
+            "num_warmup_batches",
+            int,
+            "rounds before measuring",
+            default=_DEFAULTS["num_warmup_batches"],
+            at_least=0,
+        ),
+        *only(RUN_FLAGS["Several processes"], "step_timeout_seconds"),
     ),
     "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format"),
 }
 VERB = Verb(
     "allreduce",
-    "how fast is each reduction on these devices, by size of message and for each model's gradients?",
+    "how fast is each reduction of gradients, by message size?",
     ALLREDUCE_FLAGS,
     lambda given, command: run(
         resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
     ),
+    details="Messages are single tensors of each size, and each model's gradients.",
+    examples=("allreduce --num_gpus=8", "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring"),
 )

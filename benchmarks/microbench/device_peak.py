@@ -6,6 +6,7 @@ import concurrent.futures.process
 import dataclasses
 import math
 import multiprocessing
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
 from benchmarks.microbench.roofline import Peak, Roofline
-from benchmarks.process import tensorflow_setup
+from benchmarks.process import subprocesses, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
@@ -37,7 +38,10 @@ def peak_key(facts: Mapping[str, Any], tensorflow_version: str | None, precision
 
 def stored_peak(key: str) -> Peak | None:
     """Returns the peak in the cache; None without one. A damaged entry is ignored with a warning."""
-    entry = FILE.find(key)
+    return _peak_of(FILE.find(key))
+
+
+def _peak_of(entry: Mapping[str, Any] | None) -> Peak | None:
     try:
         found = {name: float(entry[name]) for name in ("flops_per_sec", "bytes_per_sec")} if entry is not None else {}
         if not all(0 < value < math.inf for value in found.values()):
@@ -66,13 +70,13 @@ def peak(device: Literal["cpu", "gpu"], precision: str) -> Peak:
 
     devices.require_gpus(Runtime(device=device))
     measured = matmul_peak.measure(device, precision)
-    known = stored_peak(key) or measured
-    best = Peak(
-        flops_per_sec=max(measured.flops_per_sec, known.flops_per_sec),
-        bytes_per_sec=max(measured.bytes_per_sec, known.bytes_per_sec),
-    )
-    FILE.keep(key, dataclasses.asdict(best))
-    return best
+
+    def best(entry: Mapping[str, Any] | None) -> dict[str, float]:
+        known = _peak_of(entry) or measured
+        return {name: max(value, getattr(known, name)) for name, value in dataclasses.asdict(measured).items()}
+
+    FILE.update(key, best)  # under its lock, as another process may have measured meanwhile
+    return Peak(**best(FILE.find(key)))
 
 
 def beside_peak(
@@ -145,7 +149,7 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
     None and the reason.
     """
     spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device,)) as executor:
+    with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device, os.getpid())) as executor:
         measured = executor.submit(
             measure,
             specs.find(config.model),
@@ -170,7 +174,8 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
                 process.kill()
 
 
-def _prepare(device: Literal["cpu", "gpu"]) -> None:
+def _prepare(device: Literal["cpu", "gpu"], parent: int) -> None:
+    subprocesses.die_with_parent(parent)  # or it would wait for work, and hold GPU memory, if the parent is killed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     tensorflow_setup.prepare(Runtime(device=device))  # what is visible has been inherited
 

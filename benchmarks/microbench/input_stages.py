@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from benchmarks.console import warn
+from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, headline
-from benchmarks.input import host_pipeline
+from benchmarks.input import host_pipeline, imagenet_pipeline
 from benchmarks.input.imagenet import PhotoFolder, Photos
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.measure.timing import Clock
+from benchmarks.process.deadlines import NO_DEADLINES, Deadlines
 from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST
 from benchmarks.training import run_input
@@ -57,6 +58,7 @@ def probes(
     num_devices: int,
     session_config: tf.compat.v1.ConfigProto,
     build_copy: Callable[[], run_input.RunInput] | None = None,
+    deadlines: Deadlines = NO_DEADLINES,
 ) -> Iterator[list[Probe]]:
     """Builds the pipelines of a run on `num_devices` devices in their own graph and session.
 
@@ -64,6 +66,7 @@ def probes(
     DataError, also while the probes are used, if a record is bad.
     """
     datasets = {}
+    deadlines.preparation("Building the input's stages")
     with tf.Graph().as_default() as graph:
         with tf.device(HOST):
             whole = dataclasses.replace(spec, worker=0, workers=1)
@@ -100,12 +103,14 @@ def probes(
                     found.append(Probe(name, session.make_callable(fetched), images, waiting))
                 yield found
         except tf.errors.OpError as error:
+            deadlines.none()  # finding the bad record has a limit of its own
             raise built.translate(error, spec.num_classes) from error
 
 
 def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
     """Returns a pipeline that reads photos and decodes them whole, one at a time on every core."""
-    names = tf.data.Dataset.from_tensor_slices([str(file) for file in source.files]).repeat()
+    numbered = imagenet_pipeline.checked(source, imagenet_pipeline.numbered_files(source))
+    names = numbered.map(lambda file, name: name).repeat()
     if isinstance(source, PhotoFolder):
         photos = names.map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE)
     else:
@@ -120,14 +125,22 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
 
 
 def measure(
-    found: Sequence[Probe], *, rounds: int, seconds: float, clock: Clock = time.perf_counter
+    found: Sequence[Probe],
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Clock = time.perf_counter,
+    deadlines: Deadlines = NO_DEADLINES,
 ) -> dict[str, Rates]:
     """Measures the probes in turn, each for some seconds a round, so that a change of the load affects all of them."""
     rates = {probe.name: Rates(images=probe.images) for probe in found}
-    for _ in range(rounds):
-        for probe in found:
+    with progress.counted("measuring the input's stages", rounds * len(found)):
+        for probe in [*found] * rounds:
+            what = f"The input up to '{probe.name}'"
+            deadlines.preparation(what)
             for _ in range(probe.waiting + 1):  # made while other probes were measured
                 probe.take()
+            deadlines.step(what, repeated_seconds=seconds)
             times: list[float] = []
             begin = end = clock()
             while end - begin < seconds:
@@ -136,6 +149,9 @@ def measure(
                 end += times[-1]
             rates[probe.name].rounds.append(probe.images * len(times) / (end - begin))
             rates[probe.name].batch_seconds += times
+            progress.end()  # of what is measured
+            progress.advance()
+    deadlines.none()
     return rates
 
 
@@ -146,6 +162,7 @@ def measure_after_run(
     *,
     num_devices: int,
     session_config: tf.compat.v1.ConfigProto,
+    deadlines: Deadlines = NO_DEADLINES,
 ) -> dict[str, float]:
     """Returns images per second of each stage on the host, measured for some seconds without GPUs.
 
@@ -153,9 +170,12 @@ def measure_after_run(
     """
     session_config.device_count["GPU"] = 0
     try:
-        with probes(source, spec, options, num_devices=num_devices, session_config=session_config) as found:
+        with probes(
+            source, spec, options, num_devices=num_devices, session_config=session_config, deadlines=deadlines
+        ) as found:
             stages = [probe for probe in found if probe.name != BARE_DECODE]
-            return {name: rates.images_per_sec for name, rates in measure(stages, rounds=2, seconds=0.5).items()}
+            rates = measure(stages, rounds=2, seconds=0.5, deadlines=deadlines)
+            return {name: one.images_per_sec for name, one in rates.items()}
     except (BenchError, tf.errors.OpError) as error:
         warn(f"The stages of the input could not be measured: {headline(error)}")
         return {}

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
-from benchmarks.config.run_flags import IMAGE_FLAGS, RUN_FLAGS
+from benchmarks.config.input_options import IMAGE_FLAGS
+from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
+from benchmarks.process.deadlines import Deadlines, recorded
+from benchmarks.process.signals import until_stopped
+from benchmarks.process.watchdog import watched
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
-from benchmarks.system.provenance import of_this_run
+from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.topology.start import start
 from models import specs
 from results.input_verdict import advice, costs
-from results.measurement import Measurement, derive
+from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 from results.store import Store
+
+if TYPE_CHECKING:
+    from benchmarks.microbench.input_stages import Rates
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
@@ -38,25 +46,32 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
     chosen = config.resolve(values, count_gpus, environ={})
     if chosen.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")
-    seconds = _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
-    if seconds <= 0:
-        raise UsageError(f"--seconds={seconds} must be above 0.")
-    return chosen, seconds
+    return chosen, _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
 
 
 def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
-    """Measures each stage, prints a table and the limiting stage, and saves a record.
+    """Measures each stage, saves a record, and prints a table and the limiting stage.
 
     Raises:
         UsageError: devices are missing, or results cannot be written.
         DataError: the data set cannot be read.
     """
+    return until_stopped(lambda: _measure(chosen, seconds, command), "Stopped before the end: there are no rates.")
+
+
+def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
     as_text = chosen.output_format == "text"
-    store = open_store(chosen.output_dir)
-    provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
     assert chosen.data_dir is not None and chosen.input is not None, "a data set has a directory and options"
-    existing_directory(chosen.data_name, chosen.data_dir)  # reported before the seconds of TensorFlow's import
-    place, session_config = start(chosen.runtime)
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, chosen.step_timeout_seconds)
+        deadlines.opening("Opening the results directory")
+        store = open_store(chosen.output_dir)
+        deadlines.opening("Looking at this machine")
+        provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
+        deadlines.opening(f"Opening --data_dir={chosen.data_dir}")
+        existing_directory(chosen.data_name, chosen.data_dir)  # reported before the seconds of TensorFlow's import
+        deadlines.importing()
+        place, session_config = start(chosen.runtime)
     from benchmarks.input import host_pipeline
     from benchmarks.input.tower_input import InputSpec
     from benchmarks.microbench import input_stages
@@ -71,40 +86,82 @@ def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
         num_classes=chosen.num_classes,
         seed=chosen.seed,
     )
-    source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
-
     how = {"in_turn": not chosen.modifiers.asynchronous, "pipelined": chosen.pipelined_input}
-    build_copy = functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how)
-    if as_text:
-        say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
-        say(f"{chosen.batch_per_device} images per batch, for {place.description}, {hardware.usable_cores()} cores\n")
-    with input_stages.probes(
-        source, spec, chosen.input, num_devices=chosen.num_devices, session_config=session_config, build_copy=build_copy
-    ) as probes:
-        rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS)
-    bare = rates.pop(input_stages.BARE_DECODE, None)
+
+    data_set: str | None = None
+
+    def save(error: BenchError) -> None:
+        keep(store, _record(chosen, provenance, data_set=data_set, error=error))
+
+    with recorded(chosen.step_timeout_seconds, save) as deadlines:
+        deadlines.preparation(f"Reading --data_dir={chosen.data_dir}")
+        source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
+        data_set = source.identify()
+        if as_text:
+            say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
+            cores = hardware.usable_cores()
+            say(f"{chosen.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
+        with input_stages.probes(
+            source,
+            spec,
+            chosen.input,
+            num_devices=chosen.num_devices,
+            session_config=session_config,
+            build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how),
+            deadlines=deadlines,
+        ) as probes:
+            rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines)
+            deadlines.preparation("Ending the input's pipelines")
+    return _finish(chosen, store, provenance, rates, data_set)
+
+
+def _finish(
+    chosen: Config, store: Store, provenance: Provenance, rates: dict[str, Rates], data_set: str | None
+) -> ExitStatus:
+    """Saves the record, then prints it."""
+    from benchmarks.microbench.input_stages import BARE_DECODE, COPY
+
+    bare = rates.pop(BARE_DECODE, None)
     measurement = Measurement(
         images_per_step=chosen.batch_global,
-        step_seconds=rates[input_stages.COPY].batch_seconds,
+        step_seconds=rates[COPY].batch_seconds,
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
-    read = {"data_set": source.identify()}
-    record = Record(
+    record = _record(chosen, provenance, measurement, data_set=data_set)
+    kept = keep(store, record)
+    if chosen.output_format != "text":
+        say(record.to_json())
+        return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+    _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
+    if kept:
+        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
+    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+
+
+def _record(
+    chosen: Config,
+    provenance: Provenance,
+    measurement: Measurement | None = None,
+    *,
+    data_set: str | None = None,
+    error: BenchError | None = None,
+) -> Record:
+    """Returns the record of a measurement, or of its failure."""
+    model, read = specs.find(chosen.model), {"data_set": data_set} if data_set else {}
+    return Record(
         identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
         config={**chosen.to_dict(), **read},
         config_aside=chosen.aside_fields(),
         environment=provenance.environment,
         model={"title": model.title, "image_size": model.image_size},
         placement={},
-        measurement=measurement,
-        derived=derive(measurement, chosen.num_devices),
-        status=Status.OK,
+        measurement=measurement or Measurement(images_per_step=chosen.batch_global),
+        derived=derive(measurement, chosen.num_devices) if measurement else Derived(),
+        status=error.record_status if error else Status.OK,
+        reason=str(error) if error else "",
         kind=Kind.INPUT,
     )
-    if as_text:
-        _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
-    return _save(store, record, as_text)
 
 
 def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_sec: Sequence[float]) -> None:
@@ -129,20 +186,17 @@ def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_s
     say(advice(measurement.input_stages))
 
 
-def _save(store: Store, record: Record, as_text: bool) -> ExitStatus:
-    if not as_text:
-        say(record.to_json())
-    kept = keep(store, record)
-    if kept and as_text:
-        say(f"record: {store.jsonl_path} ({record.identity.run_id})")
-    return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
+def _in_words(title: str, name: str, meaning: str) -> list[Flag]:
+    """Returns a flag of a run, with what it means here."""
+    return [dataclasses.replace(flag, help=meaning) for flag in only(RUN_FLAGS[title], name)]
 
 
 INPUT_FLAGS: Groups = {
     "What is measured": (
-        Flag("seconds", float, "per stage (default 5)"),
+        Flag("seconds", float, "per stage", default=_DEFAULT_SECONDS, above=0),
         *only(RUN_FLAGS["What is trained"], "model", "batch_size", "num_classes"),
-        Flag("tf_random_seed", int, "seed of the order and the crops (default 1234)"),
+        *_in_words("Optimizer", "tf_random_seed", "seed of the order and the crops"),
+        *_in_words("Several processes", "step_timeout_seconds", "how long a batch may take"),
     ),
     **IMAGE_FLAGS,
     "Devices": RUN_FLAGS["Devices"],
@@ -153,4 +207,5 @@ VERB = Verb(
     "how fast is each stage of the input, and which one limits it?",
     INPUT_FLAGS,
     lambda given, command: run(*resolve(given.values, hardware.count_gpus), command),
+    examples=("input --data_dir=data/fake",),
 )

@@ -7,6 +7,7 @@ that are all on this host, a network with nothing but a loopback keeps other cli
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -23,20 +24,31 @@ _IFF_UP_AND_RUNNING = 0x1 | 0x40
 # struct ifreq: an interface's name, its flags, and what the other members of the union need.
 _INTERFACE_REQUEST = "16sh22x"
 _PROC = Path("/proc/self")
+# Marks a moved process, by an option of the interpreter: those are not inherited, and are no flags of run_bench.
+_ENTERED = "cnn_bench_private_network"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Moves this process, and replaces it by run_bench."""
+    """Moves this process, and replaces it by run_bench; ends it with status 2 if it cannot be moved."""
     program, *arguments = sys.argv[1:]
     problem = enter()
     if problem:
-        print(
-            f"run_bench: There is no private network for the cluster ({problem}), so other hosts can reach its servers "
-            "while it runs, without a password: beware where you do not trust the network.",
-            file=sys.stderr,
+        sentence = (
+            f"run_bench: There is no private network for the cluster ({problem}). Without one, other hosts and users "
+            "could reach its servers, which execute whatever they receive, without a password. Permit user "
+            "namespaces here, or pass --noprivate_network where you trust the network: "
+            "docs/howto/several-hosts.md#security."
         )
-    os.execv(sys.executable, [sys.executable, program, *arguments, "--noprivate_network"])
+        with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+            print(sentence, file=sys.stderr, flush=True)
+        sys.exit(2)
+    os.execv(sys.executable, [sys.executable, "-X", _ENTERED, program, *arguments])
+
+
+def is_entered() -> bool:
+    """Returns whether `main` has moved this process."""
+    return _ENTERED in sys._xoptions
 
 
 def enter() -> str | None:

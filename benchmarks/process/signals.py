@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to work that must end in order."""
+"""What Ctrl-C, SIGTERM and SIGHUP do to work that must end in order."""
 
 from __future__ import annotations
 
@@ -11,17 +11,50 @@ from types import FrameType
 from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, Terminated
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def raise_terminated(signal_number: int, frame: object) -> None:
-    """Handles SIGTERM by an exception, so that the process ends in order."""
-    raise Terminated
+    """Handles SIGTERM and SIGHUP by an exception, so that the process ends in order."""
+    raise Terminated(signal_number)
 
 
-def raise_on_sigterm() -> None:
-    """Makes SIGTERM raise `Terminated` from now on, as Ctrl-C raises KeyboardInterrupt."""
+def raise_on_termination() -> None:
+    """Makes SIGTERM and SIGHUP raise `Terminated` from now on, as Ctrl-C raises KeyboardInterrupt.
+
+    SIGHUP stays ignored where it is, as `nohup` wants it.
+    """
     signal.signal(signal.SIGTERM, raise_terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, raise_terminated)
+
+
+@contextlib.contextmanager
+def raised_once() -> Iterator[None]:
+    """Makes the first signal raise KeyboardInterrupt or `Terminated`, and ignores all that follow in the block.
+
+    So what handles the first one is not interrupted. A watchdog must bound the time that it takes.
+    """
+    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        ignore()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+
+    try:
+        for number, handler in before:
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, handle)
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def ignore() -> None:
+    """Ignores all signals that would end the process."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> ExitStatus:
@@ -31,16 +64,17 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
         work: what is done.
         sentence: a warning for the user if it was stopped; empty for none.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    raise_on_sigterm()
+    before = [(number, signal.getsignal(number)) for number in SIGNALS]
+    raise_on_termination()
     try:
         return work() or ExitStatus.OK
     except KeyboardInterrupt:
         status = ExitStatus.INTERRUPTED
-    except Terminated:
-        status = ExitStatus.TERMINATED
+    except Terminated as terminated:
+        status = terminated.exit_status
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before:
+            signal.signal(number, handler)
     if sentence:
         warn(sentence)
     return status
@@ -48,18 +82,18 @@ def until_stopped(work: Callable[[], ExitStatus | None], sentence: str = "") -> 
 
 @contextlib.contextmanager
 def signals_ignored() -> Iterator[None]:
-    """Ignores Ctrl-C and SIGTERM while what must always be done is done."""
-    before = [signal.signal(number, signal.SIG_IGN) for number in _SIGNALS]
+    """Ignores Ctrl-C, SIGTERM and SIGHUP while what must always be done is done."""
+    before = [signal.signal(number, signal.SIG_IGN) for number in SIGNALS]
     try:
         yield
     finally:
-        for number, handler in zip(_SIGNALS, before, strict=True):
+        for number, handler in zip(SIGNALS, before, strict=True):
             signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Delays Ctrl-C and SIGTERM until the end of what must not be interrupted, such as starting a process.
+    """Delays Ctrl-C, SIGTERM and SIGHUP until the end of what must not be interrupted, such as starting a process.
 
     Between fork and return, Python calls hooks of its own (`os.register_at_fork`; `logging` has some). An exception
     that a signal handler raises in a hook is printed and lost, and then this process would not end.
@@ -69,7 +103,7 @@ def signals_held_back() -> Iterator[None]:
         return
     received: list[int] = []
     is_over = False
-    handlers = {int(number): signal.getsignal(number) for number in _SIGNALS}
+    handlers = {int(number): signal.getsignal(number) for number in SIGNALS}
     held = {number: handler for number, handler in handlers.items() if callable(handler)}
 
     def hold(number: int, frame: FrameType | None) -> None:

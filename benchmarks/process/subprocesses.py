@@ -12,11 +12,12 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from benchmarks.console import warn
+from benchmarks.process import out_of_memory
 from benchmarks.process.signals import signals_held_back
 
 # What a process gets to write its threads' stacks, and to end in order, before it is killed.
@@ -24,6 +25,11 @@ _STACKS_SECONDS = 2.0
 _GRACE_SECONDS = 30.0
 _LOOK_SECONDS = 0.25
 _PR_SET_PDEATHSIG = 1
+# A run prints one record: ten million steps are 200 MB. A process that writes more into a file is killed.
+MOST_OUTPUT_BYTES = 2**28
+# An end of file means that the process which could have written a line is dead.
+_WHEN_DEAD = 'trap "" HUP INT TERM; read _ || {{ {}; }}'
+_KILL_GROUPS = 'kill -s KILL -- "$@"'
 # The program itself, to be started anew.
 RUN_BENCH = Path(__file__).resolve().parents[2] / "run_bench.py"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -36,14 +42,16 @@ class Ended:
     Attributes:
         returncode: its exit status; negative for a signal.
         timed_out: whether it was killed because its time was up.
-        out_of_memory: whether the kernel has meanwhile killed a process of this container because memory ran out.
+        out_of_memory: whether the kernel killed it because memory ran out.
         seconds: from the start of the first to the end of all.
+        wrote_too_much: whether it was killed because its output filled the disk.
     """
 
     returncode: int
     timed_out: bool
     out_of_memory: bool
     seconds: float
+    wrote_too_much: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +67,7 @@ class Command:
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.
         hands_over: sockets that it inherits under their numbers, and that are closed here.
+        ends_all: asked once it has ended: whether those that still run beside it are killed, as if their time were up.
     """
 
     words: Sequence[str]
@@ -68,14 +77,16 @@ class Command:
     first_to_be_killed: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     hands_over: Sequence[socket.socket] = ()
+    ends_all: Callable[[], bool] = lambda: False
 
 
 def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
     """Runs commands, all at once, to their ends; their output goes to files.
 
-    The processes die with this one. One that takes too long gets SIGUSR1, at which it writes the stacks of its threads
-    (see `run_bench.py`), and is killed with all that it has started. If this process is interrupted or terminated, they
-    get the same signal, and time to end in order.
+    The processes die with this one, and so does what they have started. One that takes too long gets SIGUSR1, at which
+    it writes the stacks of its threads (see `run_bench.py`), and is killed with all that it has started, as is one that
+    writes more than `MOST_OUTPUT_BYTES`. If this process is interrupted or terminated, they get the same signal, and
+    time to end in order.
 
     Args:
         commands: what to run.
@@ -83,28 +94,63 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
 
     Raises:
         KeyboardInterrupt, Terminated: as they came; the processes have ended.
+        OSError: one cannot be started; the others have ended.
     """
-    begin, kills = time.monotonic(), _out_of_memory_kills()
+    begin = time.monotonic()
     processes: list[subprocess.Popen[bytes]] = []
-    try:
-        for command in commands:
-            with signals_held_back():
-                processes.append(start(command))
-        late = _run_to_the_end(processes, math.inf if timeout_seconds is None else begin + timeout_seconds)
-        _end(late, signal.SIGUSR1, _STACKS_SECONDS)
-    except BaseException as error:
+    with contextlib.ExitStack() as stack:
         try:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            _end(processes, signal.SIGINT if interrupted else signal.SIGTERM, _GRACE_SECONDS)
-        finally:  # also at a second signal
-            for process in processes:
-                _kill_group(process)
-        raise
-    without_memory, seconds = _out_of_memory_kills() > kills, time.monotonic() - begin
+            for command in commands:
+                with signals_held_back():
+                    processes.append(start(command))
+            stack.enter_context(if_killed(_KILL_GROUPS, *(f"-{process.pid}" for process in processes)))
+            running = dict(zip(processes, commands, strict=True))
+            until = math.inf if timeout_seconds is None else begin + timeout_seconds
+            excessive, starved = _run_to_the_end(running, until)
+            late = list(running)
+            _end(late, signal.SIGUSR1, _STACKS_SECONDS)
+        except BaseException as error:
+            try:
+                interrupted = isinstance(error, KeyboardInterrupt)
+                _end(processes, signal.SIGINT if interrupted else signal.SIGTERM, _GRACE_SECONDS)
+            finally:  # also at a second signal
+                for process in processes:
+                    _kill_group(process)
+            raise
+    seconds = time.monotonic() - begin
     return [
-        Ended(-signal.SIGKILL if p.returncode is None else p.returncode, p in late, without_memory, seconds)
-        for p in processes
+        Ended(
+            returncode=-signal.SIGKILL if process.returncode is None else process.returncode,
+            timed_out=process in late,
+            out_of_memory=process in starved,
+            seconds=seconds,
+            wrote_too_much=process in excessive,
+        )
+        for process in processes
     ]
+
+
+@contextlib.contextmanager
+def if_killed(script: str, *words: str) -> Iterator[None]:
+    """Has a shell run a script, with words as its arguments, if this process is killed before the end of the block.
+
+    Where no process can be started, nothing happens.
+    """
+    shell: subprocess.Popen[bytes] | None = None
+    try:
+        with contextlib.suppress(OSError), signals_held_back():
+            shell = subprocess.Popen(
+                ["/bin/sh", "-c", _WHEN_DEAD.format(script), "sh", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        yield
+    finally:
+        if shell:
+            with signals_held_back():
+                shell.communicate(b"\n")
 
 
 def start(command: Command) -> subprocess.Popen[bytes]:
@@ -133,15 +179,36 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         warn(f"Process {process.pid} does not end even when killed: a driver may hang. It is left behind.")
 
 
-def _run_to_the_end(processes: Sequence[subprocess.Popen[bytes]], until: float) -> list[subprocess.Popen[bytes]]:
-    """Waits for processes, and returns those that have not ended by then."""
-    running = list(processes)
+def _run_to_the_end(
+    running: dict[subprocess.Popen[bytes], Command], until: float
+) -> tuple[list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]]]:
+    """Waits for processes, and leaves in `running` those that have not ended by then, or when one has ended all.
+
+    Returns:
+        Those that were killed because they wrote too much, and those that the kernel killed because memory ran out.
+    """
+    excessive, starved = [], []
+    looks = {process: out_of_memory.Looks(process.pid) for process in running}
     while running and (seconds := until - time.monotonic()) > 0:
-        _wait(running[:1], min(seconds, _LOOK_SECONDS))
-        for process in [process for process in running if process.poll() is not None]:
-            _kill_group(process)  # what it has started and left behind, which another may wait for
-            running.remove(process)
-    return running
+        _wait(list(running)[:1], min(seconds, _LOOK_SECONDS))
+        for process, command in list(running.items()):
+            if process.poll() is None and _written_bytes(command) > MOST_OUTPUT_BYTES:
+                excessive.append(process)
+                kill([process])
+            elif process.poll() is None:
+                looks[process].look()
+            elif looks[process].was_killed(process.returncode):
+                starved.append(process)
+            if process in excessive or process.returncode is not None:
+                _kill_group(process)  # what it has started and left behind, which another may wait for
+                del running[process]
+                until = -math.inf if command.ends_all() else until
+    return excessive, starved
+
+
+def _written_bytes(command: Command) -> int:
+    """Returns the size of the largest file that a command writes into."""
+    return max((os.fstat(file.fileno()).st_size for file in (command.stdout, command.stderr) if file), default=0)
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], number: signal.Signals, grace_seconds: float) -> None:
@@ -180,12 +247,3 @@ def _give_way(parent: int) -> None:
     die_with_parent(parent)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-def _out_of_memory_kills() -> int:
-    """Returns how many processes of this container the kernel has killed because memory ran out; 0 if not known."""
-    try:
-        events = Path("/sys/fs/cgroup/memory.events").read_text(encoding="ascii").split()
-        return int(dict(zip(events[::2], events[1::2], strict=True))["oom_kill"])
-    except (OSError, KeyError, ValueError):
-        return 0

@@ -10,9 +10,10 @@ import ctypes
 import dataclasses
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from benchmarks.console import stderr_is
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
 # no CUDA. Errors that stop a run are exceptions anyway.
@@ -152,12 +153,12 @@ def _import_quietly() -> None:
         import keras
 
         return
-    sys.stderr.flush()
     stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held_back:
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as held_back:
         os.dup2(held_back.fileno(), 2)
         try:
-            import keras  # noqa: F401 - imports TensorFlow
+            with stderr_is(stderr):
+                import keras  # noqa: F401 - imports TensorFlow
         except BaseException:
             held_back.seek(0)
             os.write(stderr, held_back.read())

@@ -10,35 +10,51 @@ import contextlib
 import faulthandler
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from benchmarks.console import progress, warn, warn_of_exception
 from benchmarks.errors import BenchError, OverdueError, StoppedError
+from benchmarks.process.signals import SIGNALS
 
 OnExit = Callable[[BenchError], object]
 # What the main thread gets to notice by itself that a process has gone or a signal has come, and to end in order.
 _GRACE_SECONDS = 15.0
 _LOOK_SECONDS = 0.25
+# Limits of the two parts of the end itself: a lock on results may take a minute, a paused reader of stdout forever.
+_SAVE_SECONDS = 90.0
+SHOW_SECONDS = 5.0
+# What the thread gets to end: it may be asking for an extension.
+_STOP_SECONDS = 5.0
+
+
+def _warn(error: BenchError) -> None:
+    warn(str(error))
 
 
 class Watchdog:
     """Watches this process from a thread.
 
     Args:
-        on_exit: saves what there is, in the watchdog's thread, before the process is ended; must not take long.
+        save: saves what there is, in the watchdog's thread, before the process is ended.
+        show: prints why the process ends, after that. It may be cut off, since a reader of the output may have paused.
         clock: seconds, monotonic.
         end: ends the process.
+
+    Attributes:
+        extension: asked when a deadline has passed; returns by how many seconds it is moved, 0 for not at all.
     """
 
     def __init__(
         self,
-        on_exit: OnExit,
+        save: OnExit = lambda error: None,
+        show: OnExit = _warn,
         clock: Callable[[], float] = time.monotonic,
         end: Callable[[int], None] = os._exit,
     ) -> None:
-        self._on_exit, self._clock, self._end = on_exit, clock, end
+        self._save, self._show, self._clock, self._end = save, show, clock, end
+        self.extension: Callable[[], float] = lambda: 0.0
         self._lock = threading.Lock()
         self._expected: tuple[str, float, float] | None = None
         self._trouble: tuple[BenchError, float] | None = None
@@ -55,10 +71,17 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watches no more."""
+        """Watches no more. To be called by the main thread."""
         with self._lock:  # not while the process is being ended
             self._stopped.set()
+        if self._signals is None:
+            return
         signal.set_wakeup_fd(-1)
+        self._thread.join(_STOP_SECONDS)
+        if not self._thread.is_alive():  # it reads from there
+            for end in self._signals:
+                os.close(end)
+            self._signals = None
 
     def expect(self, what: str, within_seconds: float) -> None:
         """Sets the deadline of what comes next; replaces the last deadline."""
@@ -80,33 +103,75 @@ class Watchdog:
 
     def look(self) -> None:
         """Checks once, and ends the process if it must end."""
-        expected, trouble = self._expected, self._trouble
+        expected = self._expected
+        more = self.extension() if expected and not self._trouble and self._clock() > expected[2] else 0.0
+        if self._expected is not expected:  # it was met meanwhile
+            return
+        if expected and more:
+            self._expected = expected = (*expected[:2], self._clock() + more)
+        trouble = self._trouble
         with self._lock:
             if self._stopped.is_set():
                 return
             if trouble and self._clock() > trouble[1]:
                 self._give_up(trouble[0])
             elif expected and not trouble and self._clock() > expected[2]:
-                with contextlib.suppress(OSError, ValueError):  # stderr may be closed
-                    print("run_bench: stacks of all threads:", file=sys.stderr, flush=True)
-                    faulthandler.dump_traceback(all_threads=True)
                 what, seconds, _ = expected
-                self._give_up(OverdueError(f"{what} took longer than {seconds:g} s."))
+                self._give_up(OverdueError(f"{what} took longer than {seconds:g} s."), stacks=_stacks())
 
-    def _give_up(self, error: BenchError) -> None:
+    def _give_up(self, error: BenchError, stacks: str = "") -> None:
         self._stopped.set()
-        try:
-            self._on_exit(error)
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
-        finally:
-            self._end(error.exit_status)
+
+        def show(error: BenchError) -> None:
+            if stacks:
+                warn(f"stacks of all threads:\n{stacks}")
+            self._show(error)
+
+        for part, seconds in ((self._save, _SAVE_SECONDS), (show, SHOW_SECONDS)):
+            with ended_after(seconds, error.exit_status, self._end):
+                try:
+                    part(error)
+                except Exception:
+                    warn_of_exception()
+        self._end(error.exit_status)
 
     def _watch(self) -> None:
         while not self._stopped.wait(_LOOK_SECONDS):
             with contextlib.suppress(BlockingIOError):  # signals that the main thread may be too busy to handle
                 for number in os.read(self._signals[0], 64) if self._signals else b"":
-                    if number in (signal.SIGINT, signal.SIGTERM):
-                        self.report(StoppedError(signal.Signals(number)))
+                    if number in SIGNALS:
+                        self.report(StoppedError(number))
             self.look()
+            progress.look()
+
+
+@contextlib.contextmanager
+def ended_after(seconds: float, status: int, end: Callable[[int], None] = os._exit) -> Iterator[None]:
+    """Ends the process if what is done in the block takes longer."""
+    limit = threading.Timer(seconds, end, [status])
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
+
+
+@contextlib.contextmanager
+def watched(save: OnExit = lambda error: None, show: OnExit = _warn) -> Iterator[Watchdog]:
+    """Yields a watchdog that watches meanwhile; its arguments are those of `Watchdog`."""
+    watchdog = Watchdog(save, show)
+    watchdog.start()
+    try:
+        yield watchdog
+    finally:
+        watchdog.stop()
+        progress.end()
+
+
+def _stacks() -> str:
+    """Returns the stacks of all threads. Written to stderr directly, they would stop all threads if nobody reads it."""
+    with os.fdopen(os.memfd_create("stacks"), "w+b") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode(errors="replace")

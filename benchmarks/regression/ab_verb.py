@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
-from benchmarks.console import warn
+from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import builds, outputs, rounds
@@ -17,7 +17,8 @@ from benchmarks.regression.builds import Build
 from benchmarks.regression.outputs import OUTPUT_FLAGS
 from benchmarks.regression.rounds import BASE, CANDIDATE, SIDES, Configuration, Pair, RoundsPlan
 from benchmarks.sweep import grid
-from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep.estimate import estimate_seconds
+from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS
 from benchmarks.sweep.progress import what_is_run
 from benchmarks.system import hardware
 from results.gate import noise
@@ -37,24 +38,23 @@ from results.text import counted
 
 STOPPED = "Stopped before the end. The finished runs are in {}."
 _MAX_ROUNDS = 15
+_OUTPUT_DIR = "out/ab"
+# Of calibrate, whose flags are here, too.
+CALIBRATION_ROUNDS = 10
+CALIBRATION_DIR = "out/calibrate"
 _UNKNOWN = "unknown, no run was valid"
 
 
 def _resolve(values: Mapping[str, Any]) -> RoundsPlan:
     """Turns flag values (None: not given) into a plan; impossible configurations are included, the sides decide."""
     max_rounds = _MAX_ROUNDS if values["max_rounds"] is None else values["max_rounds"]
-    if max_rounds < SHORTEST_TRIAL:
-        raise UsageError(
-            f"--max_rounds={max_rounds}: at least {SHORTEST_TRIAL} pairs of rounds are needed to see a change "
-            "and to repeat it."
-        )
     for side in (BASE, CANDIDATE):
         if values[side] is not None and values[f"{side}_command"] is not None:
             raise UsageError(f"--{side} and --{side}_command both define the {side}: set only one of them.")
     if all(values[name] is None for name in ("base", "base_command", "candidate_command")):
         raise UsageError("ab: set what to compare with: --base=REVISION, such as main, or --base_command='WORDS'.")
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if not cell.same_as_before]
-    return rounds.resolve(values, cells, max_rounds, "out/ab")
+    return rounds.resolve(values, cells, max_rounds, _OUTPUT_DIR)
 
 
 @contextlib.contextmanager
@@ -152,49 +152,91 @@ def _notes_on_differences(pairs: Sequence[Pair]) -> Iterator[str]:
             yield f"The sides understand the same flags differently: {listed(found)}."
 
 
-_SUITE = Flag("suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep")
-_TIMEOUT = Flag("round_timeout_seconds", float, "kill a run after this time, a pair after twice it (default 3600)")
+_SUITE = Flag(
+    "suite", str, "a TOML file with a table [[grid]] per grid, which contains flags, as for a sweep", path="file"
+)
+_TIMEOUT = Flag(
+    "round_timeout_seconds",
+    float,
+    "kill a run after this time, a pair after twice it",
+    default=DEFAULT_TIMEOUT_SECONDS,
+    above=0,
+)
 _INTERLEAVING = Flag(
     "steps_in_turn",
     bool,
     "start both sides of a pair at once and interleave their steps in time slices of 0.25 s, so that both run under "
-    "the same load; on CPUs with synthetic images only (default true; false: one run after the other)",
+    "the same load; on CPUs with synthetic images only; false: one run after the other",
+    default=True,
 )
-_BASELINES = Flag("baselines_dir", str, f"directory of the noise that calibrate has stored (default {BASELINES_DIR})")
+_BASELINES = Flag(
+    "baselines_dir", str, "directory of the noise that calibrate has stored", default=BASELINES_DIR, path="directory"
+)
 
 AB_FLAGS: Groups = {
-    "ab: is the candidate slower than the base? Interleaves fresh processes of both; status 1 if it is": (
+    "What is compared, and how": (
         Flag("base", str, "a git revision of this suite, which is checked out temporarily"),
-        Flag("candidate", str, "a git revision of this suite (default: this suite as it is)"),
+        Flag("candidate", str, "a git revision of this suite", default="this suite as it is"),
         Flag("base_command", str, "words that start a run, such as '/venv/bin/python /src/run_bench.py'"),
         Flag("candidate_command", str, "words that start a run; a side without any flag is this suite as it is"),
         _SUITE,
-        Flag("threshold", float, "smallest drop in percent that matters (default 5, or twice the noise if larger)"),
-        Flag("max_rounds", int, "pairs of rounds per configuration after which it ends undecided (default 15)"),
-        Flag("warmup_round", bool, "first run all once, uncounted; needed to interleave steps (default true)"),
+        Flag(
+            "threshold",
+            float,
+            "smallest drop in percent that matters",
+            default=f"{100 * noise.QUIET_THRESHOLD:g}, or twice the noise if that is larger",
+        ),
+        Flag(
+            "max_rounds",
+            int,
+            "pairs of rounds per configuration after which it ends undecided",
+            default=_MAX_ROUNDS,
+            at_least=SHORTEST_TRIAL,
+        ),
+        Flag("warmup_round", bool, "first run all once, uncounted; needed to interleave steps", default=True),
         _INTERLEAVING,
         _TIMEOUT,
         _BASELINES,
-        Flag("output_dir", str, "directory of base/, candidate/ and warmup/, with records and logs (default out/ab)"),
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/, candidate/ and warmup/, with records and logs",
+            default=_OUTPUT_DIR,
+            path="directory",
+        ),
     ),
     "Output of the findings": OUTPUT_FLAGS,
 }
 CALIBRATE_FLAGS: Groups = {
-    "calibrate: how much do equal runs differ on this machine, and which drop can it show?": (
-        Flag("rounds", int, "pairs of rounds per configuration (default 10)"),
+    "The calibration": (
+        Flag(
+            "rounds",
+            int,
+            "pairs of rounds per configuration",
+            default=CALIBRATION_ROUNDS,
+            at_least=noise.FEWEST_ROUNDS,
+        ),
         _SUITE,
         _INTERLEAVING,
         _TIMEOUT,
         _BASELINES,
-        Flag("output_dir", str, "directory of base/ and candidate/, with records and logs (default out/calibrate)"),
+        Flag(
+            "output_dir",
+            str,
+            "directory of base/ and candidate/, with records and logs",
+            default=CALIBRATION_DIR,
+            path="directory",
+        ),
     ),
 }
 
 
 VERB = Verb(
     "ab",
-    "is the candidate slower than the base? Interleaves runs of two revisions or environments: ab --base=REVISION",
+    "is this revision, or environment, slower than that one?",
     AB_FLAGS,
     lambda given, command: run(given.values, command),
     takes="lists",
+    details="Fresh processes of both alternate. Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
+    examples=("ab --base=main --model=resnet50 --num_gpus=1",),
 )

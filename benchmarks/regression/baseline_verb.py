@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
@@ -16,6 +16,7 @@ from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import baseline_check, baselines, rounds
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import UnlikeError, hardware_in_words
+from results.gate.noise import QUIET_THRESHOLD
 from results.gate.rounds import RunGroup, sessions
 from results.gate.session_limits import MOST_SESSIONS
 from results.gate.views import history_view
@@ -146,8 +147,6 @@ def _show(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> N
 
 def _prune(directory: Path, words: Sequence[str], values: Mapping[str, Any]) -> None:
     keep = MOST_SESSIONS if values["keep"] is None else values["keep"]
-    if keep < 1:
-        raise UsageError(f"--keep={keep}: set how many sessions of each configuration to keep, 1 or more.")
     _stored(directory)  # warns of damaged lines, which pruning removes
     removed = baselines.prune(directory, keep)
     for path, count in removed.items():
@@ -189,19 +188,26 @@ def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
         say(line)
 
 
-_DIRECTORY = Flag("baselines_dir", str, f"directory of the baselines, to be committed (default {BASELINES_DIR})")
+_DIRECTORY = Flag(
+    "baselines_dir", str, "directory of the baselines, to be committed", default=BASELINES_DIR, path="directory"
+)
 _WHERE = Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)")
 
 BASELINE_FLAGS: Groups = {
-    "baseline promote FILE ...: store the ok runs of files; baseline list; baseline show KEY; baseline prune": (
+    "promote [FILE ...]: store the ok runs of files; list; show KEY; prune": (
         _DIRECTORY,
         Flag("where", str, f"promote: {_WHERE.help}"),
-        Flag("keep", int, "prune: how many sessions of each configuration to keep (default 20)"),
+        Flag("keep", int, "prune: how many sessions of each configuration to keep", default=MOST_SESSIONS, at_least=1),
     )
 }
 CHECK_FLAGS: Groups = {
-    "check FILE ...: today's runs against the last 20 stored sessions; status 1 if something is slower": (
-        Flag("threshold", float, "smallest drop in percent that matters (default 5, or twice the noise of sessions)"),
+    "check [FILE ...]: today's runs against the last 20 stored sessions": (
+        Flag(
+            "threshold",
+            float,
+            "smallest drop in percent that matters",
+            default=f"{100 * QUIET_THRESHOLD:g}, or twice the noise of sessions if that is larger",
+        ),
         _DIRECTORY,
     ),
     "Output": OUTPUT_FLAGS,
@@ -210,30 +216,39 @@ HISTORY_FLAGS: Groups = {
     "history [FILE ...]: the rate session by session, of baselines or of files": (
         _DIRECTORY,
         _WHERE,
-        Flag("plot", str, "a .png or .svg file for a picture"),
-        Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
+        Flag("plot", str, "draw the history: a .png or .svg file", path="file"),
+        *only(OUTPUT_FLAGS, "output_format"),
     )
 }
 
 
 BASELINE = Verb(
     "baseline",
-    "stored results to compare with: baseline promote FILE, list, show KEY, prune",
+    "store results to compare with; list, show and prune them",
     BASELINE_FLAGS,
     lambda given, command: run(given.words, given.values),
     takes="words",
+    words="promote [FILE ...]|list|show KEY|prune",
+    known_words=tuple(_ACTIONS),
+    examples=("baseline promote out/results.jsonl", "baseline list"),
 )
 CHECK = Verb(
     "check",
-    "is today slower than the stored sessions? check FILE; status 1 if it is",
+    "are today's runs slower than the stored sessions?",
     CHECK_FLAGS,
     lambda given, command: check(given.words, given.values),
     takes="words",
+    words="[FILE ...]",
+    details="Exit status 1 if a configuration is slower, 3 if noise hides the answer.",
+    examples=("check out/results.jsonl",),
 )
 HISTORY = Verb(
     "history",
-    "the rate session by session, of baselines or files; where it changed; --plot=FILE.png draws it",
+    "the rate session by session, and where it changed",
     HISTORY_FLAGS,
     lambda given, command: history(given.words, given.values),
     takes="words",
+    words="[FILE ...]",
+    details="Without files, of the baselines.",
+    examples=("history --plot=history.png",),
 )

@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.errors import UsageError
+from benchmarks.process import subprocesses
 from benchmarks.process.signals import signals_ignored
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.system import provenance
+from results.text import without_secrets
 
 _GIT_SECONDS = 600.0
 
@@ -25,7 +27,7 @@ class Build:
     """One build to compare.
 
     Attributes:
-        name: as the user named it.
+        name: as the user named it, without values that look like secrets: it is printed and published.
         program: words that start a run, given its flags.
     """
 
@@ -45,16 +47,17 @@ def of_command(flag: str, text: str) -> Build:
     Raises:
         UsageError: they cannot be split, or the first one is not a program.
     """
+    (name,) = without_secrets([text])
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"--{flag}={text}: {error}. Write it as in a shell.") from error
+        raise UsageError(f"--{flag}={name}: {error}. Write it as in a shell.") from error
     if not words or shutil.which(words[0]) is None:
         raise UsageError(
-            f"--{flag}={text}: there is no program '{words[0] if words else ''}'. Name one that starts a run, such as "
+            f"--{flag}={name}: there is no program '{words[0] if words else ''}'. Name one that starts a run, such as "
             "'/path/to/venv/bin/python /path/to/run_bench.py'."
         )
-    return Build(text, words)
+    return Build(name, words)
 
 
 @contextlib.contextmanager
@@ -71,21 +74,23 @@ def of_revision(revision: str) -> Iterator[Build]:
     commit = _git(home, *verify, f"{revision}^{{commit}}", why=unknown)
     folder = Path(tempfile.mkdtemp(prefix="run_bench_ab_"))
     worktree = folder / "suite"
-    try:
-        add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(worktree), commit)
-        _git(home, *add, why=f"'{revision}' could not be checked out into {worktree}")
-        program = worktree / within / RUN_BENCH.name
-        if not program.exists():
-            raise UsageError(f"At '{revision}' there is no {Path(within) / RUN_BENCH.name}: name a newer revision.")
-        name = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
-        yield Build(name, (sys.executable, str(program)))
-    finally:
-        with signals_ignored():
-            with contextlib.suppress(UsageError):
-                _git(home, "worktree", "remove", "--force", str(worktree), why="")
-            shutil.rmtree(folder, ignore_errors=True)  # also if git could not remove it
-            with contextlib.suppress(UsageError):
-                _git(home, "worktree", "prune", why="")
+    clean_up = 'sleep 1; rm -rf "$1"; git -C "$2" worktree prune'  # the runs in it die in that second
+    with subprocesses.if_killed(clean_up, str(folder), str(home)):
+        try:
+            add = ("-c", "core.hooksPath=/dev/null", "worktree", "add", "--detach", str(worktree), commit)
+            _git(home, *add, why=f"'{revision}' could not be checked out into {worktree}")
+            program = worktree / within / RUN_BENCH.name
+            if not program.exists():
+                raise UsageError(f"At '{revision}' there is no {Path(within) / RUN_BENCH.name}: name a newer revision.")
+            name = revision if commit.startswith(revision) else f"{revision} ({commit[:12]})"
+            yield Build(name, (sys.executable, str(program)))
+        finally:
+            with signals_ignored():
+                with contextlib.suppress(UsageError):
+                    _git(home, "worktree", "remove", "--force", str(worktree), why="")
+                shutil.rmtree(folder, ignore_errors=True)  # also if git could not remove it
+                with contextlib.suppress(UsageError):
+                    _git(home, "worktree", "prune", why="")
 
 
 def _git(home: Path, *words: str, why: str) -> str:

@@ -12,14 +12,13 @@ from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import builds, rounds
-from benchmarks.regression.ab_verb import CALIBRATE_FLAGS, STOPPED
+from benchmarks.regression.ab_verb import CALIBRATE_FLAGS, CALIBRATION_DIR, CALIBRATION_ROUNDS, STOPPED
 from benchmarks.regression.rounds import BASE, CANDIDATE, Configuration, Pair, RoundsPlan
 from benchmarks.sweep import grid
 from benchmarks.system import hardware
 from results.gate import noise
 from results.gate.noise import Noise
 
-_ROUNDS = 10
 # A drop that a gate should not miss, in thresholds.
 _CLEAR_DROP = 1.5
 _MOST_ROUNDS = 60
@@ -32,11 +31,9 @@ def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
         UsageError: a value is out of range, nothing can be run, or records or noise cannot be stored.
         DataError: the stored noise of this machine cannot be read.
     """
-    count = _ROUNDS if values["rounds"] is None else values["rounds"]
-    if count < noise.FEWEST_ROUNDS:
-        raise UsageError(f"--rounds={count}: at least {noise.FEWEST_ROUNDS} are needed to know a spread, better 10.")
+    count = CALIBRATION_ROUNDS if values["rounds"] is None else values["rounds"]
     cells = [cell for cell in grid.wanted(values, hardware.count_gpus) if cell.runs]
-    plan = rounds.resolve(values, cells, count, "out/calibrate")
+    plan = rounds.resolve(values, cells, count, CALIBRATION_DIR)
 
     def calibrate() -> ExitStatus:
         suite = builds.this_suite()
@@ -110,8 +107,9 @@ def _advice(found: Noise) -> str:
 
 VERB = Verb(
     "calibrate",
-    "how much do equal runs differ on this machine, and which drop can it show?",
+    "how much do equal runs differ here, and which drop can be seen?",
     CALIBRATE_FLAGS,
     lambda given, command: run(given.values, command),
     takes="lists",
+    examples=("calibrate --model=resnet50 --num_gpus=1",),
 )

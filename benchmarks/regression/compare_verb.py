@@ -47,7 +47,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
-        Flag("threshold", float, "smallest drop in percent that matters (default 5)"),
+        Flag("threshold", float, "smallest drop in percent that matters", default=100 * QUIET_THRESHOLD),
         Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)"),
     ),
     "Output": OUTPUT_FLAGS,
@@ -56,8 +56,11 @@ COMPARE_FLAGS: Groups = {
 
 VERB = Verb(
     "compare",
-    "is a build slower than another? compare BASE CANDIDATE, files of records; status 1 if it is",
+    "is one file of records slower than another?",
     COMPARE_FLAGS,
     lambda given, command: run(given.words, given.values),
     takes="words",
+    words="BASE CANDIDATE",
+    details="Exit status 1 if the candidate is slower, 3 if noise hides the answer.",
+    examples=("compare main/results.jsonl branch/results.jsonl",),
 )

@@ -15,11 +15,16 @@ from results.gate.findings import Findings
 from results.gate.views import json_view, junit_view, text_view
 
 OUTPUT_FLAGS: list[Flag] = [
-    Flag("output_format", str, "what goes to stdout (default text)", ("text", "json")),
-    Flag("json", str, "a file for all findings, for programs"),
-    Flag("junit", str, "a file for a test report, for GitLab, Jenkins and GitHub's publishers"),
-    Flag("markdown", str, "a file for a comment; also appended to $GITHUB_STEP_SUMMARY if that is set"),
-    Flag("benchmark_json", str, "a file for github-action-benchmark, which draws rates over commits"),
+    Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
+    Flag("json", str, "write all findings, for programs", path="file"),
+    Flag("junit", str, "write a test report, for GitLab, Jenkins and GitHub's publishers", path="file"),
+    Flag(
+        "markdown",
+        str,
+        "write a comment for a pull request; it is also appended to $GITHUB_STEP_SUMMARY if that is set",
+        path="file",
+    ),
+    Flag("benchmark_json", str, "write input of github-action-benchmark, which draws rates over commits", path="file"),
 ]
 _FILES: Mapping[str, Callable[[Findings], str]] = {
     "json": json_view.render,

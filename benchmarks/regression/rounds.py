@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.console import warn
+from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
 from benchmarks.record_files import open_store
 from benchmarks.regression.builds import Build
 from benchmarks.run import time_slices
-from benchmarks.sweep.grid import Cell, require_positive
+from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.system.provenance import Provenance, of_this_run
@@ -71,12 +72,7 @@ class RoundsPlan:
 
 
 def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
-    """Turns flag values (None: not given) into a plan; `output_dir` is the default.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
-    require_positive(values, "round_timeout_seconds")
+    """Turns flag values (None: not given) into a plan; `output_dir` is the default."""
     return RoundsPlan(
         cells=cells,
         max_rounds=max_rounds,
@@ -127,7 +123,7 @@ class Configuration:
         """Takes a pair of rounds, and returns its rates, or why it failed, in words."""
         self.pairs.append(pair)
         if pair.rates is None:
-            base_ran = rate(pair.base) is not None
+            base_ran = rate(pair.base) is not None or time_slices.waited_in_vain(pair.base.reason)
             side, record = (CANDIDATE, pair.candidate) if base_ran else (BASE, pair.base)
             reason = f"The {side} did not run in round {len(self.pairs)}: {why_failed(record)}"
             self.failure = (Verdict.FAILED if base_ran else Verdict.INCONCLUSIVE), reason
@@ -183,6 +179,7 @@ def run(
         for configuration in configurations:
             cell = configuration.cell
             together = plan.interleave_steps and cell.config is not None and time_slices.can_interleave(cell.config)
+            progress.begin(f"warm-up round, {what_is_run(cell)}", measured=True)
             pair = warmup.run(cell, (BASE, CANDIDATE), interleaved=together)
             if not together or Status.SKIPPED in (pair.base.status, pair.candidate.status):
                 continue
@@ -191,14 +188,20 @@ def run(
                 warn(notes[-1])
             else:
                 interleaved.add(cell)
+    begun = time.monotonic()
     for number in range(plan.max_rounds):
+        rest = (time.monotonic() - begun) * (plan.max_rounds / number - 1) if number else None
+        left = "" if rest is None else f", {in_words(rest)} left at most"
         order = (BASE, CANDIDATE) if number % 2 == 0 else (CANDIDATE, BASE)
         for configuration in [each for each in configurations if not each.is_over]:
             cell = configuration.cell
+            which = f"round {number + 1} of at most {plan.max_rounds}"
+            progress.begin(f"{which}, {configuration.what}{left}", measured=True)
             pair = runner.run(cell, order, interleaved=cell in interleaved, repeat_failures=True)
             _refuse_unlike_hardware(pair)
             words = configuration.take(pair)
-            warn(f"round {number + 1} of at most {plan.max_rounds}, {configuration.what}: {words}")
+            progress.end()
+            warn(f"{which}, {configuration.what}: {words}")
     return [*notes, *runner.notes]
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import launcher
 from benchmarks.config.config import Config
-from benchmarks.errors import ExitStatus
+from benchmarks.console import warn
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.process import private_network
 from benchmarks.record_files import keep, open_store
 from benchmarks.run.runner import record_without_run
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
-from results.record import Status
+from results.record import Record, Status
 
 
 def run(
@@ -32,27 +35,50 @@ def run(
     """
     cluster = config.cluster
     assert cluster is not None, "there is a planned cluster"
-    if cluster.local and values["private_network"] is not False:
-        launcher.enter_private_network(command)
+    if cluster.local and not private_network.is_entered():
+        if values["private_network"] is not False:
+            launcher.enter_private_network(command)
+        warn(
+            "--noprivate_network: while the cluster runs, any host or user that reaches this host's ports can execute "
+            "code as you: docs/howto/several-hosts.md#security."
+        )
+    if not cluster.local and shutil.which("ssh") is None:
+        raise UsageError(
+            "--hosts: the program ssh is missing on this host. Install OpenSSH's client, or start the tasks by hand: "
+            "docs/howto/several-hosts.md#by-hand."
+        )
     store = open_store(config.output_dir)
     before = store.size_bytes()
     gpus = {}
-    if cluster.local and config.device == "gpu" and config.virtual_gpus == 1:
-        usable = config.visible_gpus or tuple(range(count_gpus()))
-        gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
-    words = [word for word in command if word != "--noprivate_network"]
-    here = launcher.local_command(words, gpus)
+    if cluster.local:
+        cluster = launch_plan.with_free_ports(cluster)
+        if config.device == "gpu" and config.virtual_gpus == 1:
+            usable = config.visible_gpus or tuple(range(count_gpus()))
+            gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
+    here = launcher.local_command(command, gpus)
 
     def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
         return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
 
-    status = launcher.run(cluster, here if cluster.local else there, Path(config.output_dir) / "logs")
-    failed = status not in (ExitStatus.OK, ExitStatus.USAGE)
-    if keeps_record and failed and not store.load(before).records:
-        provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-        reason = "The leader of the cluster was killed before it could report its measurement."
-        keep(store, record_without_run(config, provenance, Status.CRASH, reason))
-    return status
+    outcome = launcher.run(cluster, here if cluster.local else there, Path(config.output_dir) / "logs")
+    # The leader of another host may have saved its record there.
+    reported_elsewhere = outcome.leader_reported and not cluster.local
+    if not keeps_record or outcome.status == ExitStatus.USAGE or reported_elsewhere:
+        return outcome.status
+    if any(_is_of(record, cluster) for record in store.load(before).records):
+        return outcome.status
+    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
+    reason = f"The leader of the cluster, {cluster.leader}, left no record."
+    if outcome.failures:
+        reason += f" {'; '.join(outcome.failures)}."
+    keep(store, record_without_run(config, provenance, Status.CRASH, reason))
+    return outcome.status or ExitStatus.CLUSTER
+
+
+def _is_of(record: Record, cluster: Cluster) -> bool:
+    """Returns whether a record is of this cluster, and not of another that runs at the same time."""
+    of = record.config.get("cluster")
+    return isinstance(of, dict) and [of.get("ps"), of.get("workers")] == [list(cluster.ps), list(cluster.workers)]
 
 
 def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:

@@ -1,10 +1,10 @@
-"""What a person sees of a run: lines compatible with tf_cnn_benchmarks on stdout, progress on a terminal's stderr."""
+"""What a person sees of a run: lines compatible with tf_cnn_benchmarks on stdout, progress on stderr."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.console import TerminalProgress, say
+from benchmarks.console import progress, say
 from benchmarks.measure.timing import Phase
 from benchmarks.run.result_text import result_lines
 from results import statistics
@@ -12,6 +12,7 @@ from results.measurement import Measurement
 from results.record import Record
 
 _RULE = "-" * 64
+FIRST_STEP = "first step"
 
 
 def step_line(
@@ -34,19 +35,31 @@ def total_line(images_per_sec: float) -> str:
 
 
 class Display:
-    """Follows a run; every call is outside the timed part. This one prints the record as JSON, and nothing else."""
+    """Follows a run; every call is outside the timed part. This one prints the record as JSON, and nothing else.
+
+    Both show progress on stderr. What is measured is drawn between steps, and only on a terminal.
+
+    Args:
+        images_per_step: of the steps that `after_step` counts.
+    """
+
+    def __init__(self, images_per_step: int = 0) -> None:
+        self._images = images_per_step
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Shows what is about to run."""
 
     def phase(self, name: str, steps: int | None) -> None:
-        """A phase begins; None: its number of steps is unknown."""
+        """A phase begins; None: it has no steps. In the first step XLA compiles, so it may take long."""
+        progress.begin(name, steps if name != FIRST_STEP else None, measured=bool(steps) and name != FIRST_STEP)
 
     def after_step(self, phase: Phase) -> None:
         """A step has ended."""
+        progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/sec")
 
     def stop(self) -> None:
         """No more steps follow."""
+        progress.end()
 
     def finish(self, record: Record) -> None:
         """The run has ended with this record. Prints it on one line of stdout."""
@@ -62,14 +75,13 @@ class Display:
 class TextDisplay(Display):
     """Prints the run's settings, the first step and every `display_every`th, and the result.
 
-    With `terminal` it shows progress on stderr between the lines.
+    Until the result, a reader that has paused is not waited for: other tasks of a cluster would wait meanwhile.
     """
 
-    def __init__(self, *, display_every: int, images_per_step: int, terminal: bool, accuracies: bool = False) -> None:
+    def __init__(self, *, display_every: int, images_per_step: int, accuracies: bool = False) -> None:
+        super().__init__(images_per_step)
         self._accuracies = accuracies
         self._every = display_every
-        self._images = images_per_step
-        self._progress = TerminalProgress() if terminal else None
         self._started = self._prints_steps = False
 
     def start(self, facts: Mapping[str, str]) -> None:
@@ -77,31 +89,25 @@ class TextDisplay(Display):
         self._started = True
         width = max(map(len, facts), default=0) + 1
         for name, value in facts.items():
-            say(f"{name + ':':{width}} {value}")
-        say("=" * len(_RULE))
+            say(f"{name + ':':{width}} {value}", wait=False)
+        say("=" * len(_RULE), wait=False)
 
     def phase(self, name: str, steps: int | None) -> None:
         """Prints the heading of the steps when measuring begins."""
         self._prints_steps = name == "measuring"
         if self._prints_steps:
-            self._print("Step\tImg/sec\tloss" + ("\ttop_1_accuracy\ttop_5_accuracy" if self._accuracies else ""))
-        if self._progress:
-            self._progress.begin(name, steps)
+            heading = "Step\tImg/sec\tloss" + ("\ttop_1_accuracy\ttop_5_accuracy" if self._accuracies else "")
+            say(heading, wait=False)
+        super().phase(name, steps)
 
     def after_step(self, phase: Phase) -> None:
         """Prints the line of every `display_every`th step."""
         steps = len(phase.step_seconds)
-        if self._progress:
-            self._progress.show(steps, self._images / phase.step_seconds[-1])
+        super().after_step(phase)
         if self._prints_steps and (steps == 1 or steps % self._every == 0):
             shown = ("top_1_accuracies", "top_5_accuracies")
             accuracies = [phase.observed[name][-1] for name in shown if name in phase.observed]
-            self._print(step_line(steps, phase.step_seconds, self._images, phase.losses[-1], accuracies))
-
-    def stop(self) -> None:
-        """Clears the progress from the terminal."""
-        if self._progress:
-            self._progress.clear()
+            say(step_line(steps, phase.step_seconds, self._images, phase.losses[-1], accuracies), wait=False)
 
     def finish(self, record: Record) -> None:
         """Prints the headline and what belongs to it, if the run has a rate; then how it ended."""
@@ -122,7 +128,3 @@ class TextDisplay(Display):
         """Prints where the record is."""
         if self._started:
             say(f"record:         {location}")
-
-    def _print(self, line: str) -> None:
-        self.stop()
-        say(line)

@@ -25,9 +25,10 @@ from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import Numbers, Taken, timed
+from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.run import graph, steps
 from benchmarks.run.display import Display
-from benchmarks.run.steps import FIRST_STEPS, Stepper
+from benchmarks.run.steps import Stepper
 from benchmarks.training import objectives
 from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import per_device, size_bytes
@@ -54,7 +55,8 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     Raises:
         BenchError: as `benchmarks.run.session.execute`.
     """
-    team.expect("Building the model", FIRST_STEPS * config.step_timeout_seconds)
+    team.expect("Building the model", PREPARATION_FACTOR * config.step_timeout_seconds)
+    display.phase("building the model", None)
     devices = graph.plan_devices(config, eager=True)
     tower_input = graph.build_input(config, devices.towers)
     in_fit = config.variable_update == "keras_fit"
@@ -84,7 +86,7 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
             steps.measure(config, steps.steps_to_measure(config, tower_input), stepper, log, display, team)
-        team.expect("Checking the variables after the run", FIRST_STEPS * config.step_timeout_seconds)
+        team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.step_timeout_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
         log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from benchmarks import console
 from benchmarks.config.config import Config
-from benchmarks.console import warn
-from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, headline
+from benchmarks.console import warn, warn_of_exception
+from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, StoppedError, Terminated, UsageError, headline
 from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import devices_with_a_peak
-from benchmarks.process import tensorflow_setup
-from benchmarks.process.signals import raise_on_sigterm
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process import sentinel, signals, tensorflow_setup
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, watched
 from benchmarks.record_files import keep, open_store
 from benchmarks.run import time_slices
 from benchmarks.run.display import Display, TextDisplay
@@ -28,87 +27,149 @@ from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Record, Status
+from results.store import Store
 from results.summary import synthetic_ratio
+from results.text import counted
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a run ended, for the record and for the shell."""
-
-    status: Status = Status.OK
-    reason: str = ""
-    exit_status: ExitStatus = ExitStatus.OK
-
-
 def run(config: Config, command: Sequence[str]) -> ExitStatus:
-    """Runs `config`, prints its result, and saves a record of it.
+    """Runs `config`, saves a record of it, and prints its result.
 
     In a cluster this is one of its tasks, and the leader saves the record of all. `command` is for the record.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
     """
-    store = open_store(config.output_dir)
     for notice in config.notices:
         warn(notice)
-    tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
     own_images = config.batch_per_device * config.num_devices
     timed_images = config.batch_global if _drives_all(config) else own_images
     log = RunLog(images_per_step=timed_images, towers=config.num_devices, asynchronous=asynchronous)
-    display = Display()
+    together = own_images if asynchronous else config.batch_global  # images of all that step together
+    display = Display(together)
     if config.output_format == "text":
         display = TextDisplay(
-            display_every=config.display_every,
-            images_per_step=own_images if asynchronous else config.batch_global,  # of all that step together
-            terminal=sys.stderr.isatty(),
-            accuracies=config.print_training_accuracy,
+            display_every=config.display_every, images_per_step=together, accuracies=config.print_training_accuracy
         )
+    end = _End(config, log, display, provenance)
+    # The other tasks of a cluster notice by themselves that one is lost.
+    sentry = sentinel.unless_dismissed(end.save_of_killed, wanted=config.cluster is None)
+    with signals.raised_once(), sentry as end.dismiss:
+        with watched(end.save, end.show) as watchdog:
+            Deadlines(watchdog).opening(f"Opening --output_dir={config.output_dir}")
+            end.store = open_store(config.output_dir)
+            tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
+            error = _attempt(config, log, display, watchdog)
+        end.save(error)
+    if not isinstance(error, StoppedError):
+        return end.show(error)
+    signals.ignore()
+    with ended_after(SHOW_SECONDS, error.exit_status):  # a reader of stdout may have paused
+        return end.show(error)
 
-    def finish(outcome: Outcome) -> ExitStatus:
-        """Prints the result; saves the record if this process is the only one or the leader."""
-        if config.cluster and config.cluster.own != config.cluster.leader:
-            if outcome.reason:
-                warn(outcome.reason)
-            elif log.reports:
-                display.part(log.own(), str(config.cluster.own), str(config.cluster.leader))
-            return outcome.exit_status
-        record = _record(config, log, outcome, provenance)
-        ratio = synthetic_ratio(record, store.jsonl_path)
-        record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
-        display.finish(record)
-        for warning in record.warnings[len(config.notices) :]:
-            warn(warning)
-        if outcome.reason:
-            warn(outcome.reason)
-        if not keep(store, record):
-            return outcome.exit_status or ExitStatus.RUN_FAILED
-        display.stored(f"{store.jsonl_path} ({record.identity.run_id}) and {store.csv_path}")
-        return outcome.exit_status
 
-    watchdog = Watchdog(lambda error: finish(_outcome_of(error)))
-    watchdog.start()
+@dataclasses.dataclass
+class _End:
+    """The end of a run: first its record is saved, then its result is printed. An error says how it failed.
+
+    Attributes:
+        store: None until it is opened.
+        record: None until it is saved, and in tasks of a cluster that save none.
+        dismiss: dismisses the process that saves a record if this one is killed.
+    """
+
+    config: Config
+    log: RunLog
+    display: Display
+    provenance: Provenance
+    store: Store | None = None
+    record: Record | None = None
+    is_kept: bool = True
+    dismiss: Callable[[], None] = lambda: None
+
+    def save(self, error: BenchError | None) -> None:
+        """Saves the record if this process is the only one or the leader."""
+        is_leader = self.config.cluster is None or self.config.cluster.own == self.config.cluster.leader
+        if self.store is None or not is_leader:
+            self.dismiss()  # it would wait for the same directory
+            return
+        record = _record(self.config, self.log, error, self.provenance).masked()
+        try:
+            ratio = synthetic_ratio(record, self.store.jsonl_path)
+            record = dataclasses.replace(record, derived=dataclasses.replace(record.derived, synthetic_ratio=ratio))
+        except Exception:  # whatever other runs have left in the file, this one is saved
+            warn_of_exception()
+        self.record, self.is_kept = record, keep(self.store, record)
+        self.dismiss()
+
+    def save_of_killed(self, death: sentinel.Death) -> None:
+        """Saves, in another process, the record of a run that was killed and cannot do it itself."""
+        held, limit = (f"{size / 2**30:.1f} GiB" for size in (death.held_bytes, death.limit_bytes))
+        by = (
+            f"signal {death.signal} ({signal.strsignal(death.signal)})"
+            if death.signal
+            else "a signal or its own failure"
+        )
+        status = Status.CRASH
+        reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
+        if death.out_of_memory:
+            what = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
+            status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
+        record = record_without_run(self.config, self.provenance, status, reason)
+        try:
+            keep(open_store(self.config.output_dir), record)
+        except Exception as error:
+            warn(f"{error} The record of the run follows.")
+            console.log(record.to_json())
+        warn(reason)  # last, since a reader of stderr may have paused
+
+    def show(self, error: BenchError | None) -> ExitStatus:
+        """Prints the result, and returns the status of the process."""
+        if self.record is not None:
+            self.display.finish(self.record)
+            for warning in self.record.warnings[len(self.config.notices) :]:
+                warn(warning)
+        if error is not None:
+            warn(str(error))
+        elif self.record is None and self.log.reports and self.config.cluster:
+            cluster = self.config.cluster
+            self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
+        if self.record is not None and self.store is not None and self.is_kept:
+            run_id = self.record.identity.run_id
+            self.display.stored(f"{self.store.jsonl_path} ({run_id}) and {self.store.csv_path}")
+        if error is not None:
+            return error.exit_status
+        return ExitStatus.OK if self.is_kept else ExitStatus.RUN_FAILED
+
+
+def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
+    """Carries out the run, and returns how it failed or was stopped. Afterwards no signal interrupts this process."""
     try:
-        outcome = _attempt(config, log, display, watchdog)
-    finally:
-        watchdog.stop()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing may interrupt the writing of the record
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return finish(outcome)
+        error = _carry_out(config, log, display, watchdog)
+        signals.ignore()
+        return error
+    except KeyboardInterrupt:
+        return StoppedError(signal.SIGINT)
+    except Terminated as terminated:
+        return StoppedError(terminated.number)
 
 
-def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> Outcome:
-    raise_on_sigterm()
+def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
+    deadlines = Deadlines(watchdog)
     try:
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others must learn of it
+            deadlines.opening(f"Opening --data_dir={config.data_dir}")
             existing_directory(config.data_name, config.data_dir)
         log.started("Python")
+        deadlines.importing()
         tensorflow_setup.import_tensorflow()
         from benchmarks.cluster.member import Alone
         from benchmarks.run import cluster_run, session
 
+        deadlines.none()
         log.started("TensorFlow")
         if config.cluster:
             cluster_run.train(config, config.cluster, log, display, watchdog)
@@ -117,30 +178,24 @@ def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) 
     except UsageError:
         raise
     except BenchError as error:
-        return _outcome_of(error)
-    except KeyboardInterrupt:
-        return Outcome(Status.INTERRUPTED, "Interrupted by Ctrl-C.", ExitStatus.INTERRUPTED)
-    except Terminated:
-        return Outcome(Status.INTERRUPTED, "Ended by SIGTERM.", ExitStatus.TERMINATED)
-    except MemoryError:
-        return Outcome(Status.OUT_OF_MEMORY, "The host is out of memory.", ExitStatus.RUN_FAILED)
+        return error
+    except MemoryError as error:
+        asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
+        return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config))
     except Exception as error:
         display.stop()
-        traceback.print_exc()
-        return Outcome(Status.CRASH, f"{type(error).__name__}: {headline(error)}", ExitStatus.RUN_FAILED)
+        warn_of_exception()
+        return BenchError(f"{type(error).__name__}: {headline(error)}")
     finally:
         display.stop()
-    return Outcome()
+    return None
 
 
-def _outcome_of(error: BenchError) -> Outcome:
-    return Outcome(error.record_status, str(error), error.exit_status)
-
-
-def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenance) -> Record:
+def _record(config: Config, log: RunLog, error: BenchError | None, provenance: Provenance) -> Record:
     measurement, derived = log.measurement(), Derived()
+    status = Status.OK if error is None else error.record_status
     # An interrupted worker knows only its own part, which has no rate of all.
-    has_rate = outcome.status in (Status.OK, Status.INTERRUPTED)
+    has_rate = status in (Status.OK, Status.INTERRUPTED)
     if has_rate and (_drives_all(config) or len(log.reports) == config.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.xla == "jit" and not config.modifiers.staged_vars
@@ -166,7 +221,7 @@ def _record(config: Config, log: RunLog, outcome: Outcome, provenance: Provenanc
         training=not config.forward_only,
     )
     return dataclasses.replace(
-        record_without_run(config, provenance, outcome.status, outcome.reason, data_set=log.data_set),
+        record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
         environment={
             **provenance.environment,
             **injected_delay.environment(),
@@ -197,6 +252,18 @@ def record_without_run(
         reason=reason,
         warnings=list(config.notices),
     )
+
+
+def out_of_memory(what: str, requested: Config | Sequence[str]) -> str:
+    """Returns the reason of a run that memory did not suffice for: what happened, what was requested, what to do.
+
+    `requested` are flags if there is no configuration.
+    """
+    if isinstance(requested, Config):
+        devices = counted(requested.num_devices, f"{requested.device.upper()} device")
+        images = counted(requested.batch_per_device, "image")
+        return f"{what}: {requested.model} with {images} per device on {devices}. Try a smaller --batch_size."
+    return f"{what}: {' '.join(requested)}. Try a smaller --batch_size."
 
 
 def _drives_all(config: Config) -> bool:

@@ -13,9 +13,9 @@ from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
+from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.run import graph, reference_loops, steps
 from benchmarks.run.display import Display
-from benchmarks.run.steps import FIRST_STEPS
 from benchmarks.topology import devices as device_planning
 from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
@@ -46,8 +46,9 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
 def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Builds the graph and runs it in a session."""
     devices = graph.plan_devices(config)
-    patience = FIRST_STEPS * config.step_timeout_seconds
+    patience = PREPARATION_FACTOR * config.step_timeout_seconds
     team.expect("Building the graph", patience)
+    display.phase("building the graph", None)
     with tf.Graph().as_default() as built_in, tf.device(team.device or None):
         built = graph.build(config, devices)
         log.started("graph")
@@ -65,6 +66,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             team.expect("Preparing the first step", patience)
 
         try:
+            display.phase("initialising the variables", None)
             session_config = graph.session_config(config)
             team.configure(session_config)
             with tf.compat.v1.Session(team.target, graph=built_in, config=session_config) as session:
@@ -99,6 +101,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             session_config=device_planning.session_config(
                 "cpu", config.num_devices, **config.runtime.session_options()
             ),
+            deadlines=Deadlines(team, config.step_timeout_seconds),
         )
         log.observe(input_stages=stages)
 
@@ -109,7 +112,7 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]
     tf.config.experimental.enable_tensor_float_32_execution(False)
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
-    patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * FIRST_STEPS * config.step_timeout_seconds))
+    patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.step_timeout_seconds))
     with tf.Graph().as_default() as built_in:
         built = graph.build(plain, graph.plan_devices(plain))
         with tf.compat.v1.Session(graph=built_in, config=graph.session_config(plain)) as session:

@@ -17,17 +17,15 @@ from benchmarks.config.config import Config
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers
-from benchmarks.measure.run_log import RunLog
+from benchmarks.measure.run_log import RunLog, process_age_seconds
 from benchmarks.measure.timing import Numbers, Phase, Taken, TakeStep, run_phase, timed
+from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.run import time_slices
-from benchmarks.run.display import Display
+from benchmarks.run.display import FIRST_STEP, Display
 from benchmarks.training import training_step
 from benchmarks.training.run_input import RunInput
 from models import specs
 from variable_mgr.catalog import IN_GRAPH
-
-# The first step includes graph optimisation and memory growth, so its limit is longer.
-FIRST_STEPS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +72,7 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
         deadline = math.inf if config.cluster else until  # workers agree on a number of steps instead
 
         def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit = config.step_timeout_seconds * (FIRST_STEPS if phase is log.first else 1)
+            limit = config.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
 
             def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
@@ -84,12 +82,12 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
             display.phase(name, count)
             run_phase(watched, count, phase, deadline=deadline, after_step=[display.after_step, *after_step])
 
-        take("first step", 1, log.first)
+        take(FIRST_STEP, 1, log.first)
         take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)
         if config.cluster:
             steps = _agreed_steps(steps, until, log, team)
             stepper.forget()
-        interleaved = _interleaved(time_slices.can_interleave(config), steps, log, team)
+        interleaved = _interleaved(config, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
             take("measuring", steps, log.measured, *after_step)
     team.expect_nothing()
@@ -110,15 +108,16 @@ def prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[tele
 
 
 @contextlib.contextmanager
-def _interleaved(possible: bool, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
+def _interleaved(config: Config, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what to call after each measured step so that another run has its time slices."""
-    with time_slices.taken(possible) as own:
+    with time_slices.taken(time_slices.can_interleave(config), config.step_timeout_seconds) as own:
         if own is None:
             yield []
             return
-        team.expect_nothing()  # from here on this run also waits for the other
+        team.expect_nothing()  # from here on this run also waits for the other, with deadlines of its own
         # The shortest step, since the other run was starting up meanwhile.
-        own.begin(steps, min(log.warmup.step_seconds or log.first.step_seconds))
+        shortest = min(log.warmup.step_seconds or log.first.step_seconds)
+        own.begin(steps, shortest, startup_seconds=process_age_seconds())
         log.steps_per_slice = own.steps_per_slice
 
         def after_step(phase: Phase) -> None:

@@ -37,14 +37,6 @@ def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
     return min(seconds, config.time_limit_seconds) if config.time_limit_seconds else seconds
 
 
-def in_words(seconds: float) -> str:
-    """Returns a duration in s, min or h."""
-    if seconds < 90:
-        return f"{math.ceil(seconds)} s"
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
 class Durations(Generic[T]):
     """Predicts the duration of runs from earlier ones.
 

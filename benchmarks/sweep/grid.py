@@ -97,13 +97,6 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
     ]
 
 
-def require_positive(values: Mapping[str, Any], *names: str) -> None:
-    """Raises UsageError if one of these flags is given with a value that is not above zero."""
-    for name in names:
-        if values[name] is not None and not values[name] > 0:
-            raise UsageError(f"--{name}={values[name]} must be above 0.")
-
-
 def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of each grid, including impossible ones with the reason.
 

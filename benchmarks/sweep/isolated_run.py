@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.process import subprocesses
+from benchmarks.console import warn
+from benchmarks.errors import BenchError
+from benchmarks.process import sentinel, subprocesses
 from benchmarks.record_files import keep
 from benchmarks.run import time_slices
-from benchmarks.run.runner import record_without_run
+from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
-from results.store import Store
+from results.store import Loaded, Store, load
+from results.text import counted
 
 DEFAULT_TIMEOUT_SECONDS = 3600.0
-_USAGE, _TAIL_LINES = 2, 5
+_USAGE, _TAIL_LINES, _TAIL_BYTES = 2, 5, 2**16
+# What is left of a log that filled the disk.
+_LEFT_BYTES = 2**20
+# What the C++ library prints when it ends a process that no memory is left for.
+_NO_MEMORY = "std::bad_alloc"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +45,7 @@ class CellRunner:
         provenance: of all runs; its session id marks their records.
         timeout_seconds: of one run.
         timeout_flag: the flag that changes it, if there is one.
-        first_to_be_killed: whether the kernel should kill a run before any other process if memory runs out.
+        records: of all runs so far.
     """
 
     program: Sequence[str]
@@ -45,7 +54,7 @@ class CellRunner:
     provenance: Provenance
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     timeout_flag: str = ""
-    first_to_be_killed: bool = False
+    records: list[Record] = dataclasses.field(default_factory=list, init=False)
 
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its stored record; `number`, from 0, names the log."""
@@ -56,41 +65,82 @@ class CellRunner:
         """Yields a cell's command with files for its output; `end` connects it to a run to interleave with."""
         session = self.provenance.session_id
         own = (f"--output_dir={self.output_dir}", f"--session_id={session}", "--output_format=json")
-        with (
-            tempfile.TemporaryFile() as stdout,
-            _log(self.store.jsonl_path.parent, f"{session}-{number + 1:04d}") as log,
-        ):
+        directory = self.store.jsonl_path.parent
+        with _temporary_file(directory) as stdout, _log(directory, f"{session}-{number + 1:04d}") as log:
             yield subprocesses.Command(
                 words=[*self.program, *cell.arguments, *own],
                 stdout=stdout,
                 stderr=log,
-                first_to_be_killed=self.first_to_be_killed,
-                variables=end.variables() if end else {},
+                first_to_be_killed=True,
+                variables={**sentinel.recorded_by_parent(), **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
+                ends_all=lambda: time_slices.waited_in_vain(_tail(log)),
             )
 
     def record_of(
-        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, stored_bytes: int, limit: float
+        self, cell: Cell, command: subprocesses.Command, ended: subprocesses.Ended, before: IO[bytes], killed: str
     ) -> Record:
-        """Returns the record of a process that ended or was killed at its limit; stores it unless the process did.
+        """Returns the record of a process that ended or was killed; stores it unless the process did.
 
-        `stored_bytes` is the size of the store before the process.
+        `before` is the store's file, at its end before the process; `killed` is when or why it was, if it was.
         """
-        session = self.provenance.session_id
-        printed, logged = _whole(command.stdout), _whole(command.stderr)
-        loaded = self.store.load(stored_bytes)
-        if stored := [record for record in loaded.records if record.identity.session_id == session]:
-            return stored[-1]
-        output = "\n".join([logged, printed, *loaded.problems])
-        in_words = f"{limit:g} s" + (f" ({self.timeout_flag})" if self.timeout_flag else "")
+        session, was_removed = self.provenance.session_id, not _is_still(before, self.store.jsonl_path)
+        loaded = self._left_in(before) if was_removed else self.store.load(before.tell())
+        known = {record.identity.run_id for record in self.records}
+        new = [each for each in loaded.records if each.identity.session_id == session]
+        record = next((each for each in reversed(new) if each.identity.run_id not in known), None)
+        is_stored = record is not None
         # A run prints the record that it cannot store, on a full disk for example.
-        record = _printed(printed, session) or self._without_run(cell, *_what_happened(ended, output, in_words))
-        keep(self.store, record)
+        if record is None and (record := _printed(command.stdout, session)) is None:
+            output = "\n".join([_tail(command.stderr), _tail(command.stdout), *loaded.problems])
+            record = self._without_run(cell, *_what_happened(cell, ended, output, killed))
+        if ended.wrote_too_much and command.stderr:
+            command.stderr.truncate(min(_LEFT_BYTES, os.fstat(command.stderr.fileno()).st_size))
+        self.records.append(record)
+        if was_removed:
+            self._store_again()
+        elif not is_stored:
+            keep(self.store, record)
         return record
+
+    def opened(self) -> IO[bytes]:
+        """Opens the store's file at its end; if it was removed, stores the records of all runs again.
+
+        Raises:
+            BenchError: it cannot be made again.
+        """
+        if not self.store.jsonl_path.exists():
+            self._store_again()
+        file = self.store.jsonl_path.open("rb")
+        file.seek(0, os.SEEK_END)
+        return file
+
+    def _left_in(self, removed: IO[bytes]) -> Loaded:
+        """Reads a file that was removed, and the one that may have taken its place."""
+        path = self.store.jsonl_path
+        return load(Path(f"/proc/self/fd/{removed.fileno()}"), *([path] if path.exists() else []))
+
+    def _store_again(self) -> None:
+        """Stores the records that a file which was removed no longer has."""
+        path = self.store.jsonl_path
+        stored = {record.identity.run_id for record in self.store.load().records}
+        missing = [record for record in self.records if record.identity.run_id not in stored]
+        if not keep(self.store, *missing):
+            raise BenchError(f"{path} was removed while runs were to be stored in it, and it cannot be made again.")
+        warn(f"{path} was removed. It was made again, with {counted(len(missing), 'record')} of this session.")
 
     def refuse(self, cell: Cell) -> Record:
         """Stores and returns the record of a cell that cannot be run."""
-        record = self._without_run(cell, Status.SKIPPED, cell.why_not)
+        return self._keep_without_run(cell, Status.SKIPPED, cell.why_not)
+
+    def could_not_start(self, cell: Cell, error: OSError) -> Record:
+        """Stores and returns the record of a cell whose process was refused by the operating system."""
+        reason = f"Its process could not be started: {error.strerror or error}. Free memory, processes or disk space."
+        return self._keep_without_run(cell, Status.CRASH, reason)
+
+    def _keep_without_run(self, cell: Cell, status: Status, reason: str) -> Record:
+        record = self._without_run(cell, status, reason)
+        self.records.append(record)
         keep(self.store, record)
         return record
 
@@ -121,21 +171,30 @@ def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list
         runners: the first one begins. Together they may take as long as one after the other.
         cell: what each of them runs.
         number: of the first runner's log, from 0; the second has the next.
+
+    Raises:
+        BenchError: a store was removed, and cannot be made again.
     """
     limit = sum(runner.timeout_seconds for runner in runners)
     ends = time_slices.pair() if len(runners) > 1 else (None,)
     with contextlib.ExitStack() as stack:
         for end in filter(None, ends):
             stack.enter_context(end.socket)
-        sizes = [runner.store.size_bytes() for runner in runners]
-        commands = [
-            stack.enter_context(runner.ready(cell, number + index, end))
-            for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
-        ]
-        ended = subprocesses.run(*commands, timeout_seconds=limit)
+        try:
+            before = [stack.enter_context(runner.opened()) for runner in runners]
+            commands = [
+                stack.enter_context(runner.ready(cell, number + index, end))
+                for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
+            ]
+            ended = subprocesses.run(*commands, timeout_seconds=limit)
+        except OSError as error:
+            return [runner.could_not_start(cell, error) for runner in runners]
+        in_vain = any(command.ends_all() for command in commands)
+        flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
+        killed = "because the run beside it waited in vain for its turn" if in_vain else f"after {limit:g} s{flag}"
         return [
-            runner.record_of(cell, command, how, size, limit)
-            for runner, command, how, size in zip(runners, commands, ended, sizes, strict=True)
+            runner.record_of(cell, command, how, file, killed)
+            for runner, command, how, file in zip(runners, commands, ended, before, strict=True)
         ]
 
 
@@ -146,9 +205,17 @@ def given(cell: Cell) -> dict[str, Any]:
     return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
 
 
-def _whole(file: IO[bytes] | None) -> str:
+def _is_still(file: IO[bytes], path: Path) -> bool:
+    """Returns whether an open file still has its name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except OSError:
+        return False
+
+
+def _tail(file: IO[bytes] | None) -> str:
     assert file is not None, "each run has files of its own"
-    file.seek(0)
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
     return file.read().decode(errors="replace")
 
 
@@ -158,31 +225,63 @@ def _log(directory: Path, name: str) -> IO[bytes]:
         (directory / "logs").mkdir(exist_ok=True)
         return (directory / "logs" / f"{name}.log").open("w+b")
     except OSError:
-        return tempfile.TemporaryFile()
+        return _temporary_file(directory)
 
 
-def _printed(stdout: str, session: str) -> Record | None:
-    """Returns the record of this session that a run printed, if any."""
-    for line in reversed(stdout.splitlines()):
-        try:
-            record = Record.from_json(line)
-        except ValueError:
-            continue
-        return record if record.identity.session_id == session else None
-    return None
+def _temporary_file(directory: Path) -> IO[bytes]:
+    """Opens a file without a name: in the temporary folder or in the results directory, whichever has more room.
+
+    Raises:
+        OSError: neither can be written.
+    """
+    first, second = sorted((Path(tempfile.gettempdir()), directory), key=_free_bytes, reverse=True)
+    try:
+        return tempfile.TemporaryFile(dir=first)
+    except OSError:
+        return tempfile.TemporaryFile(dir=second)
 
 
-def _what_happened(ended: subprocesses.Ended, output: str, limit: str) -> tuple[Status, str]:
+def _free_bytes(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return -1
+
+
+def _printed(stdout: IO[bytes] | None, session: str) -> Record | None:
+    """Returns the last record of this session that a run printed, if any."""
+    assert stdout is not None, "each run has files of its own"
+    stdout.seek(0)
+    found = None
+    for line in stdout:  # which may be many millions
+        if line.startswith(b"{"):
+            with contextlib.suppress(ValueError):
+                record = Record.from_json(line)
+                found = record if record.identity.session_id == session else found
+    return found
+
+
+def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: str) -> tuple[Status, str]:
     """Returns how a process ended that left no record, with its last lines of output."""
     lines = [line for line in output.splitlines() if line.strip()]
     said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
     if ended.timed_out:
-        return Status.TIMEOUT, f"Killed after {limit} without finishing.{said}"
+        return Status.TIMEOUT, f"Killed {killed} without finishing.{said}"
+    if ended.wrote_too_much:
+        return (
+            Status.CRASH,
+            f"Killed because it wrote more than {subprocesses.MOST_OUTPUT_BYTES:,} bytes of output.{said}",
+        )
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
-    if ended.out_of_memory:
-        return Status.OUT_OF_MEMORY, f"Killed by the kernel: the host ran out of memory.{said}"
+    if ended.out_of_memory or _NO_MEMORY in output:
+        by = (
+            "The kernel killed the run because memory ran out"
+            if ended.out_of_memory
+            else "Memory could not be allocated"
+        )
+        return Status.OUT_OF_MEMORY, f"{out_of_memory(by, cell.config or cell.arguments)}{said}"
     if ended.returncode < 0:
         name = signal.strsignal(-ended.returncode) or "a signal"
         hint = "; the host may have run out of memory" if ended.returncode == -signal.SIGKILL else ""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.console import warn
-from benchmarks.sweep.estimate import in_words
+from benchmarks.console import in_words, progress, warn
 from benchmarks.sweep.grid import Cell
 from results.record import Record
 from results.summary import manager_of
@@ -47,59 +44,33 @@ def in_few_words(config: Mapping[str, Any]) -> str:
 
 
 class SweepDisplay:
-    """Shows the runs on stderr: on a terminal a bar with the time that is left, otherwise a line per run.
+    """Shows the runs on stderr: a line for each that has ended; on a terminal also the one that runs.
+
+    Nothing is drawn while a run measures: it must not share its cores with a bar.
 
     Args:
         estimates: seconds of each run; the time left is scaled by how long the finished runs really took.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, estimates: Sequence[float]) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._estimates = estimates
-        self._begun = time.monotonic()
+    def __init__(self, estimates: Sequence[float], clock: Callable[[], float] = time.monotonic) -> None:
+        self._estimates, self._clock, self._begun = estimates, clock, clock()
         self._count = 0
         self._what = ""
-        self._is_terminal = sys.stderr.isatty()
-        # Redrawn between runs only: a measurement must not share its cores with a bar.
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            TextColumn("{task.fields[left]} left", markup=False),
-            console=Console(stderr=True),
-            transient=True,
-            auto_refresh=False,
-            disable=not self._is_terminal,
-        )
-        self._task = self._bar.add_task("", total=sum(estimates), left="")
-
-    def __enter__(self) -> SweepDisplay:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        if self._is_terminal:
-            self._bar.stop()
 
     def begin(self, cell: Cell) -> None:
         """Shows that the next run begins."""
         self._what = what_is_run(cell)
-        self._bar.update(self._task, description=self._what, left=self._left(), refresh=True)
+        progress.begin(f"[{self._count + 1}/{len(self._estimates)}] {self._what}, {self._left()} left", measured=True)
 
     def end(self, record: Record) -> None:
         """Shows the result of the run."""
+        progress.end()
+        self._count += 1
         rate = record.derived.images_per_sec
         result = f"{rate:.2f} images/sec" if rate is not None else f"{record.status}: {record.reason}"
-        line = f"[{self._count + 1}/{len(self._estimates)}] {self._what}: {result}"
-        self._count += 1
-        if self._is_terminal:
-            self._bar.console.print(line, highlight=False, soft_wrap=True, markup=False)
-        else:
-            warn(f"{line}   ({self._left()} left)")
-        self._bar.update(self._task, advance=self._estimates[self._count - 1], left=self._left(), refresh=True)
+        warn(f"[{self._count}/{len(self._estimates)}] {self._what}: {result}   ({self._left()} left)")
 
     def _left(self) -> str:
         done, left = sum(self._estimates[: self._count]), sum(self._estimates[self._count :])
-        elapsed = time.monotonic() - self._begun
-        return in_words(left * (elapsed / done if done else 1.0))
+        return in_words(left * ((self._clock() - self._begun) / done if done else 1.0))

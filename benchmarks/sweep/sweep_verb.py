@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.flag import Flag, Groups, only
+from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
@@ -23,13 +24,17 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
 from benchmarks.sweep.progress import SweepDisplay, grid_lines
 from benchmarks.system import hardware
-from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.system.provenance import Provenance, describe_software, of_this_run
+from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline
 from results.summary import summarize
+from results.text import counted
 from variable_mgr.modifiers import Modifiers
 
 _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
+# Of an identity: what must be equal in the records of one sweep.
+_SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
 
@@ -45,9 +50,8 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
     Raises:
         UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
-    grid.require_positive(values, "repeats", "round_timeout_seconds", "stop_after_seconds")
     cells, repeats = grid.wanted(values, hardware.count_gpus), values["repeats"] or 1
-    output_dir = values["output_dir"] or "out"
+    output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     store = open_store(output_dir)
     earlier = store.load().records
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
@@ -69,7 +73,7 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
         forth = list(zip(cells, estimates, strict=True))
         # And back, so that a drift of the machine affects all cells alike.
         rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
-        done = _by_config(earlier if values["resume"] else [], runner.provenance)
+        done = _done(earlier if values["resume"] else [], cells, runner.provenance)
         finished = _run_all(runner, rounds, done, values["stop_after_seconds"])
         for line in headline.lines(summarize(finished)):
             say(line)
@@ -111,29 +115,52 @@ def _run_all(
         if cell.config and cell.runs and not is_done(cell.config.to_dict())
     ]
     begun = time.monotonic()
-    with SweepDisplay([seconds for _, seconds in missing]) as display:
-        for count, (cell, _) in enumerate(missing):
-            if limit is not None and time.monotonic() - begun > limit:
-                warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
-                break
-            display.begin(cell)
-            records.append(runner.run(cell, count))
-            display.end(records[-1])
+    display = SweepDisplay([seconds for _, seconds in missing])
+    for count, (cell, _) in enumerate(missing):
+        if limit is not None and time.monotonic() - begun > limit:
+            warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
+            break
+        display.begin(cell)
+        records.append(runner.run(cell, count))
+        display.end(records[-1])
     return records
 
 
-def _by_config(earlier: Sequence[Record], provenance: Provenance) -> dict[str, list[Record]]:
-    """Returns this machine's earlier records that need not be run again, by the key of their configuration."""
+def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenance) -> dict[str, list[Record]]:
+    """Returns this machine's earlier records that need not be run again, by the key of their configuration.
+
+    Warns of those that other software has written, which do not count.
+    """
     # A run on the CPU does not query GPUs, so its machine seems to have none.
     without_gpus = dataclasses.replace(provenance, inventory=hardware.Inventory())
     this_machine = {origin.identity({}).hardware_key for origin in (provenance, without_gpus)}
+    wanted = {_key(cell.config.to_dict() if cell.config else given(cell)) for cell in cells}
+    ours = provenance.identity({})
     found: dict[str, list[Record]] = {}
+    others: list[Record] = []
     for record in earlier:
         # A run's own refusal may have had a temporary reason, so it is tried again.
         refused = record.status is Status.SKIPPED and record.config_aside
         again = refused or record.status is Status.INTERRUPTED
-        if record.identity.hardware_key in this_machine and not again:
-            found.setdefault(_key(record.config), []).append(record)
+        key = _key(record.config)
+        if record.identity.hardware_key not in this_machine or again or key not in wanted:
+            continue
+        if all(getattr(record.identity, name) == getattr(ours, name) for name in _SOFTWARE):
+            found.setdefault(key, []).append(record)
+        else:
+            others.append(record)
+    if others:
+        last, versions = others[-1], describe_software()
+        recorded = {name: last.environment.get(name) for name in versions}
+        theirs, mine = (
+            {"suite_version": identity.suite_version, "suite_commit": identity.suite_commit, **software}
+            for identity, software in ((last.identity, recorded), (ours, versions))
+        )
+        found_to_differ = listed(differences(theirs, mine, ("the last of them", "this run")))
+        warn(
+            f"--resume: {counted(len(others), 'record')} of other software {'does' if len(others) == 1 else 'do'} not "
+            f"count, and what they measured is run again: {found_to_differ}."
+        )
     return found
 
 
@@ -154,19 +181,21 @@ def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str,
 
 SWEEP_FLAGS: Groups = {
     "The sweep": (
-        Flag("repeats", int, "rounds, each run in a fresh process (default 1)"),
-        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags"),
-        Flag("resume", bool, "run only what is missing in --output_dir"),
+        Flag("repeats", int, "rounds, each run in a fresh process", default=1, at_least=1),
+        Flag("suite", str, "a TOML file with a table [[grid]] per grid, which holds flags", path="file"),
+        Flag("resume", bool, "run only what --output_dir lacks, of this machine and software"),
         Flag("dry_run", bool, "print the grid and stop"),
-        Flag("round_timeout_seconds", float, "kill a run that takes longer (default 3600)"),
-        Flag("stop_after_seconds", float, "start no run after this time"),
-        Flag("output_dir", str, "directory of results.jsonl and results.csv (default out)"),
+        Flag("round_timeout_seconds", float, "kill a run that takes longer", default=DEFAULT_TIMEOUT_SECONDS, above=0),
+        Flag("stop_after_seconds", float, "start no run after this time", above=0),
+        *only(RUN_FLAGS["Output"], "output_dir"),
     )
 }
 VERB = Verb(
     "sweep",
-    "many runs: every flag of run takes a comma list, each combination runs in a process of its own",
+    "many runs: one for each combination of flag values",
     SWEEP_FLAGS,
     lambda given, command: run(given.values, command),
     takes="lists",
+    details="Flags of a run take comma lists. Each combination runs in a process of its own.",
+    examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import fcntl
+import functools
 import json
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from benchmarks.console import warn
 from results import store
@@ -17,11 +18,16 @@ from results.record import Identity, key_of
 from results.version import SUITE_VERSION
 
 _FORMAT_VERSION = 1
+# After this time the user learns why nothing happens.
+_NOTICE_SECONDS = 5.0
+
+Entry = Mapping[str, Any]
+_warn_once = functools.cache(warn)  # a damaged file is read several times
 
 
 @dataclasses.dataclass(frozen=True)
 class CacheFile:
-    """One file of entries by key. A damaged file is ignored with a warning, and replaced by the next entry.
+    """One file of entries by key. A damaged or foreign file is ignored with a warning, and replaced at the next entry.
 
     Attributes:
         name: of the file, below `$XDG_CACHE_HOME/cnn_bench` (default `~/.cache/cnn_bench`).
@@ -40,24 +46,37 @@ class CacheFile:
         """Returns an entry, with its `time_utc`; None if it is missing."""
         return self._read().get(key)
 
-    def keep(self, key: str, entry: Mapping[str, Any]) -> None:
+    def keep(self, key: str, entry: Entry) -> None:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
+        self.update(key, lambda held: entry)
+
+    def update(self, key: str, change: Callable[[Entry | None], Entry]) -> None:
+        """Replaces an entry, or warns that it cannot be saved; what other processes add at the same time is kept.
+
+        Args:
+            key: of the entry.
+            change: returns the entry, given the one that is held (None without one).
+        """
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         target = self.path()
+        locked = target.with_suffix(".lock")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # another process may read, add and write at the same time
-                entries = {**self._read(), key: {**entry, "time_utc": now}}
+            with locked.open("wb") as lock:  # another process may read, add and write at the same time
+                _lock(lock, locked)
+                entries = self._read()
+                entries[key] = {**change(entries.get(key)), "time_utc": now}
                 held = {"format_version": _FORMAT_VERSION, "entries": entries}
                 store.replace(target, json.dumps(held, indent=1) + "\n")
         except OSError as error:
             warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be measured again.")
 
     def ignore(self, error: Exception) -> None:
-        """Warns that the file cannot be used."""
+        """Warns, once for each problem, that the file cannot be used."""
         problem = f"{type(error).__name__}: {error}"
-        warn(f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced.")
+        _warn_once(
+            f"The {self.holds} in {self.path()} cannot be read ({problem}) and are ignored; they will be replaced."
+        )
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
@@ -67,9 +86,19 @@ class CacheFile:
             return {str(key): dict(entry) for key, entry in held["entries"].items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.ignore(error)
             return {}
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Locks a file as `store.lock` does; warns if that takes long."""
+    waiting = threading.Timer(_NOTICE_SECONDS, warn, [f"Another process has locked {path}: waiting for it."])
+    waiting.start()
+    try:
+        store.lock(file, path)
+    finally:
+        waiting.cancel()
 
 
 FILE = CacheFile("recommendations.json", "recommendations")

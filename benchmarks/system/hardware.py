@@ -46,7 +46,9 @@ def count_gpus() -> int:
 def _describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
     memory = gpu.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
     memory_bytes = memory.total if memory else psutil.virtual_memory().total
-    return Gpu(nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU"), memory_bytes)
+    name = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU")
+    # A slice has not the peak of the whole, so it must not carry its name.
+    return Gpu(f"{name} MIG" if gpu.is_divided and "MIG" not in name else name, memory_bytes)
 
 
 def usable_cores() -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from benchmarks.errors import BenchError
+
+_ANSWER_SECONDS = 60.0
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
 SLOWED_BY = {
     "nvmlClocksThrottleReasonHwThermalSlowdown": "heat (hardware)",
@@ -32,6 +37,12 @@ class DriverGpu:
         except self.driver.NVMLError:
             return None
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether it is divided into MIG instances, of which programs see one."""
+        enabled, *_ = self.ask("nvmlDeviceGetMigMode") or (0,)
+        return bool(enabled)
+
     def slowed_by(self, reasons: int) -> list[str]:
         """Returns the reasons for a lowered clock in words, from the driver's bits."""
         return [why for name, why in SLOWED_BY.items() if reasons & getattr(self.driver, name)]
@@ -52,20 +63,51 @@ def opened(environment: Mapping[str, str] = os.environ, driver: Any = None) -> I
     Args:
         environment: the environment variables.
         driver: a module like pynvml; None for pynvml.
+
+    Raises:
+        BenchError: the driver hangs.
     """
     import pynvml
 
     driver = driver or pynvml
-    try:
-        driver.nvmlInit()
-    except driver.NVMLError:
+    found = _within_limit(lambda: _open(driver, environment))
+    if found is None:
         yield Driver()
         return
     try:
-        yield _look(driver, environment)
+        yield found
     finally:
         with contextlib.suppress(driver.NVMLError):
             driver.nvmlShutdown()
+
+
+def _within_limit(ask: Callable[[], Driver | None]) -> Driver | None:
+    """Asks the driver in a thread, since a call into a driver that hangs never returns, and no signal ends it."""
+    answer: concurrent.futures.Future[Driver | None] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    thread = threading.Thread(target=run, name="NVML", daemon=True)
+    thread.start()
+    thread.join(_ANSWER_SECONDS)  # some of what follows needs a process with a single thread
+    if thread.is_alive():
+        raise BenchError(
+            f"NVIDIA's driver has not answered for {_ANSWER_SECONDS:g} s (nvidia-smi would hang, too): restart the "
+            "machine, or run on the CPU with --device=cpu."
+        )
+    return answer.result()
+
+
+def _open(driver: Any, environment: Mapping[str, str]) -> Driver | None:
+    try:
+        driver.nvmlInit()
+    except driver.NVMLError:
+        return None
+    return _look(driver, environment)
 
 
 def _look(driver: Any, environment: Mapping[str, str]) -> Driver:

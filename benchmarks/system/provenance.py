@@ -17,11 +17,39 @@ from typing import Any
 from benchmarks.system import hardware
 from benchmarks.system.hardware import Inventory
 from results.record import Identity, identify
+from results.text import without_secrets
 
-_RELEVANT_VARIABLES = ("TF_", "XLA_", "OMP_", "KMP_", "MKL_", "NCCL_", "CUDA_", "NVIDIA_", "MALLOC_", "LD_PRELOAD")
-
-# A git hook sets these for its own repository; they would override the one that is named.
-_GIT_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+# The variables that may move a number, by their exact names: a prefix such as TF_ or NVIDIA_ is also that of passwords
+# (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published. A new name is one word here.
+RECORDED_VARIABLES = frozenset(
+    """
+    TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL TF_ENABLE_MKL_NATIVE_FORMAT TF_ONEDNN_USE_SYSTEM_ALLOCATOR
+    TF_ONEDNN_ASSUME_FROZEN_WEIGHTS TF_ONEDNN_THREADPOOL_USE_CALLER_THREAD TF_SET_ONEDNN_FPMATH_MODE
+    TF_XLA_FLAGS XLA_FLAGS XLA_PYTHON_CLIENT_PREALLOCATE
+    TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_OVERRIDE_GLOBAL_THREADPOOL TF_JIT_PROFILING
+    TF_DETERMINISTIC_OPS TF_USE_LEGACY_KERAS KERAS_BACKEND TF_CONFIG
+    TF_CPP_MIN_LOG_LEVEL TF_CPP_MAX_VLOG_LEVEL TF_CPP_VMODULE
+    TF_GPU_ALLOCATOR TF_GPU_THREAD_MODE TF_GPU_THREAD_COUNT TF_GPU_HOST_MEM_LIMIT_IN_MB TF_PER_DEVICE_MEMORY_LIMIT_MB
+    TF_FORCE_GPU_ALLOW_GROWTH TF_FORCE_UNIFIED_MEMORY TF_ENABLE_GPU_GARBAGE_COLLECTION TF_CPU_ALLOCATOR_USE_BFC
+    TF_CUDNN_DETERMINISTIC TF_CUDNN_USE_AUTOTUNE TF_CUDNN_USE_FRONTEND TF_CUDNN_USE_RUNTIME_FUSION
+    TF_CUDNN_WORKSPACE_LIMIT_IN_MB TF_CUDNN_RESET_RND_GEN_STATE TF_CUDNN_CTC_LOSS TF_AUTOTUNE_THRESHOLD
+    TF_CUBLAS_WORKSPACE_LIMIT_IN_MB TF_USE_CUBLASLT TF_ENABLE_WINOGRAD_NONFUSED TF_DISABLE_SEGMENT_REDUCTION_OP
+    TF_ENABLE_CUBLAS_TENSOR_OP_MATH_FP32 TF_ENABLE_CUDNN_TENSOR_OP_MATH_FP32 TF_ENABLE_CUDNN_RNN_TENSOR_OP_MATH_FP32
+    NVIDIA_TF32_OVERRIDE NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES CUBLAS_WORKSPACE_CONFIG
+    CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+    CUDA_CACHE_DISABLE CUDA_CACHE_MAXSIZE CUDA_FORCE_PTX_JIT CUDA_MPS_ACTIVE_THREAD_PERCENTAGE CUDA_AUTO_BOOST
+    NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_NTHREADS NCCL_MIN_NCHANNELS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MAX_CTAS
+    NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NET_GDR_READ NCCL_CROSS_NIC
+    NCCL_IB_DISABLE NCCL_IB_HCA NCCL_IB_GID_INDEX NCCL_IB_TC NCCL_IB_QPS_PER_CONNECTION NCCL_SOCKET_IFNAME
+    NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE NCCL_LAUNCH_MODE NCCL_DEBUG
+    OMP_NUM_THREADS OMP_DYNAMIC OMP_PROC_BIND OMP_PLACES OMP_SCHEDULE OMP_WAIT_POLICY OMP_MAX_ACTIVE_LEVELS
+    KMP_AFFINITY KMP_BLOCKTIME KMP_SETTINGS KMP_HW_SUBSET GOMP_CPU_AFFINITY OPENBLAS_NUM_THREADS
+    MKL_NUM_THREADS MKL_DYNAMIC MKL_ENABLE_INSTRUCTIONS MKL_DEBUG_CPU_TYPE ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
+    ONEDNN_DEFAULT_FPMATH_MODE ONEDNN_PRIMITIVE_CACHE_CAPACITY ONEDNN_VERBOSE
+    MALLOC_ARENA_MAX MALLOC_MMAP_MAX_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_TRIM_THRESHOLD_ MALLOC_CONF
+    MALLOC_PERTURB_ GLIBC_TUNABLES LD_PRELOAD
+    """.split()
+)
 
 
 def describe_software() -> dict[str, Any]:
@@ -53,12 +81,12 @@ def _describe_surroundings(inventory: Inventory) -> dict[str, Any]:
         info = dict(tensorflow.sysconfig.get_build_info())
         found = {name: info.get(name) for name in ("is_cuda_build", "cuda_version", "cudnn_version")}
         build = {"tensorflow_git_version": tensorflow.version.GIT_VERSION, "tensorflow_build": found}
-    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_RELEVANT_VARIABLES)}
+    variables = {name: os.environ[name] for name in sorted(RECORDED_VARIABLES & os.environ.keys())}
     return {
         **build,
         "operating_system": platform.platform(),
         "gpu_driver_version": inventory.driver_version,
-        "variables": variables,
+        "variables": {name: without_secrets([value])[0] for name, value in variables.items()},
     }
 
 
@@ -68,10 +96,14 @@ def suite_commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        commit = git(root, "rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if git(root, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
+        words = ("--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+        lines = git(root, *words).splitlines()
+    except (OSError, ValueError, subprocess.SubprocessError):
         return None
+    facts = dict(line.split(" ", 2)[1:] for line in lines if line.startswith("# branch."))
+    commit = facts.get("branch.oid", "(initial)")
+    is_changed = any(not line.startswith("#") for line in lines)
+    return None if commit == "(initial)" else commit[:12] + "+" * is_changed
 
 
 def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
@@ -87,7 +119,8 @@ def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
         text=True,
         timeout=timeout_seconds,
         check=True,
-        env={name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES},
+        # A git hook sets some for its own repository; they would override the one that is named.
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
@@ -96,27 +129,27 @@ def git(root: Path, *words: str, timeout_seconds: float = 10.0) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Where a record comes from. Made before a run; read after it, when TensorFlow's build is known."""
+    """Where a record comes from. Made before a run; read after it, when TensorFlow's build is known.
+
+    The commit is that of the start: these files were imported, and a long run may see another checkout.
+    """
 
     command: Sequence[str]
     inventory: hardware.Inventory
     load_1min: float
     session_id: str = ""
+    commit: str | None = None
 
     def identity(self, config: Mapping[str, Any]) -> Identity:
         """Returns the identity of a run; `config` holds only what can change the result."""
         return identify(
             command=self.command,
-            suite_commit=self._commit,
+            suite_commit=self.commit,
             config=config,
             hardware=hardware.describe_hardware(self.inventory),
             software=describe_software(),
             session_id=self.session_id,
         )
-
-    @functools.cached_property  # a process may write many records
-    def _commit(self) -> str | None:
-        return suite_commit()
 
     @functools.cached_property
     def environment(self) -> dict[str, Any]:
@@ -133,4 +166,4 @@ class Provenance:
 def of_this_run(command: Sequence[str], *, on_gpus: bool, session_id: str = "") -> Provenance:
     """Looks at the machine before a run; at its GPUs only if the run is to use them."""
     inventory = hardware.gpu_inventory() if on_gpus else hardware.Inventory()
-    return Provenance(command, inventory, os.getloadavg()[0], session_id)
+    return Provenance(command, inventory, os.getloadavg()[0], session_id, suite_commit())

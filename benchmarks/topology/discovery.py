@@ -5,7 +5,6 @@ Explicit flags come first, then TF_CONFIG, then Slurm; without any of them there
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -13,18 +12,17 @@ from typing import Any
 
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.topology import launch_plan, slurm
+from benchmarks.topology.addresses import LAST_PORT, host_and_port
 from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task
 
 # The addresses by job, and the task that this process is.
 Found = tuple[Hosts, Task]
 
 DEFAULT_SERVER_PORT = 50000
-_LAST_PORT = 65535
 _FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "controller_host"}
 _SPEC_FORM = "ps|h1:2222;h2:2222,worker|h3:2222"
 _CHIEFS = ("chief", "master")
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
-_ADDRESS = re.compile(r"(\[[^\[\]]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
 
 
 def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Cluster | None, tuple[str, ...]]:
@@ -41,6 +39,8 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
         UsageError: the cluster is impossible, or flags contradict it or each other.
     """
     _check_numbers(given)
+    if given["hosts"]:
+        launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
     hosts, where = _hosts_of_flags(given)
     if launch_plan.is_asked_for(given) and not hosts:
         _refuse_task(given)
@@ -87,8 +87,8 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--num_ps={given['num_ps']} is for --cluster=slurm; elsewhere --ps_hosts names the parameter servers."
         )
-    if given["server_port"] is not None and not 1 <= given["server_port"] <= _LAST_PORT:
-        raise UsageError(f"--server_port={given['server_port']}: a port is a number from 1 to {_LAST_PORT}.")
+    if given["server_port"] is not None and not 1 <= given["server_port"] <= LAST_PORT:
+        raise UsageError(f"--server_port={given['server_port']}: a port is a number from 1 to {LAST_PORT}.")
 
 
 def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:
@@ -139,7 +139,7 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
     for job, addresses in hosts.items():
         for index, address in enumerate(addresses):
             task = Task(job, index)
-            first = taken.setdefault(_host_and_port(address, f"{where[job]}, {task}"), task)
+            first = taken.setdefault(host_and_port(address, f"{where[job]}, {task}"), task)
             if first != task:
                 raise UsageError(
                     f"{_names(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
@@ -151,22 +151,6 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
         raise UsageError(
             f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: give one."
         )
-
-
-def _host_and_port(address: str, asked: str) -> tuple[str, int]:
-    match = _ADDRESS.fullmatch(address)
-    if not match:
-        brackets = " An IPv6 address stands in brackets, as [::1]:2222." if address.count(":") > 1 else ""
-        raise UsageError(f"{asked}: '{address}' is no address. Write host:port, such as node1:2222.{brackets}")
-    host, port = match[1].lower(), int(match[2])
-    if host.startswith("["):
-        try:
-            ipaddress.IPv6Address(host[1:-1])
-        except ValueError as error:
-            raise UsageError(f"{asked}: '{address}' has no IPv6 address in its brackets ({error}).") from error
-    if not 1 <= port <= _LAST_PORT:
-        raise UsageError(f"{asked}: '{address}' has port {port}; a port is a number from 1 to {_LAST_PORT}.")
-    return host, port
 
 
 def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, str]) -> Task:

@@ -6,11 +6,13 @@ import contextlib
 import re
 import shlex
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.errors import UsageError
+from benchmarks.topology.addresses import LAST_PORT, why_no_host
 from benchmarks.topology.cluster import Cluster, Task
 from variable_mgr.catalog import uses_servers
 
@@ -18,10 +20,27 @@ _FORM = "give the number of tasks of each job, such as --local_cluster=ps:1,work
 _MOST_TASKS = 64
 # A task whose port is still to be chosen.
 _NO_ADDRESS = "127.0.0.1:0"
-# Runs a command until it ends or our connection does: without a terminal, ssh would leave it running.
+# The status of ssh if the task succeeded: another one than that of an ssh that ran no task and ended well.
+SUCCEEDED_OVER_SSH = 99
+# Runs a command in a directory until it ends or our connection does: without a terminal, ssh would leave it running. A
+# line on standard input names a signal for it. A task that has not ended 30 s after its signal is killed.
 _WATCHED = (
-    'exec 3<&0; cd "$0" || exit 2; "$@" </dev/null & p=$!; '
-    '(cat <&3 >/dev/null 2>&1; kill "$p" 2>/dev/null) & w=$!; wait "$p"; s=$?; kill "$w" 2>/dev/null; exit "$s"'
+    'exec 3<&0; cd "$0" || exit 2; "$@" </dev/null 3<&- & p=$!; '
+    '(read -r n <&3; kill -s "${n:-TERM}" "$p"; sleep 30; kill -s KILL "$p") </dev/null >/dev/null 2>&1 & w=$!; '
+    f'wait "$p"; s=$?; kill "$w" 2>/dev/null; [ "$s" -ne 0 ] || s={SUCCEEDED_OVER_SSH}; exit "$s"'
+)
+# A shell has the commands that it starts in the background ignore Ctrl-C; this undoes it.
+_HEEDS_CTRL_C = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
+)
+# A host that does not answer ends the connection after 30 s at the start, and after 45 s later.
+_SSH = (
+    "ssh",
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=30"),
+    *("-o", "ServerAliveInterval=15"),
+    *("-o", "ServerAliveCountMax=3"),
+    "--",
 )
 
 
@@ -74,11 +93,6 @@ def on_this_host(text: str) -> Cluster:
     )
 
 
-def is_planned(cluster: Cluster) -> bool:
-    """Returns whether the cluster is still to be started."""
-    return _NO_ADDRESS in cluster.workers
-
-
 def with_free_ports(cluster: Cluster) -> Cluster:
     """Returns a planned cluster with addresses at which nothing listens."""
     with contextlib.ExitStack() as stack:
@@ -104,11 +118,11 @@ def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
         port: of the parameter servers; workers have the next one.
 
     Raises:
-        UsageError: a host is empty or listed twice.
+        UsageError: see `host_names`; or there is no next port.
     """
-    names = [name.strip() for name in hosts.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
+    names = host_names(hosts)
+    if port >= LAST_PORT:
+        raise UsageError(f"--server_port={port}: workers have the next port, so give at most {LAST_PORT - 1}.")
     servers = uses_servers(manager)
     return Cluster(
         ps=tuple(f"{name}:{port}" for name in names) if servers else (),
@@ -117,11 +131,31 @@ def on_hosts(hosts: str, manager: str | None, port: int) -> Cluster:
     )
 
 
+def host_names(hosts: str) -> list[str]:
+    """Returns the hosts of a text with commas between them.
+
+    Raises:
+        UsageError: one is no host, or is listed twice.
+    """
+    names = [name.strip() for name in hosts.split(",")]
+    for name in names:
+        why_not = why_no_host(name)
+        if why_not:
+            raise UsageError(
+                f"--hosts={hosts}: {name!r} is no host: {why_not}. Write --hosts=host_0,host_1; users and ports of ssh "
+                "belong in ~/.ssh/config."
+            )
+    if len({name.lower() for name in names}) < len(names):
+        raise UsageError(f"--hosts={hosts}: name each host once, such as --hosts=host_0,host_1.")
+    return names
+
+
 def over_ssh(task: Task, cluster: Cluster, command: Sequence[str]) -> list[str]:
     """Returns the words that run a command on the host of a task, in the current directory.
 
-    The command ends when the connection does. Its standard input must stay open until then.
+    The command ends when the connection does. Its standard input must stay open until then; a line there, such as
+    INT, is a signal for it. Success has the status `SUCCEEDED_OVER_SSH`.
     """
     host = cluster.tasks[task].rpartition(":")[0].strip("[]")
-    remote = ["sh", "-c", _WATCHED, str(Path.cwd()), *command]
-    return ["ssh", "-o", "BatchMode=yes", host, shlex.join(remote)]
+    remote = ["sh", "-c", _WATCHED, str(Path.cwd()), sys.executable, "-c", _HEEDS_CTRL_C, *command]
+    return [*_SSH, host, shlex.join(remote)]

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 
 from benchmarks.errors import UsageError
+from benchmarks.topology.addresses import LAST_PORT
 from benchmarks.topology.cluster import Task
 
-_LAST_PORT = 65535
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _NODES = re.compile(r"(?:[^\[\],\s]+|\[[0-9,-]+\])+")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
@@ -128,10 +128,10 @@ def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) 
 def _check_ports(base_port: int, nodes: Sequence[str], per_node: Sequence[int]) -> None:
     count, node = max(zip(per_node, nodes, strict=True))
     last = base_port + count - 1
-    if last > _LAST_PORT:
+    if last > LAST_PORT:
         raise UsageError(
             f"--server_port={base_port}: {node} has {count} tasks, whose ports would go up to {last}: give at most "
-            f"{_LAST_PORT - count + 1}."
+            f"{LAST_PORT - count + 1}."
         )
 
 

@@ -36,8 +36,13 @@ class RunInput:
     skipping: Skipping | None = None
     file_sizes: Sequence[int] = ()
 
-    def translate(self, error: tf.errors.OpError, num_classes: int) -> Exception:
-        """Turns an error of a session that uses the input into one with advice, if the cause is known."""
+    def translate(
+        self, error: tf.errors.OpError, num_classes: int, search_seconds: float = checks.SEARCH_SECONDS
+    ) -> Exception:
+        """Turns an error of a session that uses the input into one with advice, if the cause is known.
+
+        The search for a damaged record ends after `search_seconds`.
+        """
         if isinstance(error, tf.errors.ResourceExhaustedError):
             return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
         if self.skipping and self.skipping.failure:
@@ -46,7 +51,7 @@ class RunInput:
         from_input = isinstance(error, tf.errors.DataLossError) or "IteratorGetNext" in str(error.message)
         if self.source is None or isinstance(self.source, Pixels) or not from_input:
             return error
-        return checks.explain_failure(self.source, num_classes, error, self.file_sizes)
+        return checks.explain_failure(self.source, num_classes, error, self.file_sizes, search_seconds)
 
 
 def skipping(source: host_pipeline.Source, options: InputOptions) -> Skipping | None:

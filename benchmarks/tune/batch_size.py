@@ -15,11 +15,11 @@ from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import warn
+from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
 from benchmarks.measure import run_log
 from benchmarks.process import subprocesses
-from benchmarks.process.signals import raise_on_sigterm
+from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import open_store
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
@@ -156,7 +156,6 @@ def resolve(
             store=open_store(directory),
             output_dir=directory,
             provenance=provenance,
-            first_to_be_killed=True,
         )
         found = _search(values, usual, runner, count_gpus)
         run_log.leave_out(time.monotonic() - begun)
@@ -192,14 +191,16 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
     def probe(images: int) -> Probed:
         flags = {**passed_on, "batch_size": images}
         cell = Cell(tuple(run_flags.words(flags)), config.resolve(run_flags.unset(flags), count_gpus))
+        progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
         record = runner.run(cell, next(numbers))
+        progress.end()
         probed = _probed(record, images, is_checked=usual.check_precision, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
         peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
         return probed
 
-    raise_on_sigterm()
+    raise_on_termination()
     room, headroom = math.inf, _HEADROOM_ON_GPUS
     if usual.device == "cpu":
         room, headroom = _SHARE_OF_MEMORY * linux.available_bytes(), 0.0

@@ -36,8 +36,6 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
         UsageError: a value is invalid.
     """
     limit = DEFAULT_TIME_LIMIT_SECONDS if values["time_limit_seconds"] is None else values["time_limit_seconds"]
-    if not limit > 0:
-        raise UsageError(f"--time_limit_seconds={limit} must be above 0.")
     if values["any_precision"] and (values["precision"] or values["use_fp16"]):
         raise UsageError("--any_precision tries all precisions, but one is given: drop one of the two flags.")
     given = {name: value for name, value in values.items() if name not in _OWN and value is not None}
@@ -83,14 +81,12 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     finder = Finder(plan, runner, count_gpus)
     status = until_stopped(finder.find)
     answer = finder.answer(is_complete=status is ExitStatus.OK)
+    if status is ExitStatus.OK and answer.best is None:
+        status = ExitStatus.RUN_FAILED
+    if status is ExitStatus.OK and not answer.untested_on:
+        cache.keep(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
-    if status is not ExitStatus.OK:
-        return status
-    if answer.best is None:
-        return ExitStatus.RUN_FAILED
-    if not answer.untested_on:
-        cache.keep(key, answer.to_dict())
-    return ExitStatus.OK
+    return status
 
 
 def _cached(key: str) -> tuple[Answer, str] | None:
@@ -119,15 +115,23 @@ _OTHER_GROUPS = ("Several processes", "How long", "Output")
 _NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy")
 
 RECOMMEND_FLAGS: Groups = {
-    "recommend: finds the settings that train fastest here; a flag that is given is not varied": (
+    "The search": (
         Flag(
             "time_limit_seconds",
             float,
-            f"for all runs together; no run starts that would end later (default {DEFAULT_TIME_LIMIT_SECONDS:g})",
+            "for all runs together; no run starts that would end later",
+            default=DEFAULT_TIME_LIMIT_SECONDS,
+            above=0,
         ),
         Flag("any_precision", bool, "also try precisions other than fp32, which change the arithmetic"),
         Flag("fresh", bool, "search again, even if the answer is in the cache"),
-        Flag("output_dir", str, f"directory for records and logs of all runs (default {DEFAULT_OUTPUT_DIR})"),
+        Flag(
+            "output_dir",
+            str,
+            "directory for records and logs of all runs",
+            default=DEFAULT_OUTPUT_DIR,
+            path="directory",
+        ),
         *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
     ),
     **{
@@ -138,7 +142,9 @@ RECOMMEND_FLAGS: Groups = {
 }
 VERB = Verb(
     "recommend",
-    "which batch size, layout, manager ... are fastest here? recommend --model=M --time_limit_seconds=600",
+    "which batch size, layout, manager ... are fastest here?",
     RECOMMEND_FLAGS,
     lambda given, command: run(resolve(given.values, count_gpus), command, count_gpus),
+    details="A flag of a run that is given is not varied.",
+    examples=("recommend --model=resnet50 --num_gpus=8 --time_limit_seconds=600",),
 )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.sweep.estimate import in_words
+from benchmarks.console import in_words
 from benchmarks.tune.halving import NOT_RUN, Row
 from results import text
 from results.text import counted

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
-from benchmarks.console import warn
+from benchmarks.console import in_words, progress, warn
 from benchmarks.process import subprocesses
-from benchmarks.sweep.estimate import Durations, estimate_seconds, in_words
+from benchmarks.sweep.estimate import Durations, estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.tune.halving import Row, Search
@@ -160,9 +160,11 @@ class Finder:
             (*cell.arguments, f"--num_batches={steps}", f"--time_limit_seconds={limit:.1f}"),
             dataclasses.replace(cell.config, num_batches=steps, time_limit_seconds=limit),
         )
-        begun = time.monotonic()
+        begun, tried = time.monotonic(), " ".join(run_flags.words(choice)) or "as given"
         runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds))
+        progress.begin(f"trying {tried}, up to {in_words(max(0.0, self._end - begun))} left", measured=True)
         outcome = _outcome(runner.run(limited, self._ran), begun)
+        progress.end()
         self._ran += 1
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
@@ -172,7 +174,7 @@ class Finder:
             result = outcome.reason
             self._failed_on_all |= not outcome.cut_off and cell.config.num_devices == self._plan.usual.num_devices
         left = max(0.0, self._end - time.monotonic())
-        warn(f"  {' '.join(run_flags.words(choice)) or 'as given'}: {result}   ({in_words(left)} left)")
+        warn(f"  {tried}: {result}   ({in_words(left)} left)")
         return outcome
 
     def _estimate(self, words: Words, steps: int) -> float:

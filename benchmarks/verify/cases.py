@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.cluster.member import Alone
 from benchmarks.errors import headline
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices as device_planning
 from benchmarks.verify import oracle
 from variable_mgr import expected, factory
@@ -108,7 +110,12 @@ def _whole_batch(manager: str) -> Iterator[Case]:
 
 
 def results(
-    kind: str, towers: int, virtual_gpus: int, config: Callable[[int], tf.compat.v1.ConfigProto]
+    kind: str,
+    towers: int,
+    virtual_gpus: int,
+    config: Callable[[int], tf.compat.v1.ConfigProto],
+    watchdog: Watchdog | None = None,
+    step_timeout_seconds: float = 600.0,
 ) -> Iterator[CaseResult]:
     """Runs all cases on `towers` devices of a kind and yields their results.
 
@@ -117,8 +124,11 @@ def results(
         towers: number of devices.
         virtual_gpus: logical GPUs per physical GPU.
         config: makes the session's configuration for a number of devices.
+        watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
+        step_timeout_seconds: the limit.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
+    limited: dict[str, Any] = {"team": Alone(watchdog), "step_timeout_seconds": step_timeout_seconds}
 
     def plan(count: int, shared_on: str) -> device_planning.Devices:
         return device_planning.plan(kind, count, virtual_gpus=virtual_gpus, shared_on=shared_on)
@@ -126,7 +136,8 @@ def results(
     @functools.cache  # trained when the first case needs it
     def weights_of_one_device() -> dict[str, np.ndarray]:
         alone = plan(1, "cpu")
-        return oracle.convolutional_weights(maker("replicated", alone, Modifiers()), alone, towers, config(1))
+        make = maker("replicated", alone, Modifiers())
+        return oracle.convolutional_weights(make, alone, towers, config(1), **limited)
 
     for case in cases():
         devices = plan(towers, case.shared_on)
@@ -140,11 +151,13 @@ def results(
         try:
             if case.reference == "whole batch":
                 divided = case.modifiers.fc_model_parallel
-                weights = oracle.convolutional_weights(make, devices, towers, config(towers), divided=divided)
+                weights = oracle.convolutional_weights(
+                    make, devices, towers, config(towers), divided=divided, **limited
+                )
                 error = largest_difference(weights, weights_of_one_device())
             else:
                 wanted = expected.of_manager(case.manager, case.modifiers, case.reference, towers)
-                error = oracle.trained(make, devices, case.reference, config(towers)).error(wanted)
+                error = oracle.trained(make, devices, case.reference, config(towers), **limited).error(wanted)
             yield CaseResult(case, error)
         except tf.errors.OpError as failure:
             yield CaseResult(case, float("inf"), headline(failure))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -73,7 +74,8 @@ def results(config: Config, cluster: Cluster, team: ClusterTeam) -> Iterator[Cas
             options = device_planning.session_config(
                 config.device, config.num_devices, **config.runtime.session_options()
             )
-            yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number))
+            seconds = config.step_timeout_seconds
+            yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number, seconds))
 
 
 def _error(
@@ -82,13 +84,15 @@ def _error(
     session_config: tf.compat.v1.ConfigProto,
     team: ClusterTeam,
     number: int,
+    step_timeout_seconds: float,
 ) -> float:
+    limited: dict[str, Any] = {"team": team, "step_timeout_seconds": step_timeout_seconds}
     place = plan.place
     make = maker(case.manager, plan, case.modifiers)
     if case.reference == "whole batch":
-        weights = oracle.convolutional_weights(make, plan, place.towers_in_total, session_config, team)
+        weights = oracle.convolutional_weights(make, plan, place.towers_in_total, session_config, **limited)
         return largest_difference(weights, _weights_of_one_device(place.towers_in_total)) if team.is_leader else 0.0
-    mine = oracle.trained(make, plan, case.reference, session_config, team, in_turn=case.modifiers.asynchronous)
+    mine = oracle.trained(make, plan, case.reference, session_config, in_turn=case.modifiers.asynchronous, **limited)
     everyone = team.meet(f"case {number}", dataclasses.asdict(mine)).values()
     together = expected.Trajectory(
         a=[sum(parts, []) for parts in zip(*(seen["a"] for seen in everyone), strict=True)],

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from benchmarks.cluster.member import Alone, Team
 from benchmarks.input.tower_input import TowerInput
+from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, splitting
@@ -22,7 +23,6 @@ from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
 from variable_mgr.manager import VariableManager
 
-_STEP_SECONDS = 120.0
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 
 MakeManager = Callable[..., VariableManager]
@@ -36,6 +36,7 @@ def trained(
     team: Team | None = None,
     *,
     in_turn: bool = False,
+    step_timeout_seconds: float = 600.0,
 ) -> Trajectory:
     """Trains the scalars under a manager and returns their trajectory, as this process sees it.
 
@@ -46,9 +47,10 @@ def trained(
         config: of the session.
         team: the processes that train together.
         in_turn: the workers take their steps one after the other.
+        step_timeout_seconds: how long a step may take.
     """
     trajectory = Trajectory()
-    with _Training(devices, config, team) as training:
+    with _Training(devices, config, team, step_timeout_seconds) as training:
         step = training_step.build_training_step(
             _product_model(),
             _numbers(devices),
@@ -69,7 +71,10 @@ def trained(
 class _Training:
     """One graph, its session, and the processes that train it together."""
 
-    def __init__(self, devices: Devices, config: tf.compat.v1.ConfigProto, team: Team | None) -> None:
+    def __init__(
+        self, devices: Devices, config: tf.compat.v1.ConfigProto, team: Team | None, step_timeout_seconds: float
+    ) -> None:
+        self._step_timeout_seconds = step_timeout_seconds
         self._place, self._config, self._team = devices.place, config, team or Alone()
         # Keeps the shared state of one graph apart from that of the next one in the same cluster.
         self._name = f"oracle{devices.place.group}"
@@ -78,6 +83,7 @@ class _Training:
         self._contexts = contextlib.ExitStack()
 
     def __enter__(self) -> _Training:
+        self._team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
         self._graph = self._contexts.enter_context(tf.Graph().as_default())
         self._contexts.enter_context(tf.device(self._team.device or None))
         self._contexts.enter_context(self._graph.container(self._name))
@@ -85,6 +91,7 @@ class _Training:
 
     def __exit__(self, *error: object) -> None:
         self._contexts.close()
+        self._team.expect_nothing()
 
     def start(self, step: training_step.Step) -> tf.compat.v1.Session:
         """Opens the session and initialises everything."""
@@ -100,11 +107,9 @@ class _Training:
         return session
 
     def step(self) -> float:
-        """Runs one step and returns its loss; fails after a time if another process never does its part."""
-        self._team.expect("A step of the comparison", _STEP_SECONDS)
-        loss = self._step.run(self._session, self._options)
-        self._team.expect_nothing()
-        return loss
+        """Runs one step and returns its loss; its deadline is that of reading the results, too."""
+        self._team.expect("A step of a comparison", self._step_timeout_seconds)
+        return self._step.run(self._session, self._options)
 
     def step_in_turn(self, number: int) -> float:
         """Runs this worker's step after those of the workers before it; all continue together."""
@@ -125,6 +130,7 @@ def convolutional_weights(
     team: Team | None = None,
     *,
     divided: bool = False,
+    step_timeout_seconds: float = 600.0,
 ) -> dict[str, np.ndarray]:
     """Trains a small convolutional network and returns its weights by name.
 
@@ -135,6 +141,7 @@ def convolutional_weights(
         config: of the session.
         team: the processes that train together, each on its part of the images.
         divided: whether each tower holds some columns of the dense layers.
+        step_timeout_seconds: how long a step may take.
     """
     generator = np.random.default_rng(1)
     count, here = _IMAGES_PER_TOWER * towers_in_total, len(devices.towers)
@@ -142,7 +149,7 @@ def convolutional_weights(
     images = generator.normal(size=(count, _IMAGE_SIZE, _IMAGE_SIZE, 3)).astype(np.float32)
     labels = generator.integers(0, _CLASSES, count)
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
-    with _Training(devices, config, team) as training:
+    with _Training(devices, config, team, step_timeout_seconds) as training:
         inputs = []
         for device, i, j in zip(devices.towers, np.split(images, here), np.split(labels, here), strict=True):
             with tf.device(device):

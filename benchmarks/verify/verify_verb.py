@@ -13,9 +13,10 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
-from benchmarks.console import say, warn
+from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus
-from benchmarks.process.watchdog import Watchdog
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
@@ -35,25 +36,36 @@ def run(config: Config) -> ExitStatus:
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
-    plan, _ = start(config.runtime)
-    from benchmarks.topology import devices
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, config.step_timeout_seconds)
+        deadlines.importing()
+        plan, _ = start(config.runtime)
+        deadlines.none()
+        if config.cluster:
+            return _in_cluster(config, config.cluster, watchdog)
+        return _in_one_process(config, plan.description, watchdog)
+
+
+def _in_one_process(config: Config, devices: str, watchdog: Watchdog) -> ExitStatus:
+    from benchmarks.topology.devices import session_config
     from benchmarks.verify import cases
 
-    if config.cluster:
-        return _in_cluster(config, config.cluster)
-    say(f"Every manager, reduction and modifier on {plan.description}, against NumPy (sgd, momentum) and against one")
+    say(f"Every manager, reduction and modifier on {devices}, against NumPy (sgd, momentum) and against one")
     say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
-    return _table(
-        cases.results(
-            config.device,
-            config.num_devices,
-            config.virtual_gpus,
-            lambda count: devices.session_config(config.device, count, **config.runtime.session_options()),
+    with progress.counted("comparing", sum(1 for _ in cases.cases())):
+        return _table(
+            cases.results(
+                config.device,
+                config.num_devices,
+                config.virtual_gpus,
+                lambda count: session_config(config.device, count, **config.runtime.session_options()),
+                watchdog,
+                config.step_timeout_seconds,
+            )
         )
-    )
 
 
-def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
+def _in_cluster(config: Config, cluster: Cluster, watchdog: Watchdog) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
     from benchmarks.run import cluster_run
@@ -71,10 +83,7 @@ def _in_cluster(config: Config, cluster: Cluster) -> ExitStatus:
         else:
             collections.deque(results, maxlen=0)
 
-    watchdog = Watchdog(lambda error: warn(str(error)))
-    watchdog.start()
     cluster_run.take_part(config, cluster, watchdog, work if cluster.own.has_towers else None)
-    watchdog.stop()
     return status
 
 
@@ -83,6 +92,7 @@ def _table(results: Iterable[CaseResult]) -> ExitStatus:
     say(_HEADING)
     counts = {"ok": 0, "FAIL": 0, "-": 0}
     for result in results:
+        progress.advance()
         word = "-" if result.error is None else "ok" if result.passed else "FAIL"
         counts[word] += 1
         error = "" if result.error is None else f"{result.error:.1e}"
@@ -112,5 +122,10 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 # Everything but the devices is fixed.
 VERIFY_FLAGS: Groups = {"Devices": SEVERAL_DEVICES, "Several processes": RUN_FLAGS["Several processes"]}
 VERB = Verb(
-    "verify", "is the arithmetic of every variable manager right on these devices?", VERIFY_FLAGS, _resolve_and_run
+    "verify",
+    "is the arithmetic of every variable manager right here?",
+    VERIFY_FLAGS,
+    _resolve_and_run,
+    details="Compares each manager with a reference in NumPy on these devices.",
+    examples=("verify", "verify --device=cpu --num_gpus=3", "verify --local_cluster=ps:2,worker:2"),
 )

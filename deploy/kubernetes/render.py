@@ -153,6 +153,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--cpu", type=_matching(_CPU, "a number of cores, such as 8 or 500m"), default="4", help="of a pod (default 4)")
     add("--memory", type=memory, default="8Gi", help="of each pod (default 8Gi)")
     add("--shm_size", type=memory, default="2Gi", help="of /dev/shm of workers with GPUs, part of --memory")
+    add(
+        "--scratch_size",
+        type=memory,
+        default="10Gi",
+        help="most in /tmp, and in results without a claim; more ends a pod",
+    )
     # Pods are not privileged, so they may not open lower ports.
     add("--port", type=_number(1024, 65535), default=2222, help="the servers' port (default 2222)")
     add("--nccl", action="store_true", help="admit all ports among the run's pods: NCCL between hosts chooses its own")

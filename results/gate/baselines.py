@@ -14,6 +14,7 @@ from pathlib import Path
 from results import store
 from results.gate.rounds import sessions, why_not
 from results.record import Record
+from results.text import one_line
 
 BASELINES_DIR = "results/baselines"
 _KEY = re.compile(r"[0-9A-Za-z_-]+")
@@ -46,6 +47,8 @@ def load(directory: Path) -> store.Loaded:
 def promote(directory: Path, records: Iterable[Record]) -> Promoted:
     """Appends the records that can be baselines and are not yet stored; creates the directory.
 
+    Of two processes that promote at once, one waits for the other.
+
     Raises:
         OSError: a file cannot be read or written.
     """
@@ -54,19 +57,21 @@ def promote(directory: Path, records: Iterable[Record]) -> Promoted:
     for record in records:
         identity = record.identity
         if why := _why_not(record):
-            refused.append(f"Run {identity.run_id} cannot become a baseline: {why}.")
+            refused.append(f"Run {one_line(identity.run_id)} cannot become a baseline: {why}.")
         else:
             path = directory / identity.hardware_key / f"{identity.config_key}.jsonl"
             files.setdefault(path, []).append(record)
     added: list[Record] = []
     present: list[Record] = []
     for path, group in files.items():
-        stored = {record.identity.run_id for record in store.load(path).records} if path.exists() else set()
-        new = [record for record in group if record.identity.run_id not in stored]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with store.locked(path) as file:
+            stored = {record.identity.run_id for record in store.load(path).records}
+            new = [record for record in group if record.identity.run_id not in stored]
+            if new:
+                store.append_lines(file, new)
         present += [record for record in group if record.identity.run_id in stored]
         added += new
-        if new:
-            _append(path, new)
     return Promoted(added, present, refused)
 
 
@@ -80,27 +85,17 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     """
     removed = {}
     for path in _paths(directory):
-        found = sessions(store.load(path).records)
-        if len(found) > keep:
-            store.replace(path, _lines([record for session in found[-keep:] for record in session.records]))
-            removed[path] = len(found) - keep
+        with store.locked(path):
+            found = sessions(store.load(path).records)
+            if len(found) > keep:
+                kept = [record for session in found[-keep:] for record in session.records]
+                store.replace(path, "".join(record.to_json() + "\n" for record in kept))
+                removed[path] = len(found) - keep
     return removed
 
 
 def _paths(directory: Path) -> list[Path]:
     return sorted(directory.glob("*/*.jsonl"))
-
-
-def _append(path: Path, records: Iterable[Record]) -> None:
-    """Appends lines by rewriting the file, so that a reader, or a crash, sees all of them or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    torn = bool(text) and not text.endswith("\n")
-    store.replace(path, text + "\n" * torn + _lines(records))
-
-
-def _lines(records: Iterable[Record]) -> str:
-    return "".join(record.to_json() + "\n" for record in records)
 
 
 def _why_not(record: Record) -> str | None:

@@ -1,10 +1,10 @@
 """Is the candidate slower than the base? Decides from the rates of rounds; improvements follow the same rule upwards.
 
-docs/gate.md has the rule; tests/results/gate/test_error_rates.py checks its error rates. Fresh rounds must repeat a
-drop, because one that was searched for is larger than the truth. They must show the whole threshold, not 0.6 of it: of
-drops of half the threshold, 0.4 % instead of 0.8 % are called regressed, and of drops of one and a half thresholds 96 %
-instead of 98.5 % (whole trials at 5 %, noise of a round 3 %). All computations use logarithms, in which a drop of 5 %
-and the gain that reverses it have the same size.
+docs/background/gate-statistics.md has the rule; tests/results/gate/test_error_rates.py checks its error rates. Fresh
+rounds must repeat a drop, because one that was searched for is larger than the truth. They must show the whole
+threshold, not 0.6 of it: of drops of half the threshold, 0.4 % instead of 0.8 % are called regressed, and of drops of
+one and a half thresholds 96 % instead of 98.5 % (whole trials at 5 %, noise of a round 3 %). All computations use
+logarithms, in which a drop of 5 % and the gain that reverses it have the same size.
 """
 
 from __future__ import annotations

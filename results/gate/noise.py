@@ -118,13 +118,13 @@ def path_of(baselines_dir: Path, hardware_key: str) -> Path:
 
 
 def load(path: Path) -> dict[str, Noise]:
-    """Returns the noise of each configuration, by its config_key; empty if the file is missing.
+    """Returns the noise of each configuration, by its config_key; none if the file is missing or empty.
 
     Raises:
         NoiseFileError: the file contains something else, or cannot be read.
     """
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = json.loads(path.read_text(encoding="utf-8") or "{}")  # a file that is being made is empty
         return {key: Noise(**entry) for key, entry in entries.items()}
     except FileNotFoundError:
         return {}
@@ -133,12 +133,13 @@ def load(path: Path) -> dict[str, Noise]:
 
 
 def save(path: Path, noises: dict[str, Noise]) -> None:
-    """Adds noises, by config_key, to a file atomically.
+    """Adds noises, by config_key, to a file atomically; of two processes at once, one waits for the other.
 
     Raises:
         NoiseFileError: the file exists and contains something else.
         OSError: it cannot be written.
     """
-    entries = {key: dataclasses.asdict(noise) for key, noise in (load(path) | noises).items()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    store.replace(path, json.dumps(entries, indent=2, sort_keys=True) + "\n")
+    with store.locked(path):
+        entries = {key: dataclasses.asdict(noise) for key, noise in (load(path) | noises).items()}
+        store.replace(path, json.dumps(entries, indent=2, sort_keys=True) + "\n")

@@ -1,9 +1,10 @@
 """Is today's session slower than the stored ones? Uses medians, so that a few odd sessions have little influence.
 
-docs/baselines.md has the rule with its formulas and error rates; tests/results/gate/test_session_limits.py checks the
-rates. The factor n / (n - 0.8) of the noise corrects that the MAD of few values is too small (Croux and Rousseeuw 1992,
-for n > 9). The MAD alone does not see tails: without the largest distance, 4 % instead of 1.7 % of unchanged sessions
-with heavy tails are called regressed. 0.83 and 4 were chosen by simulation, for error rates below 1 % in normal noise.
+docs/background/gate-statistics.md has the rule with its formulas and error rates;
+tests/results/gate/test_session_limits.py checks the rates. The factor n / (n - 0.8) of the noise corrects that the MAD
+of few values is too small (Croux and Rousseeuw 1992, for n > 9). The MAD alone does not see tails: without the largest
+distance, 4 % instead of 1.7 % of unchanged sessions with heavy tails are called regressed. 0.83 and 4 were chosen by
+simulation, for error rates below 1 % in normal noise.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from results.record import Record
 from results.report import figures, published
 from results.report.anomalies import title
 from results.summary import DATA, MANAGER, Row, Siblings
+from results.text import one_line
 
 _SENT = ("read", "gradient", "weight", "activation")
 
@@ -131,7 +132,8 @@ def against(table: str) -> figures.Plot:
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
             axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=figures.COLOURS[0], label="yours")
-            axis.set(title=name, xlabel="devices", ylabel="images/s", yscale="log")
+            axis.set(title=name, xlabel="devices", ylabel="images/s")
+            figures.log_scale(axis, "y")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
@@ -146,10 +148,10 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
         panels: dict[str, dict[str, dict[int, float]]] = {}
         for record in records:
             bandwidth, size = record.derived.bus_bandwidth_gb_per_sec, record.measurement.message_bytes
-            if bandwidth is None or size is None or not str(record.config.get("message", " "))[0].isdigit():
+            if bandwidth is None or size is None or not str(record.config.get("message"))[:1].isdigit():
                 continue  # the gradients of a model are many tensors, not one message
-            panel = f"{record.config.get('num_devices')} {record.config.get('device')} devices"
-            spec = str((record.config.get("modifiers") or {}).get("all_reduce_spec"))
+            panel = one_line(f"{record.config.get('num_devices')} {record.config.get('device')} devices")
+            spec = one_line(str((record.config.get("modifiers") or {}).get("all_reduce_spec")))
             panels.setdefault(panel, {}).setdefault(spec, {})[size] = bandwidth
         if not panels:
             return None
@@ -159,7 +161,8 @@ def reductions(records: Sequence[Record]) -> figures.Plot:
             for number, (spec, by_size) in enumerate(list(specs.items())[: figures.MOST_LINES]):
                 sizes = sorted(by_size)
                 axis.errorbar(sizes, [by_size[size] for size in sizes], label=spec, **figures.look(number))
-            axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s", xscale="log", yscale="log")
+            axis.set(title=panel, xlabel="bytes", ylabel="busbw, GB/s")
+            figures.log_scale(axis, "x", "y")
             axis.legend()
         return figure
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import io
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from results.report.anomalies import differences
 from results.summary import Row
+from results.text import ODD_VALUE, one_line
 
 # Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F")
@@ -34,8 +36,10 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.25,
+    "axes.axisbelow": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "cnn-train-bench",
+    "text.parse_math": False,  # a dollar in a record's text begins no formula
     **{name: INK for name in ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")},
 }
 
@@ -60,16 +64,36 @@ def as_svg(figure: Figure) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Writes PATH.svg and PATH.png, dark on white."""
-    for suffix in ("svg", "png"):
-        figure.savefig(path.with_suffix(f".{suffix}"), dpi=120, facecolor="white")
+    # Without a date, equal records make equal files.
+    figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"), facecolor="white", dpi=120)
 
 
-def drawn(plots: Sequence[Plot], rows: Sequence[Row]) -> Iterator[tuple[Plot, Figure]]:
-    """Yields the plots that have something to show."""
+def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[tuple[Plot, str | None]]:
+    """Saves the plots that have something to show in a folder, and yields each with its SVG.
+
+    It is None if the plot cannot be drawn, because a record holds an impossible number.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     with matplotlib.rc_context(STYLE):
         for plot in plots:
-            if (figure := plot.draw(rows)) is not None:
-                yield plot, figure
+            try:
+                svg = _saved(plot, rows, folder)
+            except ODD_VALUE:
+                svg = None
+            if svg != "":
+                yield plot, svg
+
+
+def _saved(plot: Plot, rows: Sequence[Row], folder: Path) -> str:
+    """Returns the SVG of a plot that is saved; empty if there is nothing to show."""
+    figure = plot.draw(rows)
+    if figure is None:
+        return ""
+    save(figure, folder / plot.name)
+    return as_svg(figure)
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:
@@ -119,7 +143,16 @@ def error_bars(rows: Sequence[Row]) -> list[list[float]]:
 def model_and_batch(row: Row) -> str:
     """Returns the title of a panel."""
     model, batch = row.config.get("model"), row.config.get("batch_per_device")
-    return ", ".join([f"{model}, batch {batch} per device", *differences(row)])
+    return one_line(", ".join([f"{model}, batch {batch} per device", *differences(row)]))
+
+
+def log_scale(axis: Axes, *names: str) -> None:
+    """Makes the axes `x`, `y` logarithmic, with numbers that need no formula."""
+    for name in names:
+        axis.set(**{f"{name}scale": "log"})
+        one = axis.xaxis if name == "x" else axis.yaxis
+        one.set_major_formatter(LogFormatter())
+        one.set_minor_formatter(LogFormatter())
 
 
 def wrapped(label: str) -> str:

@@ -20,7 +20,7 @@ GLOSSARY = {
     "matrix product on the same devices in this precision (of CPU devices: on their hosts); empty if it was not "
     "measured.",
     "step p50, p99": "50 % and 99 % of the measured steps were faster.",
-    "sent": "bytes that all devices together send per step, by formula (docs/variable-managers.md).",
+    "sent": "bytes that all devices together send per step, by formula (docs/background/managers.md).",
     "tower": "the model on one device.",
     "variable manager": "decides where variables are stored, how they are read and how gradients are combined.",
     "worker": "a process with one or more towers.",

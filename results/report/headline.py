@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
 from results.summary import Row, manager_of
-from results.text import counted, interval, table
+from results.text import ODD_VALUE, counted, interval, markdown, one_line, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,13 @@ class Column:
     is_number: bool
     text: Callable[[Row], str]
     brief: bool = False
+
+    def cell(self, row: Row) -> str:
+        """Returns the text of a row on one line; "?" if an odd record has something else there."""
+        try:
+            return one_line(self.text(row))
+        except ODD_VALUE:
+            return "?"
 
 
 def _number(value: float | None, digits: int) -> str:
@@ -97,7 +104,7 @@ COLUMNS = (
 
 def filled_columns(rows: Sequence[Row]) -> list[Column]:
     """Returns the columns that have a value in some row."""
-    return [column for column in COLUMNS if any(column.text(row) for row in rows)]
+    return [column for column in COLUMNS if any(column.cell(row) for row in rows)]
 
 
 def lines(rows: Sequence[Row]) -> list[str]:
@@ -105,16 +112,16 @@ def lines(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["There are no runs."]
     columns = [column for column in filled_columns(rows) if column.brief]
-    cells = [[column.name for column in columns], *([column.text(row) for column in columns] for row in rows)]
+    cells = [[column.name for column in columns], *([column.cell(row) for column in columns] for row in rows)]
     reasons = [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
     return [*table(cells, rule=True), *reasons]
 
 
-def markdown(rows: Sequence[Row]) -> list[str]:
+def markdown_rows(rows: Sequence[Row]) -> list[str]:
     """Returns all columns that have a value in some row, as a Markdown table."""
     columns = filled_columns(rows)
     names, are_numbers = [column.name for column in columns], [column.is_number for column in columns]
-    return markdown_table(names, are_numbers, [[column.text(row) for column in columns] for row in rows])
+    return markdown_table(names, are_numbers, [[column.cell(row) for column in columns] for row in rows])
 
 
 def markdown_table(names: Sequence[str], are_numbers: Sequence[bool], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -125,9 +132,4 @@ def markdown_table(names: Sequence[str], are_numbers: Sequence[bool], rows: Sequ
 
 def markdown_line(cells: Sequence[str]) -> str:
     """Returns a line of a Markdown table; the cells are escaped."""
-    return "| " + " | ".join(markdown_text(cell) for cell in cells) + " |"
-
-
-def markdown_text(text: str) -> str:
-    """Returns text on one line, escaped for Markdown."""
-    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return "| " + " | ".join(map(markdown, cells)) + " |"

@@ -17,6 +17,7 @@ from results.report.glossary import GLOSSARY
 from results.report.headline import Column, filled_columns
 from results.report.side_tables import SideTable
 from results.summary import Row
+from results.text import without_secrets
 from results.version import SUITE_VERSION
 
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.
@@ -45,7 +46,7 @@ def html(
         summary=summary,
         columns=columns,
         rows=[
-            {"cells": [c.text(row) for c in columns], "failed": _failed(row), "command": " ".join(command(row))}
+            {"cells": [c.cell(row) for c in columns], "failed": _failed(row), "command": " ".join(command(row))}
             for row in rows[:_STATIC_ROWS]
         ],
         total=len(rows),
@@ -64,7 +65,7 @@ def html(
 
 def command(row: Row) -> list[str]:
     """Returns the words of the command that repeats a row's first record."""
-    return ["run_bench.py", *map(shlex.quote, row.records[0].identity.command)]
+    return ["run_bench.py", *map(shlex.quote, without_secrets(row.records[0].identity.command))]
 
 
 def _failed(row: Row) -> bool:
@@ -76,7 +77,7 @@ def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
     words: dict[str, int] = {}
     packed = [
         [
-            [column.text(row) for column in columns],
+            [column.cell(row) for column in columns],
             int(_failed(row)),
             [words.setdefault(word, len(words)) for word in command(row)],
             sorted({str(record.status) for record in row.records}),
@@ -105,5 +106,5 @@ def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:
 
 def _fact(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_fact(item)}" for name, item in value.items())
+        return ", ".join(without_secrets([f"{name}={_fact(item)}" for name, item in value.items()]))
     return ", ".join(map(_fact, value)) if isinstance(value, list) else str(value)

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from results.report import figures
 from results.summary import Row, manager_of
+from results.text import one_line
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:
@@ -89,9 +90,9 @@ def batches(rows: Sequence[Row]) -> Figure | None:
     def label(row: Row) -> str:
         config = row.config
         words = (config.get("model"), manager_of(config), row.devices, config.get("precision"), row.also)
-        return ", ".join(str(word) for word in words if word != "")
+        return one_line(", ".join(str(word) for word in words if word != ""))
 
-    training = figures.valid_training(rows)
+    training = [row for row in figures.valid_training(rows) if isinstance(row.config.get("batch_per_device"), int)]
     lines = figures.grouped(training, label, figures.MOST_LINES, lambda row: row.config.get("batch_per_device"))
     if not lines:
         return None
@@ -100,20 +101,21 @@ def batches(rows: Sequence[Row]) -> Figure | None:
         line.sort(key=lambda row: row.config["batch_per_device"])
         sizes, rates = [row.config["batch_per_device"] for row in line], [row.rate for row in line]
         axis.errorbar(sizes, rates, yerr=figures.error_bars(line), label=name, **figures.look(number))
-    axis.set(xlabel="batch per device", ylabel="images/s", xscale="log", ylim=(0, None))
+    figures.log_scale(axis, "x")
+    axis.set(xlabel="batch per device", ylabel="images/s", ylim=(0, None))
     axis.legend()
     return figure
 
 
 def steps(rows: Sequence[Row]) -> Figure | None:
     """Step times of the latest runs, with the warm-up shaded, and a histogram of the measured steps."""
-    records = [record for row in rows for record in row.valid if record.measurement.step_seconds]
-    records = sorted(records, key=lambda record: record.identity.time_utc)[-figures.MOST_TRACES :]
-    if not records:
+    runs = [(row, record) for row in rows for record in row.valid if record.measurement.step_seconds]
+    runs = sorted(runs, key=lambda run: run[1].identity.time_utc)[-figures.MOST_TRACES :]
+    if not runs:
         return None
-    figure = Figure(figsize=(9.2, 2.0 * len(records)), layout="constrained")
-    axes = figure.subplots(len(records), 2, squeeze=False, width_ratios=(3, 1))
-    for (trace, histogram), record in zip(axes, records, strict=True):
+    figure = Figure(figsize=(9.2, 2.0 * len(runs)), layout="constrained")
+    axes = figure.subplots(len(runs), 2, squeeze=False, width_ratios=(3, 1))
+    for (trace, histogram), (row, record) in zip(axes, runs, strict=True):
         measurement, config = record.measurement, record.config
         first = [] if measurement.first_step_seconds is None else [measurement.first_step_seconds]
         before = [1000 * seconds for seconds in (*first, *measurement.warmup_step_seconds)]
@@ -122,8 +124,9 @@ def steps(rows: Sequence[Row]) -> Figure | None:
         if before:
             trace.axvspan(0.5, len(before) + 0.5, color="#7F7F7F", alpha=0.25, linewidth=0)
         trace.set(ylabel="ms", ylim=(0, 1.6 * max(measured)))  # the first step may be higher
-        devices = f"{config.get('num_devices')} x {config.get('batch_per_device')}"
-        trace.set_title(f"{config.get('model')}, {manager_of(config)}, {devices}", fontsize=8, loc="left")
+        batches = f"{row.devices} x {config.get('batch_per_device')}"
+        title = one_line(f"{config.get('model')}, {manager_of(config)}, {batches}")
+        trace.set_title(title, fontsize=8, loc="left")
         histogram.hist(measured, bins=min(30, max(5, len(measured) // 4)), color=figures.COLOURS[0])
     axes[-1][0].set_xlabel("step")
     axes[-1][1].set_xlabel("ms")

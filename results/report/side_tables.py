@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from results.input_verdict import costs
 from results.record import Kind, Record
@@ -11,6 +12,7 @@ from results.report import published
 from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.summary import Row
+from results.text import ODD_VALUE
 
 _MOST_LINES = 500
 
@@ -82,19 +84,16 @@ def _reductions(records: Sequence[Record]) -> SideTable:
         title="Reductions",
         columns=("message", "bytes", "reduction", "devices", "ms", "busbw GB/s", "status"),
         numbers=frozenset({"bytes", "devices", "ms", "busbw GB/s"}),
-        lines=[line(record) for record in records if record.kind is Kind.ALL_REDUCE],
+        lines=_of_each([record for record in records if record.kind is Kind.ALL_REDUCE], lambda record: [line(record)]),
     )
 
 
 def _input_stages(records: Sequence[Record]) -> SideTable:
     """Returns the stages of the input, as measured by `input` and by runs that waited for their input."""
-    return SideTable(
-        name="input",
-        title="Stages of the input",
-        note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
-        columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
-        numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
-        lines=[
+
+    def stages(record: Record) -> list[list[str]]:
+        bare = record.measurement.bare_decode_images_per_sec
+        return [
             [
                 str(record.config.get("data_set") or record.config.get("data_name", "")),
                 str(record.kind),
@@ -104,8 +103,23 @@ def _input_stages(records: Sequence[Record]) -> SideTable:
                 f"{100 * cost.share:.0f}",
                 f"{cost.images_per_sec / bare:.2f}" if bare is not None else "",
             ]
-            for record in records
-            for bare in [record.measurement.bare_decode_images_per_sec]
             for cost in costs(record.measurement.input_stages)
-        ],
+        ]
+
+    return SideTable(
+        name="input",
+        title="Stages of the input",
+        note="Images per second of the input alone, up to each stage, and the time that the stage adds per image.",
+        columns=("data", "measured by", "up to", "images/s", "adds us", "share %", "of bare decode"),
+        numbers=frozenset({"images/s", "adds us", "share %", "of bare decode"}),
+        lines=_of_each(records, stages),
     )
+
+
+def _of_each(records: Sequence[Record], lines: Callable[[Record], list[list[str]]]) -> list[list[str]]:
+    """Returns the lines of all records; an odd record, of which there can be none, has none."""
+    found = []
+    for record in records:
+        with contextlib.suppress(*ODD_VALUE):
+            found += lines(record)
+    return found

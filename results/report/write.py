@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from results.record import Record, Status
 from results.report import headline, page
 from results.report.anomalies import anomalies, title, warnings_of
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
-from results.report.figures import Plot, as_svg, drawn, save
+from results.report.figures import Plot, drawn
 from results.report.scaling_plots import batches, efficiency, managers, scaling, steps
 from results.report.side_tables import side_tables
 from results.store import as_csv, replace
 from results.summary import Row, summarize
-from results.text import counted
+from results.text import counted, markdown
 
 _TITLE = "CNN training benchmark"
 PLOTS = (
@@ -29,11 +29,18 @@ PLOTS = (
 )
 
 
-def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, against_table: str | None) -> list[str]:
+def write(
+    records: Sequence[Record],
+    sources: Sequence[str],
+    output: Path,
+    *,
+    against_table: str | None,
+    one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
+) -> list[str]:
     """Writes `report.html`, `report.md`, `results.csv` and a folder of plots; returns anomalies and warnings.
 
     `sources` says where the records come from; the directory `output` is created if it is missing; `against_table` is a
-    key of `results.report.published.SOURCES`.
+    key of `results.report.published.SOURCES`. `one_by_one` passes the plots on, to show progress.
 
     Raises:
         OSError: the directory cannot be written.
@@ -43,17 +50,19 @@ def write(records: Sequence[Record], sources: Sequence[str], output: Path, *, ag
     (output / "plots").mkdir(parents=True, exist_ok=True)
     plots = [*PLOTS, reductions(records), *([against(against_table)] if against_table else [])]
     drawings = []
-    for plot, figure in drawn(plots, rows):
-        save(figure, output / "plots" / plot.name)
-        drawings.append((plot, as_svg(figure)))
+    for plot, svg in drawn(one_by_one(plots), rows, output / "plots"):
+        if svg is None:
+            notes.append(f"The plot '{plot.title}' is missing: a record holds a number that cannot be drawn.")
+        else:
+            drawings.append((plot, svg))
     tables = side_tables(records, rows, against_table)
     sentence = summary(records, rows)
     html = page.html(
         records, rows, title=_TITLE, summary=sentence, notes=notes, drawings=drawings, tables=tables, sources=sources
     )
-    lines = [f"# {_TITLE}", "", sentence, "", "## Results", "", *headline.markdown(rows), ""]
+    lines = [f"# {_TITLE}", "", sentence, "", "## Results", "", *headline.markdown_rows(rows), ""]
     if notes:
-        lines += ["## Anomalies and warnings", "", *(f"- {headline.markdown_text(note)}" for note in notes), ""]
+        lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in notes), ""]
     for plot, _ in drawings:
         lines += [f"## {plot.title}", "", f"![{plot.title}](plots/{plot.name}.svg)", "", plot.reading, ""]
     for table in tables:

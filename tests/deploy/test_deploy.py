@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +23,8 @@ from benchmarks.topology import discovery
 from benchmarks.topology.cluster import Task
 from deploy.kubernetes import render
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
 SBATCH = DEPLOY / "slurm" / "run_bench.sbatch"
 SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "schemas").glob("*.json")}
 CLUSTER_FLAGS = (
@@ -171,6 +173,32 @@ def test_every_rank_knows_its_task(sbatch: Any, num_ps: str, tasks: str, roles: 
         assert str(resolve(found, step).own) == role
 
 
+# The images.
+
+
+def instructions(name: str) -> list[str]:
+    """The arguments of an instruction of the Dockerfile, in order."""
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
+    return [line.removeprefix(f"{name} ") for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_the_images_fit_the_manifests() -> None:
+    options, _ = render.parse(["jobset", *BASE])
+    assert [json.loads(words) for words in instructions("ENTRYPOINT")] == [options.command]
+    assert set(instructions("USER")) == {f"{options.user}:{options.user}"}, "a number, or runAsNonRoot cannot check it"
+    assert instructions("WORKDIR") == instructions("VOLUME") == [render.RESULTS_DIRECTORY]
+    # With a read-only root, /tmp and the results are all that can be written.
+    assert "HOME=/tmp" in instructions("ENV")
+
+
+def test_every_stage_of_the_images_has_one_supported_python() -> None:
+    stages = [words.split() for words in instructions("FROM")]
+    assert [words[2] for words in stages if words[0] == "base"] == ["cuda", "cpu"], "the last is built by default"
+    (image,) = {words[0] for words in stages} - {"base"}
+    version = re.fullmatch(r"python:(3\.\d+)-slim-[a-z]+", image)
+    assert version and f":: {version[1]}\n" in (ROOT / "setup.cfg").read_text()
+
+
 # Kubernetes.
 
 
@@ -314,9 +342,21 @@ def test_only_pods_of_the_run_reach_the_servers(kind: str, options: tuple[str, .
         del rule["ports"]
     assert policy["spec"] == {
         "podSelector": {"matchLabels": labels},
-        "policyTypes": ["Ingress"],
+        "policyTypes": ["Ingress", "Egress"],
         "ingress": [rule],
+        "egress": [
+            {"to": rule["from"]} | {name: rule[name] for name in rule if name == "ports"},
+            {"ports": [{"protocol": name, "port": dns} for dns in (53, 5353) for name in ("UDP", "TCP")]},
+        ],
     }
+
+
+@KINDS
+def test_a_run_cannot_fill_the_disk_of_its_node(kind: str) -> None:
+    for _, template in pods(manifests(kind, "--gpus_per_worker=1", "--ps=1", "--scratch_size=3Gi")[1]).values():
+        volumes = [volume["emptyDir"] for volume in template["spec"]["volumes"] if "emptyDir" in volume]
+        assert [volume["sizeLimit"] for volume in volumes if "medium" not in volume] == ["3Gi", "3Gi"]
+        assert all("sizeLimit" in volume for volume in volumes)
 
 
 @KINDS
@@ -376,7 +416,7 @@ def test_workers_have_the_gpus(kind: str) -> None:
 @KINDS
 def test_results_are_kept_where_a_claim_is_given(kind: str) -> None:
     for options, wanted in (
-        ((), {"emptyDir": {}}),
+        ((), {"emptyDir": {"sizeLimit": "10Gi"}}),
         (("--results_claim=disk",), {"persistentVolumeClaim": {"claimName": "disk"}}),
     ):
         _, template = pods(manifests(kind, *options)[1])["worker"]

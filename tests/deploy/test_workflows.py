@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import dataclasses
 import os
 import re
@@ -23,11 +24,17 @@ from results.gate.baselines import BASELINES_DIR
 from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
+GITHUB = ROOT / ".github"
 GATE = ROOT / "deploy" / "gate"
-WORKFLOWS = {path.stem: path for path in sorted((ROOT / ".github" / "workflows").iterdir())}
+WORKFLOWS = {path.stem: path for path in sorted((GITHUB / "workflows").iterdir())}
 EACH = pytest.mark.parametrize("name", WORKFLOWS)
 # PyYAML reads the key `on` as YAML 1.1 does.
 ON = True
+# The only jobs that may do more than read, each with what it needs for that.
+PUBLISHING = {("release", "pypi"): {"id-token": "write"}, ("release", "github"): {"contents": "write"}}
+# Programs of the runner that publish; everything else can be run at home.
+PUBLISHERS = ("gh release create ",)
+OF_OTHERS = ("pypa/gh-action-pypi-publish",)
 
 
 def workflow(name: str) -> dict[Any, Any]:
@@ -57,9 +64,19 @@ def make(*words: str, home: Path = ROOT, **environ: str) -> subprocess.Completed
 # The workflow files.
 
 
-def test_the_workflows_are_what_github_takes() -> None:
-    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    done = subprocess.run([*check, *WORKFLOWS.values()], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("workflows", list(WORKFLOWS.values())),
+        ("issue-forms", sorted((GITHUB / "ISSUE_TEMPLATE").iterdir())),
+        ("dependabot", [GITHUB / "dependabot.yml"]),
+    ],
+    ids=["workflows", "issue forms", "dependabot"],
+)
+def test_github_takes_its_files(schema: str, files: list[Path]) -> None:
+    builtin = f"vendor.{schema if schema == 'dependabot' else f'github-{schema}'}"
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", builtin]
+    done = subprocess.run([*check, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
@@ -68,6 +85,9 @@ def test_whatever_a_workflow_runs_can_be_run_at_home(name: str) -> None:
     commands = [line for step in runs(name) for line in step["run"].splitlines()]
     assert commands
     for command in commands:
+        if command.startswith(PUBLISHERS):
+            assert name == "release"
+            continue
         program, *targets = command.split()
         if program == "make":
             done = make("--dry-run", *targets)
@@ -80,8 +100,10 @@ def test_whatever_a_workflow_runs_can_be_run_at_home(name: str) -> None:
 def test_what_a_workflow_sets_is_read_by_make_and_names_what_exists(name: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for step in runs(name):
+        if step["run"].startswith(PUBLISHERS):
+            continue
         for variable, value in step.get("env", {}).items():
-            assert f"$({variable})" in makefile, f"{variable} is no variable of the Makefile"
+            assert re.search(rf"\$\((value )?{variable}\)", makefile), f"{variable} is no variable of the Makefile"
             assert variable != "CONSTRAINTS" or (ROOT / value).exists()
 
 
@@ -92,21 +114,66 @@ def test_nothing_that_a_stranger_may_name_reaches_a_shell(name: str) -> None:
 
 
 @EACH
-def test_a_workflow_may_only_read_and_ends(name: str) -> None:
+def test_a_workflow_ends_and_may_only_read_unless_it_publishes(name: str) -> None:
     found = workflow(name)
     assert found["permissions"] == {"contents": "read"}
     assert "pull_request_target" not in found[ON]
-    for job in found["jobs"].values():
-        assert "permissions" not in job
+    for key, job in found["jobs"].items():
+        assert job.get("permissions") == PUBLISHING.get((name, key))
         assert job["timeout-minutes"] <= 180
-    (checkout,) = uses(name, "checkout")
-    assert checkout["with"]["persist-credentials"] is False
+    for checkout in uses(name, "checkout"):
+        assert checkout["with"]["persist-credentials"] is False
+
+
+def test_only_a_tag_is_published_and_nothing_of_the_tag_runs_where_it_could_write() -> None:
+    assert workflow("release")[ON] == {"push": {"tags": ["v*"]}}
+    jobs = workflow("release")["jobs"]
+    for _, key in PUBLISHING:
+        assert not any("checkout" in step.get("uses", "") for step in jobs[key]["steps"])
+    assert (jobs["pypi"]["needs"], jobs["github"]["needs"]) == ("build", "pypi")
+
+
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_the_name_of_a_tag_is_not_executed(tmp_path: Path, is_flag: bool) -> None:
+    hostile = f'$(shell touch {tmp_path}/a)";touch${{IFS}}{tmp_path}/b;"`id`'
+    words, variables = ([f"TAG={hostile}"], {}) if is_flag else ([], {"TAG": hostile})
+    done = make(
+        "--old-file=.venv/.installed-test", f"BIN={Path(sys.executable).parent}", "release", *words, **variables
+    )
+    assert done.returncode == 2 and done.stderr.startswith(f"release.py: the tag is '{hostile}'")
+    assert not any((tmp_path / name).exists() for name in "ab")
+
+
+def test_a_matrix_names_the_versions_that_the_package_declares() -> None:
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg")
+    pythons = set(re.findall(r":: (3\.\d+)$", declared["metadata"]["classifiers"], re.MULTILINE))
+    matrix = workflow("tests")["jobs"]["versions"]["strategy"]["matrix"]["include"]
+    assert {each["python"] for each in matrix} == pythons
+    low, high = min(pythons, key=_number), max(pythons, key=_number)
+    assert declared["options"]["python_requires"] == f">={low},<3.{_number(high) + 1}"
+    lowest, below = re.search(
+        r"^tensorflow>=([\d.]+),<([\d.]+)$", declared["options"]["install_requires"], re.M
+    ).groups()
+    tested = {each["tensorflow"] for each in matrix}
+    assert tested == {f"2.{minor}" for minor in range(_number(lowest), _number(below))}
+
+
+def _number(version: str) -> int:
+    return int(version.partition(".")[2])
 
 
 @EACH
-def test_only_actions_of_github_itself_at_a_version_are_used(name: str) -> None:
-    for step in steps(name):
-        assert "uses" not in step or re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"])
+def test_only_actions_of_github_and_pypi_at_a_commit_are_used(name: str) -> None:
+    lines = [line.strip() for line in WORKFLOWS[name].read_text().splitlines() if "uses:" in line]
+    assert len(lines) == len([step for step in steps(name) if "uses" in step])
+    for line in lines:  # a tag can be moved to other code; the comment has the version
+        assert re.fullmatch(rf"- uses: (actions/[a-z-]+|{'|'.join(OF_OTHERS)})@[0-9a-f]{{40}} # v\d+\.\d+\.\d+", line)
+
+
+def test_all_workflows_use_the_same_commit_of_an_action() -> None:
+    used = {step["uses"] for name in WORKFLOWS for step in steps(name) if "uses" in step}
+    assert len(used) == len({each.partition("@")[0] for each in used})
 
 
 @EACH
@@ -261,6 +328,14 @@ def test_make_fails_for_a_regression_and_not_for_what_cannot_be_decided(
 def test_make_hands_on_base_and_flags(made: Callable[..., tuple[int, list[str]]]) -> None:
     _, (verb, *words) = made("gate", "BASE=v1", "GATE_FLAGS=--threshold=7 --max_rounds=9")
     assert verb == "ab" and words[-3:] == ["--base=v1", "--threshold=7", "--max_rounds=9"]
+
+
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_the_name_of_a_base_is_not_executed(made: Callable[..., Any], tmp_path: Path, is_flag: bool) -> None:
+    hostile = f'$(shell touch {tmp_path}/a)";touch${{IFS}}{tmp_path}/b;"$$(touch${{IFS}}{tmp_path}/c)`id`'
+    _, words = made("gate", f"BASE={hostile}") if is_flag else made("gate", BASE=hostile)
+    assert f"--base={hostile}" in " ".join(words)
+    assert not any((tmp_path / name).exists() for name in "abc")
 
 
 def test_the_base_is_the_main_branch_unless_another_is_given(made: Callable[..., tuple[int, list[str]]]) -> None:

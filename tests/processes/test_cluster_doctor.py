@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import linked_workers
-from tests.support.clusters import StartCluster
+from tests.support.clusters import StartCluster, local
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 
 RunBench = Callable[..., Finished]
@@ -47,7 +47,7 @@ def test_every_hop_of_a_round_trip_is_taken(measured: Any) -> None:
 
 @pytest.mark.slow
 def test_every_pair_of_a_local_cluster_is_measured(run_process: RunBench) -> None:
-    done = run_process("doctor", "--local_cluster=ps:1,worker:2", *CPU, "--output_format=json")
+    done = run_process("doctor", *local("ps:1,worker:2"), *CPU, "--output_format=json")
     assert done.status == 0, done.stderr
     found = json.loads(done.stdout)
     tasks = ["ps 0", "worker 0", "worker 1"]

@@ -18,8 +18,8 @@ from tests.support.clusters import SMALL
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
 ADDRESSES = [f"10.77.0.{number}" for number in (1, 2, 3)]
-# Takes the place of ssh: `ssh -o BatchMode=yes HOST COMMAND`.
-FAKE_SSH = '#!/bin/sh\nexec ip netns exec "{prefix}-$3" sh -c "$4"\n'
+# Takes the place of ssh, which has the host and the command as its last words.
+FAKE_SSH = '#!/bin/sh\nfor word; do host=$last; last=$word; done\nexec ip netns exec "{prefix}-$host" sh -c "$last"\n'
 # The kernel takes a deleted namespace down in its own time, so no name is used twice.
 _numbers = itertools.count()
 

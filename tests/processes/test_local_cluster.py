@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.cluster import launcher
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ClusterError, ExitStatus
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from tests.support.commands import ROOT, USER_ENVIRONMENT
@@ -49,7 +49,7 @@ class Tasks:
         return command
 
     def run(self, scripts: Mapping[str, str], text: str = "ps:1,worker:2") -> ExitStatus:
-        return launcher.run(launch_plan.on_this_host(text), self.command(scripts), self.logs)
+        return launcher.run(launch_plan.on_this_host(text), self.command(scripts), self.logs).status
 
     def have_begun(self, count: int) -> None:
         """Waits for so many processes."""
@@ -93,19 +93,6 @@ def test_all_that_end_well_are_a_success(tasks: Tasks, capfd: pytest.CaptureFixt
     logs = {path.name.partition("-")[2]: path.read_text() for path in tasks.logs.iterdir()}
     assert logs == {"ps-0.log": "out\nerr\n", "worker-1.log": "out\nerr\n"}
     assert tasks.alive() == []
-
-
-def test_tasks_are_told_addresses_that_were_chosen(tasks: Tasks) -> None:
-    seen: dict[Task, Cluster] = {}
-
-    def command(task: Task, cluster: Cluster) -> Sequence[str]:
-        seen[task] = cluster
-        return [sys.executable, "-Sc", ""]
-
-    launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
-    assert list(map(str, seen)) == ["ps 0", "worker 0", "worker 1"]
-    assert len(set(map(str, seen.values()))) == 1
-    assert not launch_plan.is_planned(seen[Task("ps", 0)])
 
 
 def test_the_logs_of_two_runs_are_kept(tasks: Tasks) -> None:
@@ -164,6 +151,51 @@ def test_who_notices_in_time_is_not_killed(tasks: Tasks, capfd: pytest.CaptureFi
     assert "did not end" not in capfd.readouterr().err
 
 
+def test_a_leader_with_the_status_of_another_verb_has_not_reported(tasks: Tasks) -> None:
+    """1 is Python's own status of an exception, as well as that of a regression."""
+    for status in (1, 3, 77):
+        outcome = launcher.run(TWO_WORKERS, tasks.command({"worker 0": f"sys.exit({status})"}), tasks.logs)
+        assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+        assert outcome.failures == [f"worker 0 ended with status {status}"]
+
+
+def test_who_stays_after_others_have_reported_a_loss_is_killed_sooner(
+    tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "_NOTICE_SECONDS", 1e9)
+    monkeypatch.setattr(launcher, "_VERDICT_SECONDS", 0.5)
+    assert tasks.run({"ps 0": "sys.exit(6)", "worker 0": "sys.exit(6)", "worker 1": STAY}) == ExitStatus.CLUSTER
+    assert "worker 1 did not end, and was killed" in capfd.readouterr().err
+    assert launcher._VERDICT_SECONDS < 60 - 18 - 15, "the others need 18 s to notice, and 15 s to end"
+
+
+@pytest.mark.parametrize("stopped", ["ps 0", "worker 0", "worker 1"])
+def test_a_stopped_task_is_named_and_killed_though_no_other_ends(
+    tasks: Tasks, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    monkeypatch.setattr(launcher, "_STOPPED_SECONDS", 0.5)
+    scripts = {**dict.fromkeys(map(str, TWO_WORKERS.tasks), STAY), stopped: "os.kill(os.getpid(), signal.SIGSTOP)"}
+    outcome = launcher.run(TWO_WORKERS, tasks.command(scripts), tasks.logs)
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert f"{stopped} was stopped, and then killed" in outcome.failures
+    assert f"run_bench: {stopped} was stopped, and then killed" in capfd.readouterr().err
+    assert tasks.alive() == []
+
+
+def test_a_task_that_goes_on_is_not_stopped() -> None:
+    process = subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(60)"])
+    task = launcher.Started(Task("worker", 1), process, None, over_ssh=False)
+    try:
+        for number, stopped in [(signal.SIGCONT, False), (signal.SIGSTOP, True), (signal.SIGCONT, False)]:
+            process.send_signal(number)
+            wait_until(lambda stopped=stopped: task.is_stopped() == stopped)
+            assert task.is_stopped() == stopped, "asking does not change the answer"
+    finally:
+        process.kill()
+    process.wait(SECONDS)
+    assert not task.is_stopped()
+
+
 def test_what_a_task_has_left_behind_is_killed(tasks: Tasks) -> None:
     begun = f"\nwhile len(os.listdir({str(tasks._pids)!r})) < 3: time.sleep(0.01)"
     assert tasks.run({"worker 1": CHILD + begun}, "worker:2") == ExitStatus.OK
@@ -179,7 +211,7 @@ def test_a_program_that_cannot_be_started_leaves_nobody(tasks: Tasks) -> None:
             return ["/no/such/program"]
         return stay(task, cluster)
 
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ClusterError, match=r"cannot be started: .*/no/such/program"):
         launcher.run(launch_plan.on_this_host("ps:1,worker:2"), command, tasks.logs)
     assert tasks.alive() == []
 

@@ -126,3 +126,33 @@ def test_threads_would_stay_outside() -> None:
     assert output("print(why_not)", wait) == (
         "a process must enter a network namespace before it starts threads, and this one has 2"
     )
+
+
+# What main does: SHOW takes the place of run_bench.
+SHOW = "import sys\nprint(sys.argv[1:], 'cnn_bench_private_network' in sys._xoptions)"
+
+
+def main(tmp_path: Path, before: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    show = tmp_path / "show.py"
+    show.write_text(SHOW)
+    after = f"sys.argv = ['private_network.py', {str(show)!r}, *{list(flags)!r}]; private_network.main()"
+    command = [sys.executable, "-c", ENTER.format(root=str(ROOT), before=f"{before}\n{after}", after="")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
+def test_a_process_that_was_moved_gets_its_own_words_and_knows_it(way: str, tmp_path: Path) -> None:
+    done = main(tmp_path, way, "--model=trivial")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['--model=trivial'] True\n", "")
+
+
+def test_nothing_runs_without_a_private_network(tmp_path: Path) -> None:
+    done = main(tmp_path, REFUSE_ALL, "--model=trivial")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the kernel permits no new network namespace: Operation not permitted" in done.stderr
+    assert "--noprivate_network" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_process_that_was_not_moved_does_not_take_itself_for_one(tmp_path: Path) -> None:
+    flags = ["--noprivate_network", "-X", "cnn_bench_private_network"]
+    done = subprocess.run([sys.executable, "-c", SHOW, *flags], capture_output=True, text=True, timeout=SECONDS)
+    assert done.stdout == f"{flags} False\n"

@@ -1,18 +1,72 @@
-"""A sweep goes on after a cell whose batch does not fit into memory."""
+"""A batch that does not fit into memory is a row, also if the kernel kills its process."""
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import subprocess
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
 
 LIMIT_BYTES = 8 * 2**30
+# TensorFlow itself takes 0.6 GB, and the larger batch 12 GB.
+GROUP_LIMIT_BYTES = 3 * 2**29
+TOO_LARGE = "trivial with 20000 images per device on 1 CPU device. Try a smaller --batch_size."
+
+
+@pytest.fixture
+def memory_group() -> Iterator[Path]:
+    """A control group with a limit of memory."""
+    group = Path("/sys/fs/cgroup/memory") / f"run_bench_test_{os.getpid()}"
+    if not (group.parent / "memory.limit_in_bytes").exists() or os.geteuid() != 0:
+        pytest.skip("no memory group can be made")
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(GROUP_LIMIT_BYTES))
+    yield group
+    deadline = time.monotonic() + 60
+    while (group / "cgroup.procs").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    group.rmdir()
+
+
+@pytest.fixture
+def run_in_group(memory_group: Path, tmp_path: Path) -> Callable[..., Finished]:
+    """Runs run_bench.py as a process in that group."""
+    enter = f'echo $$ > {memory_group}/cgroup.procs; exec "$@"'
+    return lambda *words: finished(["sh", "-c", enter, "sh", *RUN_BENCH, *words], tmp_path, USER_ENVIRONMENT)
+
+
+SHORT = ("--device=cpu", "--model=trivial", "--num_batches=3")
+
+
+@pytest.mark.slow
+def test_a_run_that_the_kernel_kills_leaves_a_record(
+    run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
+) -> None:
+    done = run_in_group(*SHORT, "--batch_size=20000")
+    assert done.status == -signal.SIGKILL
+    (record,) = records()
+    assert record["status"] == "oom" and record["reason"].endswith(TOO_LARGE)
+    assert "1.5 GiB is the limit" in record["reason"] and f"run_bench: {record['reason']}\n" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_cell_that_the_kernel_kills_is_a_row(
+    run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
+) -> None:
+    done = run_in_group("sweep", *SHORT, "--batch_size=20000,2")
+    assert done.status == 4, done.stderr
+    large, small = records()
+    assert large["status"] == "oom" and TOO_LARGE in large["reason"]
+    assert small["status"] == "ok"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -82,6 +83,28 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: R
     assert len(record["measurement"]["step_seconds"]) == 30
 
 
+@pytest.mark.parametrize(
+    ("redirection", "status"), [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0)], ids=["full", "closed"]
+)
+def test_a_run_without_output_leaves_a_record(tmp_path: Path, records: Records, redirection: str, status: int) -> None:
+    command = f"exec {sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} {redirection}"
+    assert subprocess.run(["bash", "-c", command], cwd=tmp_path, env=USER_ENVIRONMENT).returncode == status
+    (record,) = records()
+    assert record["status"] == "ok"
+
+
+@pytest.mark.slow
+def test_a_reader_that_pauses_is_no_hanging_step(tmp_path: Path, records: Records) -> None:
+    flags = ("--num_batches=1000000", "--time_limit_seconds=45", "--display_every=1", "--step_timeout_seconds=12")
+    with _start(tmp_path, "--batch_size=1", *flags) as process:
+        time.sleep(60)  # the pipe is full long before the limit of a step is over
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    (record,) = records()
+    shown = [line for line in out.splitlines() if "images/sec:" in line and "\t" in line]
+    assert record["status"] == "ok" and len(shown) == len(record["measurement"]["step_seconds"])
+
+
 def _start(tmp_path: Path, *arguments: str) -> subprocess.Popen:
     command = [*RUN_BENCH, "--device=cpu", "--model=trivial", *arguments]
     return subprocess.Popen(
@@ -105,7 +128,7 @@ def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
     return process.returncode, out
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_run_leaves_valid_files(
     tmp_path: Path, records: Records, number: signal.Signals, status: int
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -19,7 +20,7 @@ import psutil
 import pytest
 
 from benchmarks.errors import Terminated
-from benchmarks.process import subprocesses
+from benchmarks.process import out_of_memory, subprocesses
 from benchmarks.process.signals import raise_terminated
 from benchmarks.process.subprocesses import Command
 
@@ -109,6 +110,117 @@ def test_each_has_its_own_variables_and_its_end_of_a_socket(log: IO[bytes]) -> N
     assert [each.returncode for each in ended] == [0, 0]
     assert said(log) == "b'hello' b''\n", "nobody else holds the first end, so the second sees it close"
     assert "END" not in os.environ and first.fileno() == second.fileno() == -1
+
+
+def test_endless_output_ends_the_process_that_writes_it(log: IO[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocesses, "MOST_OUTPUT_BYTES", 2**20)
+    quiet, endless, kept = "import time; time.sleep(1)", "while True: print('y' * 1000)", Path(log.name)
+    with kept.with_name("other").open("w+b") as other:
+        ended = subprocesses.run(python(quiet, other), python(endless, log), timeout_seconds=60.0)
+    assert [each.wrote_too_much for each in ended] == [False, True]
+    assert [each.returncode for each in ended] == [0, -signal.SIGKILL]
+    assert not any(each.timed_out or each.out_of_memory for each in ended) and kept.stat().st_size > 2**20
+
+
+@pytest.mark.parametrize(
+    ("code", "is_out_of_memory"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", True),
+        ("sys.exit(137)", True),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", False),
+        ("sys.exit(1)", False),
+    ],
+    ids=["killed", "killed in a shell", "crash", "failure"],
+)
+def test_who_was_not_killed_or_held_little_has_not_been_out_of_memory(
+    log: IO[bytes], monkeypatch: pytest.MonkeyPatch, code: str, is_out_of_memory: bool
+) -> None:
+    counts = iter(range(999))
+    monkeypatch.setattr(out_of_memory, "count_kills", lambda: next(counts))
+    for limit_bytes in (1, 2**50):
+        monkeypatch.setattr(out_of_memory, "limit_bytes", lambda limit=limit_bytes: limit)
+        (ended,) = subprocesses.run(python(f"import os, signal, sys; {code}", log), timeout_seconds=60.0)
+        assert ended.out_of_memory == (is_out_of_memory and limit_bytes == 1)
+
+
+def test_a_kill_after_the_end_of_one_is_not_its_own(
+    log: IO[bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    later = tmp_path / "later"
+    monkeypatch.setattr(out_of_memory, "count_kills", lambda: int(later.exists()))
+    monkeypatch.setattr(out_of_memory, "limit_bytes", lambda: 1)
+    killed = Command(words=["sh", "-c", "kill -9 $$"], stdout=log, stderr=log)
+    goes_on = Command(words=["sh", "-c", f"sleep 1; touch {later}; exit 137"], stdout=log, stderr=log)
+    ended = subprocesses.run(killed, goes_on, timeout_seconds=60.0)
+    assert later.exists() and [each.out_of_memory for each in ended] == [False, True]
+
+
+def test_what_a_wrapper_has_started_holds_counts(log: IO[bytes]) -> None:
+    held = "x = b'x' * 2**27; print('ready', flush=True); import time; time.sleep(60)"
+    command = Command(words=["sh", "-c", f'{sys.executable} -c "{held}"; true'], stdout=log, stderr=log)
+    process = subprocesses.start(command)
+    try:
+        deadline = time.monotonic() + 60
+        while not said(log):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert 2**27 < out_of_memory.Looks(process.pid).held_bytes < 2**28
+    finally:
+        subprocesses.kill([process])
+
+
+def test_one_that_was_killed_at_its_limit_has_not_been_out_of_memory(
+    log: IO[bytes], monkeypatch: pytest.MonkeyPatch, limit_reached_when: LimitReached
+) -> None:
+    counts = iter(range(999))
+    monkeypatch.setattr(out_of_memory, "count_kills", lambda: next(counts))
+    monkeypatch.setattr(out_of_memory, "limit_bytes", lambda: 1)
+    limit_reached_when(lambda: "ready" in Path(log.name).read_text())
+    code = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print('ready', flush=True)"
+    (ended,) = subprocesses.run(python(f"{code}; time.sleep(60)", log), timeout_seconds=600.0)
+    assert (ended.returncode, ended.timed_out, ended.out_of_memory) == (-signal.SIGKILL, True, False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_what_a_wrapper_has_started_dies_with_us(log: IO[bytes], tmp_path: Path, number: int) -> None:
+    """If this process is killed, the kernel ends the wrapper alone."""
+    wrapped = f"echo $$ > {tmp_path}/wrapper; sh -c 'echo $$ > {tmp_path}/named; exec sleep 600'; true"
+    code = (
+        "import sys; from benchmarks.process import subprocesses\n"
+        "out = open('/dev/null', 'wb')\n"
+        "command = subprocesses.Command(words=['sh', '-c', sys.argv[1]], stdout=out, stderr=out)\n"
+        "subprocesses.run(command, timeout_seconds=600.0)"
+    )
+    started = subprocess.Popen([sys.executable, "-c", code, wrapped], stdout=log, stderr=log)
+    deadline = time.monotonic() + 60
+    while not ((tmp_path / "named").exists() and (tmp_path / "named").read_text()) or not _guards_of(started.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    started.send_signal(number)
+    started.wait(60)
+    for name in ("wrapper", "named"):
+        wait_until_gone(int((tmp_path / name).read_text()))
+
+
+def _guards_of(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if "read _" in " ".join(child.cmdline())]
+
+
+def test_a_script_for_the_case_of_death_is_not_run_in_life(tmp_path: Path) -> None:
+    for fails in (False, True):
+        with contextlib.suppress(RuntimeError), subprocesses.if_killed('touch "$1"', str(tmp_path / "ran")):
+            if fails:
+                raise RuntimeError
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_shell_work_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with subprocesses.if_killed("true"):
+        pass
 
 
 def test_if_one_cannot_be_started_none_is_left(log: IO[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,3 +327,10 @@ def test_a_signal_that_comes_while_a_process_is_forked_is_not_lost(log: IO[bytes
     child = python(code.replace("NUMBER", str(int(number))), log)
     (ended,) = subprocesses.run(child, timeout_seconds=60.0)
     assert (ended.returncode, said(log)) == (128 + number, "")
+
+
+def test_one_may_end_all_that_run_beside_it(log: IO[bytes]) -> None:
+    first = dataclasses.replace(python("pass", log), ends_all=lambda: True)
+    ended, killed = subprocesses.run(first, python("import time; time.sleep(600)", log), timeout_seconds=500)
+    assert (ended.returncode, ended.timed_out) == (0, False)
+    assert killed.timed_out and killed.returncode < 0

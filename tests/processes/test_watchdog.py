@@ -15,7 +15,7 @@ STUCK = """
 import sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks.process.watchdog import Watchdog
-watchdog = Watchdog(lambda error: print("kept:", error))
+watchdog = Watchdog(lambda error: print("kept:", error, flush=True))
 watchdog.start()
 watchdog.expect("Waiting", 0.1)
 stuck = threading.Lock()
@@ -31,12 +31,13 @@ def test_a_process_that_is_stuck_ends() -> None:
     assert 'File "<string>", line' in done.stderr
 
 
+HANDLED = "import signal; [signal.signal(s, signal.default_int_handler) for s in (signal.SIGTERM, signal.SIGHUP)]"
 DEAF = """
 import ctypes, sys, threading
 sys.path.insert(0, {root!r})
 from benchmarks.process import watchdog
 watchdog._GRACE_SECONDS = 0.5
-watchdog.Watchdog(lambda error: print("kept:", error, error.record_status)).start()
+watchdog.Watchdog(lambda error: print("kept:", error, error.record_status, flush=True)).start()
 threading.Timer(0.3, print, ["deaf"], {{"flush": True}}).start()
 mutex = ctypes.create_string_buffer(64)
 for _ in range(2):
@@ -46,12 +47,16 @@ for _ in range(2):
 
 @pytest.mark.parametrize(
     ("number", "status", "said"),
-    [(signal.SIGINT, 130, "Interrupted by Ctrl-C."), (signal.SIGTERM, 143, "Ended by SIGTERM.")],
+    [
+        (signal.SIGINT, 130, "Interrupted by Ctrl-C."),
+        (signal.SIGTERM, 143, "Ended by SIGTERM."),
+        (signal.SIGHUP, 129, "Ended by SIGHUP: its terminal or connection was closed."),
+    ],
 )
 def test_a_signal_ends_a_process_whose_main_thread_cannot_hear_it(
     number: signal.Signals, status: int, said: str
 ) -> None:
-    command = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.default_int_handler)" + DEAF]
+    command = [sys.executable, "-c", HANDLED + DEAF]
     command[-1] = command[-1].format(root=str(ROOT))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -88,9 +88,15 @@ def test_the_wheel_holds_every_file_of_the_packages(source: Path, wheel: Path) -
     assert names == {*expected, "run_bench.py"}
 
 
+def test_an_image_gets_what_the_wheel_is_built_from() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    let_in = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert "*" in lines and let_in == {*SOURCES, *run_bench.PACKAGES, "constraints.txt"}
+
+
 def test_the_installed_command_prints_its_version_without_tensorflow(run_installed: RunInstalled) -> None:
     done = run_installed("--version", PYTHONPROFILEIMPORTTIME="1")
-    assert (done.status, done.stdout) == (0, f"cnn-train-bench {SUITE_VERSION}\n")
+    assert done.status == 0 and done.stdout.startswith(f"cnn-train-bench {SUITE_VERSION} (TensorFlow ")
     assert "benchmarks.cli.main" in done.stderr and not re.search(r"\btensorflow$", done.stderr, re.MULTILINE)
 
 

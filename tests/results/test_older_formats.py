@@ -64,6 +64,8 @@ def test_a_row_is_the_one_that_was_written_then(number: int) -> None:
     with (GOLDEN / f"format-{number}.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row, record in zip(rows, golden_records(number), strict=True):
+        if row["reason"].startswith("-"):  # is no formula in a spreadsheet any more
+            row["reason"] = f"'{row['reason']}"
         now = {name: "" if value is None else str(value) for name, value in columns.row(record).items()}
         assert {name: now[name] for name in row} == row
 

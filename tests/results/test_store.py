@@ -4,12 +4,17 @@ import csv
 import fcntl
 import multiprocessing
 import os
+import resource
+import shutil
 import signal
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from results import store as store_module
 from results.store import Store, StoreError, load
 from tests.support.records import make_record
 
@@ -56,6 +61,143 @@ def test_a_directory_that_cannot_be_is_refused_at_once(tmp_path: Path, below: st
     (tmp_path / "a_file").write_text("")
     with pytest.raises(StoreError, match="--output_dir"):
         Store(tmp_path / below)
+
+
+@pytest.mark.parametrize("name", ["results.jsonl", "results.csv"])
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(StoreError, match=f"--output_dir.*: {name} is not a regular file"):
+        Store(tmp_path)
+
+
+@pytest.fixture
+def limited() -> Iterator[Callable[[int], None]]:
+    """Limits the size of files that are written, as a full disk does; the limit is set when the fixture is called."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_disk_without_room_is_refused_at_once(tmp_path: Path, limited: Callable[[int], None]) -> None:
+    limited(100_000)
+    with pytest.raises(StoreError, match="--output_dir.*File too large"):
+        Store(tmp_path)
+
+
+def test_a_record_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, limited: Callable[[int], None]) -> None:
+    store = Store(tmp_path)
+    store.append(make_record())
+    before = store.jsonl_path.read_bytes()
+    limited(len(before) + 1000)
+    with pytest.raises(StoreError, match=r"could not be stored: File too large\."):
+        store.append(make_record(reason="x" * 2000))
+    assert store.jsonl_path.read_bytes() == before
+
+
+def test_a_csv_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.csv_path.mkdir()
+    kept = make_record()
+    (problem,) = store.append(kept)
+    assert "results.csv could not be written: " in problem and "The record is in" in problem
+    assert store.load().records == [kept]
+    store.csv_path.rmdir()
+    added = make_record()
+    assert store.append(added) == []
+    assert _rows(store) == [kept.identity.run_id, added.identity.run_id]
+
+
+def test_results_that_were_removed_meanwhile_are_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    assert (store.size_bytes(), store.load().records) == (0, [])
+    added = make_record()
+    store.append(added)
+    assert store.load().records == [added] and _rows(store) == [added.identity.run_id]
+
+
+def test_rows_of_records_that_were_moved_away_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append(make_record())
+    rows = store.csv_path.read_text()
+    store.jsonl_path.unlink()
+    added = make_record()
+    (sentence,) = Store(tmp_path).append(added)
+    (backup,) = tmp_path.glob("results.*.csv")
+    assert str(backup) in sentence and backup.read_text() == rows
+    assert _rows(store) == [added.identity.run_id]
+
+
+def test_bytes_that_are_no_text_are_escaped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append(make_record(reason="\udcff × \U0001f600"))
+    loaded = store.load()
+    assert loaded.problems == []
+    assert loaded.records[0].reason == "\\udcff × \U0001f600"
+
+
+def test_a_record_that_was_pasted_again_counts_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append(make_record())
+    with store.jsonl_path.open("a") as file:
+        file.write(store.jsonl_path.read_text())
+    assert len(store.load().records) == 1
+
+
+def test_the_end_of_a_long_file_is_read_in_linear_time(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(b"first\n" + b"x" * 10_000_000)
+    with path.open("rb", buffering=0) as file:
+        reads: list[int] = []
+        read = file.read
+        counted = mock.Mock(wraps=file, read=lambda size: reads.append(size) or read(size))
+        assert len(store_module._last_line(counted)) == 10_000_000
+    assert sum(reads) < 50_000_000
+
+
+def test_a_replaced_file_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    store_module.replace(link, "new ×")
+    assert link.is_symlink() and target.read_bytes() == "new ×".encode()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["link", "target"]
+
+
+def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        store_module.replace(tmp_path / "new", "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        before = os.dup(1)
+        os.dup2(log.fileno(), 1)
+        try:
+            os.write(1, b"before\n")
+            store_module.replace(Path("/dev/stdout"), "text\n")
+            os.write(1, b"after\n")
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+    assert (tmp_path / "log").read_text() == "before\ntext\nafter\n"
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    store_module.replace(tmp_path / "pipe", "text")
+    assert os.read(reader, 100) == b"text"
+    os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

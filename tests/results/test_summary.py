@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from results.record import Record, Status
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import where_time_goes
-from results.summary import Siblings, manager_of, repeats_interval, summarize
+from results.summary import Siblings, data_sheet_peak, manager_of, published_table, repeats_interval, summarize
 from tests.support.records import fake_run
 
 
@@ -45,12 +46,100 @@ def test_options_of_the_input_tell_rows_apart_only_from_others_that_read_images(
     ]
 
 
+def _mfu(*gpus: str, variables: dict[str, str] | None = None, **config: Any) -> float | None:
+    """Returns the peak in TFLOP/s to which the MFU of a run on these GPUs refers."""
+    run = dataclasses.replace(fake_run(**config), environment={"gpus": list(gpus), "variables": variables or {}})
+    (row,) = summarize([run])
+    return row.mfu and row.tflops / row.mfu
+
+
 def test_mfu_is_of_the_physical_gpus_by_their_data_sheet() -> None:
-    run = fake_run(num_devices=4, virtual_gpus=2)
-    on_h100 = dataclasses.replace(run, environment={"gpus": ["NVIDIA H100 80GB HBM3 80 GiB"] * 2})
-    (row,) = summarize([on_h100])
-    assert row.mfu == pytest.approx(row.tflops / (2 * 67))
-    assert summarize([run])[0].mfu is None
+    assert _mfu("NVIDIA H100 80GB HBM3 80 GiB", "NVIDIA H100 80GB HBM3 80 GiB", num_devices=4, virtual_gpus=2) == (
+        pytest.approx(2 * 67)
+    )
+    assert _mfu() is None, "no GPU is known"
+
+
+def test_mfu_in_fp32_is_of_the_cuda_cores_and_in_tf32_of_the_tensor_cores() -> None:
+    peaks = {name: _mfu("NVIDIA A100-SXM4-80GB 80 GiB", precision=name) for name in ("fp32", "tf32", "bf16", "fp16")}
+    assert peaks == pytest.approx({"fp32": 19.5, "tf32": 156, "bf16": 312, "fp16": 312})
+
+
+def test_gpus_of_different_peaks_and_mig_instances_have_no_mfu() -> None:
+    assert _mfu("NVIDIA H100 PCIe 80 GiB", "NVIDIA H100 NVL 94 GiB") is None
+    assert _mfu("NVIDIA A100-SXM4-40GB 40 GiB", "NVIDIA A100-SXM4-80GB 80 GiB") == pytest.approx(19.5)
+    assert _mfu("NVIDIA A100-SXM4-80GB 80 GiB", variables={"CUDA_VISIBLE_DEVICES": "MIG-c7e5f2"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "fp32", "fp16"),
+    [
+        ("NVIDIA GB200", 80, 2500),
+        ("NVIDIA B200", 75, 2250),
+        ("NVIDIA H200", 67, 989.5),
+        ("NVIDIA H200 NVL", 60, 835.5),
+        ("NVIDIA GH200 480GB", 67, 990),
+        ("NVIDIA H100 80GB HBM3", 67, 989.5),
+        ("NVIDIA H100 PCIe", 51, 756.5),
+        ("NVIDIA H100 NVL", 60, 835.5),
+        ("A100-SXM4-40GB", 19.5, 312),
+        ("NVIDIA A100 80GB PCIe", 19.5, 312),
+        ("NVIDIA A30", 10.3, 165),
+        ("NVIDIA A10", 31.2, 125),
+        ("NVIDIA A10G", 35, 70),
+        ("NVIDIA L4", 30.3, 121),
+        ("NVIDIA L40", 90.5, 181.05),
+        ("NVIDIA L40S", 91.6, 362.05),
+        ("Tesla T4", 8.1, 65),
+        ("Tesla V100-SXM2-16GB", 15.7, 125),
+        ("Tesla V100-PCIE-32GB", 14, 112),
+        ("Tesla P100-PCIE-16GB", 9.3, None),
+        ("NVIDIA RTX A6000", 38.7, 154.8),
+        ("NVIDIA RTX 6000 Ada Generation", 91.1, 364.2),
+        ("Quadro RTX 6000", 16.3, 130.5),
+        ("NVIDIA GeForce RTX 4090", 82.6, 165.2),
+        ("GeForce RTX 3090", 35.6, 71),
+    ],
+)
+def test_the_driver_s_name_finds_the_peak_of_its_form_factor(name: str, fp32: float, fp16: float | None) -> None:
+    assert (data_sheet_peak(name, "fp32"), data_sheet_peak(f"{name} 80 GiB", "fp16")) == (fp32, fp16)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA RTX A1000",
+        "NVIDIA RTX A1000 Laptop GPU",
+        "Quadro P1000",
+        "NVIDIA L400",
+        "NVIDIA H100 64GB HBM2",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA A100X",
+        "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+        "GRID A100-40C",
+        "Tesla V100-SXM2-32GB-LS",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 3070 Ti",
+        "NVIDIA T400 4GB",
+        "AMD Instinct MI300X",
+        "unknown GPU",
+        "",
+    ],
+)
+def test_a_name_that_only_resembles_one_of_the_table_has_no_peak(name: str) -> None:
+    assert data_sheet_peak(name, "fp32") is None and data_sheet_peak(f"{name} 80 GiB", "fp32") is None
+
+
+def test_the_table_of_peaks_has_a_source_for_each_and_no_rate_below_that_of_fp32() -> None:
+    table = published_table("peaks")
+    assert len({row["gpu"] for row in table}) == len(table)
+    for row in table:
+        rates = {name: float(rate) for name, rate in row.items() if name.endswith("_tflops") and rate}
+        assert min(rates, key=rates.__getitem__) == "fp32_tflops" and row["source"].startswith("NVIDIA "), row
+        # NVIDIA's tensor cores multiply 16-bit factors twice as fast as TF32, and both 16-bit types alike.
+        if "tf32_tflops" in rates:
+            assert rates["bf16_tflops"] == rates["fp16_tflops"] == pytest.approx(2 * rates["tf32_tflops"], rel=0.02)
 
 
 def test_the_interval_of_repeats_by_hand() -> None:

@@ -4,15 +4,48 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT
+
 SMALL = ("--model=trivial", "--device=cpu", "--num_gpus=1", "--batch_size=2", "--num_batches=8")
+
+
+def local(tasks: str) -> tuple[str, ...]:
+    """Returns the flags that start these tasks on this host, in a private network if the kernel permits one."""
+    return (f"--local_cluster={tasks}", *(() if _may_have_a_private_network() else ("--noprivate_network",)))
+
+
+@functools.cache
+def _may_have_a_private_network() -> bool:
+    code = "import sys; from benchmarks.process import private_network; sys.exit(private_network.enter() is not None)"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
+def measuring(directory: Path, *flags: str) -> subprocess.Popen[str]:
+    """Starts a run that shows every step, and returns it when it has measured some, with a pipe of all its output."""
+    process = subprocess.Popen(
+        [*RUN_BENCH, *flags],
+        cwd=directory,
+        env=USER_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("3\timages/sec"):
+            break
+    return process
 
 
 @dataclasses.dataclass

@@ -87,6 +87,7 @@ class FakeRuns:
             found = self._behave(run)
         if isinstance(found, Record):
             run.leave(found)
+            command.stderr.write(found.reason.encode())
             return Ended(0, timed_out=False, out_of_memory=False, seconds=1.0)
         command.stdout.write(found.stdout.encode())
         command.stderr.write(found.stderr.encode())
@@ -97,8 +98,8 @@ def _turns(command: Command) -> TimeSlices | None:
     """Returns the side of the interleaving that a command hands over, as the run would find it in its environment."""
     if not command.hands_over:
         return None
-    (connection,), (value,) = command.hands_over, command.variables.values()
-    return TimeSlices(connection, begins=value.endswith(":first"))
+    (connection,) = command.hands_over
+    return TimeSlices(connection, begins=command.variables["CNN_BENCH_TURNS"].endswith(":first"))
 
 
 def record_of(run: FakeRun, *, step_seconds: float = 0.1) -> Record:

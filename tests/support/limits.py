@@ -18,5 +18,8 @@ ALLOWED_SKIPS = (
     "no NVIDIA GPU",
     "needs root",
     "no network can be made",
+    "no memory group can be made",
     "no Chromium",
+    "no (zsh|fish) here",
+    "the fault cannot be injected here",
 )

@@ -57,7 +57,7 @@ def _team(cluster: Cluster, server_config: tf.compat.v1.ConfigProto, target: str
         target=target,
         rendezvous=Rendezvous(target, cluster.own, cluster.leader, server_config),
         watcher=Watcher({}, lambda lost: None, probe=GrpcProbe(), replies={}),
-        watchdog=Watchdog(lambda error: None),
+        watchdog=Watchdog(show=lambda error: None),
     )
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, OverdueError
 from benchmarks.process import subprocesses
 from benchmarks.run import time_slices
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
 from results.gate import noise
-from results.record import Record
+from results.record import Record, Status
 from results.store import Store, load
 from tests.support.commands import ROOT
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns
@@ -36,12 +38,14 @@ class Build:
         interleaves: whether it knows how.
         refuses: whether it refuses its flags.
         breaks: whether a run fails, given its number, from 1, and whether it was to interleave.
+        stuck: whether its runs take no time slice; they are killed when the other side gives up.
     """
 
     rate: float = 100.0
     interleaves: bool = True
     refuses: bool = False
     breaks: Callable[[int, bool], bool] = lambda number, in_turn: False
+    stuck: Callable[[int], bool] = lambda number: False
 
 
 class Builds:
@@ -50,6 +54,7 @@ class Builds:
     def __init__(self) -> None:
         self.named: dict[str, Build] = {}
         self.taken = ""
+        self.given_up = threading.Event()
         self._numbers: Counter[str] = Counter()
 
     def __call__(self, run: FakeRun) -> Record | Failure:
@@ -61,8 +66,16 @@ class Builds:
         if build.breaks(self._numbers[name], run.turns is not None):
             return Failure(returncode=1, stderr="it broke here")
         own = run.turns if build.interleaves else None
+        if own and build.stuck(self._numbers[name]):
+            self.given_up.wait(60.0)
+            self.given_up.clear()
+            return Failure(returncode=-9, timed_out=True)
         if own:
-            own.begin(STEPS, 0.1)
+            try:
+                own.begin(STEPS, 0.1)
+            except OverdueError as error:
+                self.given_up.set()
+                return dataclasses.replace(fake_run(step_seconds=1.0), status=Status.TIMEOUT, reason=str(error))
         for _ in range(STEPS):
             self.taken += name[0]
             if own:
@@ -163,6 +176,23 @@ def test_a_candidate_that_always_fails_has_failed(ab: Ab, tmp_path: Path) -> Non
     assert rounds(tmp_path) == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("stuck", "status"),
+    [("base", ExitStatus.UNDECIDED), ("candidate", ExitStatus.REGRESSED)],
+    ids=["base", "candidate"],
+)
+def test_the_side_that_does_not_take_its_turn_is_named(
+    ab: Ab, builds: Builds, monkeypatch: pytest.MonkeyPatch, stuck: str, status: ExitStatus
+) -> None:
+    monkeypatch.setattr(time_slices, "_LEAST_START_SECONDS", 0.1)
+    builds.named["base"] = Build(stuck=lambda number: stuck == "base" and number > 1)
+    found, said = ab(stuck=lambda number: stuck == "candidate" and number > 1)
+    assert found == status
+    waiting = "candidate" if stuck == "base" else "base"
+    assert f"a run of the {waiting} failed, and was run again. timeout: The other run of this pair has not" in said
+    assert f"The {stuck} did not run in round 1: timeout: Killed because the run beside it waited in vain" in said
+
+
 def test_what_a_side_refuses_is_not_tried_again(ab: Ab, tmp_path: Path) -> None:
     status, said = ab(refuses=True)
     assert status == ExitStatus.REGRESSED and "There is no flag --new" in said
@@ -183,41 +213,67 @@ def test_noise_says_how_it_was_measured_and_counts_only_there(ab: Ab, tmp_path: 
     assert ("calibrate has measured the noise of whole runs" in said) != in_turn
 
 
-# A run in a process: each step is a letter in a file.
+# A run in a process: each step is a letter in a file. STOPS stops itself, as SIGSTOP from elsewhere would.
 CHILD = """
-import dataclasses, sys
+import dataclasses, os, signal, sys
 sys.path.insert(0, ROOT)
+from benchmarks.errors import OverdueError
 from benchmarks.run import time_slices
+from results.record import Status
 from tests.support import fake_runs
 
+time_slices._LEAST_SLICE_SECONDS = 1.0
 run = fake_runs.FakeRun(sys.argv)
-with time_slices.taken(time_slices.can_interleave(run.config)) as own:
-    own.begin(20, 0.1)
-    for _ in range(20):
-        with open(LOG, "a") as log:
-            log.write(sys.argv[1])
-        own.after_step()
-    own.finish()
-run.leave(dataclasses.replace(fake_runs.record_of(run), environment=time_slices.environment(own.steps_per_slice)))
+record = fake_runs.record_of(run)
+try:
+    with time_slices.taken(time_slices.can_interleave(run.config), 60.0) as own:
+        own.begin(20, 0.001)
+        for step in range(20):
+            if sys.argv[1] == STOPS and step == 7:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            with open(LOG, "a") as log:
+                log.write(sys.argv[1])
+            own.after_step()
+        own.finish()
+except OverdueError as error:
+    print(error, file=sys.stderr)
+    record = dataclasses.replace(record, status=Status.TIMEOUT, reason=str(error))
+run.leave(dataclasses.replace(record, environment=time_slices.environment(own.steps_per_slice)))
 """
 
 
-@pytest.mark.process
-def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
-    program, log = tmp_path / "child.py", tmp_path / "steps.log"
-    program.write_text(f"ROOT, LOG = {str(ROOT)!r}, {str(log)!r}\n{CHILD}")
+def _run_processes(directory: Path, *, stops: str = "", seconds: float) -> tuple[list[Record], str]:
+    """Runs two processes x and y together, one of which may stop itself; returns their records and steps."""
+    program, log = directory / "child.py", directory / "steps.log"
+    program.write_text(f"ROOT, LOG, STOPS = {str(ROOT)!r}, {str(log)!r}, {stops!r}\n{CHILD}")
     origin = provenance.of_this_run([], on_gpus=False, session_id="abc")
     runners = [
         isolated_run.CellRunner(
             program=(sys.executable, str(program), name),
-            store=Store(tmp_path / name),
-            output_dir=str(tmp_path / name),
+            store=Store(directory / name),
+            output_dir=str(directory / name),
             provenance=origin,
-            timeout_seconds=30.0,
+            timeout_seconds=seconds,
         )
         for name in ("x", "y")
     ]
     (cell,) = grid.cells([{"device": ["cpu"], "model": ["trivial"]}], lambda: 0)
-    records = isolated_run.run_together(runners, cell, 0)
+    return isolated_run.run_together(runners, cell, 0), log.read_text()
+
+
+@pytest.mark.process
+def test_two_processes_interleave_their_steps(tmp_path: Path) -> None:
+    records, steps = _run_processes(tmp_path, seconds=30.0)
     assert [str(record.status) for record in records] == ["ok", "ok"], [record.reason for record in records]
-    assert log.read_text() == "xxyy" * 10 and all(record.in_turn for record in records)
+    assert steps == "xxyy" * 10 and all(record.in_turn for record in records)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("stops", ["x", "y"])
+def test_a_stopped_process_ends_its_pair(tmp_path: Path, stops: str) -> None:
+    records, _ = _run_processes(tmp_path, stops=stops, seconds=300.0)  # of which none passes
+    stopped, waiting = records if stops == "x" else reversed(records)
+    assert {stopped.status, waiting.status} == {Status.TIMEOUT}
+    assert waiting.reason == "The other run of this pair has not taken its turn for 1 s (its process may be stopped)."
+    assert stopped.reason.startswith("Killed because the run beside it waited in vain for its turn")
+    assert not [child for child in psutil.Process().children() if str(tmp_path) in " ".join(child.cmdline())]

@@ -14,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.config import flag, run_flags
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import ExitStatus, OverdueError, UsageError
 from benchmarks.microbench import allreduce, allreduce_report, allreduce_verb
 from benchmarks.microbench.allreduce_report import Report
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import devices, placement
 from models import specs
+from results.record import Status
 from results.store import Store, StoreError
 from tests.support.commands import Finished
 from variable_mgr.modifiers import Modifiers
@@ -92,7 +93,11 @@ def test_what_no_memory_holds_is_a_failure_of_each() -> None:
     place, config = placement.place("cpu", 2), devices.session_config("cpu", 2)
     message = allreduce_report.of_size(4)
     for timing in allreduce.measure(message, reductions, place, config, enough_seconds=60.0, **ROUNDS).values():
-        assert timing.out_of_memory and timing.failure == "failed to allocate memory" and timing.error is None
+        assert (
+            timing.failed_as is Status.OUT_OF_MEMORY
+            and timing.failure == "failed to allocate memory"
+            and timing.error is None
+        )
 
 
 def test_a_slow_message_is_reduced_less_often() -> None:
@@ -274,7 +279,7 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
         "pscpu": allreduce_report.Timing([0.4] * 3, 1e-7),
         "psgpu": allreduce_report.Timing([0.1] * 3, 1e-3),
         "xring": allreduce_report.Timing([], None, failure="no such luck"),
-        "hierarchical": allreduce_report.Timing([], None, failure="failed to allocate", out_of_memory=True),
+        "hierarchical": allreduce_report.Timing([], None, failure="failed to allocate", failed_as=Status.OUT_OF_MEMORY),
     }
     report.add(allreduce_report.of_size(4), timings)
     assert report.close() == ExitStatus.RUN_FAILED
@@ -290,6 +295,26 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
     assert "INVALID: The means are wrong" in printed.out and "3 reductions failed or are wrong" in printed.err
 
 
+def test_a_message_that_was_begun_is_a_row_if_the_measurement_ends(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = _report(tmp_path)
+    overdue = OverdueError("All-reduce of 8 by psgpu took longer than 600 s.")
+    report.give_up(["psgpu", "xring"], overdue)
+    report.begin(allreduce_report.of_size(4))
+    report.add(allreduce_report.of_size(4), {"psgpu": allreduce_report.Timing([0.1] * 3, 1e-7)})
+    report.give_up(["psgpu", "xring"], overdue)
+    report.begin(allreduce_report.of_size(8))
+    report.give_up(["psgpu", "xring"], overdue)
+    records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [(record["status"], record["config"]["message"]) for record in records] == [
+        ("ok", "4"),
+        ("timeout", "8"),
+        ("timeout", "8"),
+    ], "of no other message"
+    assert capsys.readouterr().out.count(f"TIMEOUT: {overdue}") == 2
+
+
 def test_records_that_cannot_be_stored_are_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -300,7 +325,8 @@ def test_records_that_cannot_be_stored_are_printed(
     monkeypatch.setattr(Store, "append", full)
     report.add(allreduce_report.of_size(4), {"pscpu": allreduce_report.Timing([0.1], 0.0)})
     assert report.close() == ExitStatus.RUN_FAILED
-    assert '"kind":"allreduce"' in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert '"kind":"allreduce"' in shown.err and "reductions failed" not in shown.err and "records:" not in shown.out
 
 
 def test_json_is_records_alone(run_bench: Callable[..., Finished], records: Callable[[], list[dict]]) -> None:

@@ -111,7 +111,7 @@ def test_a_damaged_file_is_not_overwritten(calibrate: Calibrate, tmp_path: Path)
 
 
 def test_too_few_rounds_are_refused(calibrate: Calibrate) -> None:
-    with pytest.raises(UsageError, match="--rounds=2: at least 3"):
+    with pytest.raises(UsageError, match="--rounds=2 is too small: it must be at least 3"):
         calibrate("--rounds=2")
 
 

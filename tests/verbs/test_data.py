@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import host_pipeline
+from benchmarks.input import files, host_pipeline
+from benchmarks.process import watchdog
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count, to_folder
 
@@ -188,3 +189,43 @@ def test_bad_input_gets_a_sentence_and_a_status(
     done = run_bench(*arguments)
     assert done.status == status, done.stderr
     assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
+    run_bench: RunBench, fake_imagenet: Path, tmp_path: Path
+) -> None:
+    to_folder(fake_imagenet, tmp_path / "photos")
+    with files.only_writer(tmp_path / "records", "train"):
+        second = run_bench("data", "convert", "photos", "records")
+    assert second.status == 2 and "Another process is writing train to records" in second.stderr
+    assert run_bench("data", "convert", "photos", "records", "--images_per_shard=20").status == 0
+    with files.only_writer(tmp_path / "digits", "images"):
+        assert run_bench("data", "make-mnist", "digits").status == 2
+    assert run_bench("data", "make-mnist", "digits", "--train_images=20").status == 0
+
+
+def test_every_command_expects_the_file_it_works_on(
+    run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected: list[tuple[str, float]] = []
+    monkeypatch.setattr(watchdog.Watchdog, "expect", lambda self, *what: expected.append(what))
+    to_folder(fake_imagenet, tmp_path / "photos")
+    for arguments, file in (
+        (("convert", "photos", "records", "--images_per_shard=20"), "photos/n0"),
+        (("check", "records"), "records/train-0"),
+        (("check", "photos"), "photos/n0"),
+        (("make-imagenet", "made", "--train_images=2"), "made/train-00000-of-00001"),
+    ):
+        expected.clear()
+        assert run_bench("data", *arguments).status == 0
+        assert any(what.startswith(f"The work on {file}") and 500 < seconds <= 600 for what, seconds in expected), (
+            arguments
+        )
+
+
+def test_a_damaged_batch_for_python_is_made_and_found(run_bench: RunBench) -> None:
+    assert (
+        run_bench("data", "make-cifar10", "small", "--train_images=50", "--python", "--corrupt=bad_label").status == 0
+    )
+    checked = run_bench("data", "check", "small", "--data_name=cifar10")
+    assert checked.status == 5 and "the label of train image 0 is 200" in checked.stderr

@@ -16,7 +16,7 @@ from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import hardware
 from results.gate import noise
 from results.record import Record, key_of
-from results.report import write
+from results.report import figures
 from results.store import Store, load
 from tests.support.commands import Finished
 from tests.support.records import GOLDEN, golden_records
@@ -28,7 +28,7 @@ FLAGS = ("--device=cpu", "--model=trivial", "--batch_size=4", "--num_batches=6",
 
 
 def test_a_report_is_of_all_formats(run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "save", lambda figure, path: None)  # its plots are on the page
+    monkeypatch.setattr(figures, "save", lambda figure, path: None)  # its plots are on the page
     done = run_bench("report", *FILES, "--output=report")
     assert done.status == 0, done.stderr
     text = (tmp_path / "report" / "report.md").read_text()
@@ -160,11 +160,11 @@ def test_a_configuration_has_the_key_that_it_had(number: int) -> None:
     assert key_of(chosen.key_fields()) == golden_records(number)[0].identity.config_key
 
 
-@pytest.mark.parametrize(("number", "runs"), [(2, 1), (3, 0), (4, 0)])
-def test_a_sweep_resumes_what_an_older_version_began(
-    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, runs: int
+@pytest.mark.parametrize(("number", "is_recognised"), [(2, False), (3, True), (4, True)])
+def test_a_sweep_repeats_what_an_older_version_began_and_reports_it(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_recognised: bool
 ) -> None:
-    """A record of format 2 does not say whether accuracies were computed, so its run is repeated."""
+    """A record of format 2 does not say whether accuracies were computed, so it is of another run."""
     record = golden_records(number)[0]
     Store(tmp_path / "out").append(record)
     names = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
@@ -179,5 +179,6 @@ def test_a_sweep_resumes_what_an_older_version_began(
     monkeypatch.setattr(CellRunner, "run", run)
     done = run_bench("sweep", "--resume", *FLAGS)
     assert done.status == 0, done.stderr
-    assert len(begun) == runs
+    assert len(begun) == 1
+    assert ("--resume: 1 record of other software" in done.stderr) is is_recognised
     assert "1 records: out/results.jsonl" in done.stdout

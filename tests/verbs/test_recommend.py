@@ -326,6 +326,16 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_a_sentence(
     assert "cannot be saved in /proc/nowhere" in capsys.readouterr().err
 
 
+def test_the_answer_is_saved_before_it_is_printed(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(line: str) -> None:
+        raise OSError("stdout is full")
+
+    monkeypatch.setattr(recommend_verb, "say", broken)
+    with pytest.raises(OSError, match="stdout is full"):
+        _recommend(*ON_CPU, "--batch_size=8")
+    assert answers.FILE.path().exists()
+
+
 def test_within_the_noise_the_default_stays(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     count = iter(range(10**6))
     runs.rate = lambda chosen: 100.0 * (1 + 0.01 * (next(count) * 7 % 5))

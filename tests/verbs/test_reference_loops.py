@@ -227,7 +227,7 @@ def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
 
 
 def test_help_names_them_and_explain_refuses_them(run_bench: Callable[..., Finished]) -> None:
-    words = " ".join(run_bench("--help").stdout.split())
+    words = " ".join(run_bench("--helpfull").stdout.split())
     for loop, meaning in REFERENCE_LOOPS.items():
         assert f"{loop} is {meaning}" in words
         done = run_bench("explain", f"--variable_update={loop}")

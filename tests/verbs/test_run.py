@@ -12,10 +12,8 @@ import pytest
 
 from benchmarks.measure.run_log import RunLog
 from results.store import load
-from results.version import SUITE_VERSION
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count
-from variable_mgr import catalog
 
 RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
@@ -197,22 +195,6 @@ def test_training_on_made_data(run_bench: RunBench, records: Records, monkeypatc
     assert epochs.status == 0, epochs.stderr
     assert [len(record["measurement"]["step_seconds"]) for record in records()] == [8, 3]
     assert records()[0]["config"]["data_name"] == "imagenet"
-
-
-def test_the_version_is_printed(run_bench: RunBench) -> None:
-    done = run_bench("--version")
-    assert (done.status, done.stdout) == (0, f"cnn-train-bench {SUITE_VERSION}\n")
-    assert "run_bench.py --version" in run_bench("--help").stdout
-
-
-def test_help_is_there_for_every_verb(run_bench: RunBench) -> None:
-    for verb in ([], ["run"], ["verify"], ["explain"], ["data"]):
-        done = run_bench(*verb, "--help")
-        assert done.status == 0
-        assert "--" in done.stdout
-    words = " ".join(run_bench("--help").stdout.split())
-    assert all(f"{name}," in words for name in catalog.MANAGERS)
-    assert "--train_images" in run_bench("data", "--help").stdout
 
 
 @pytest.mark.parametrize(

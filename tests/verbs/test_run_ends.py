@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.run import session, steps
+from benchmarks.errors import OverdueError
+from benchmarks.process import sentinel
+from benchmarks.run import runner, session, steps
+from benchmarks.run.display import TextDisplay
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]
@@ -44,7 +49,57 @@ def test_a_record_that_cannot_be_stored_is_printed(
     assert done.status == 4
     assert "The record could not be stored" in done.stderr and "Traceback" not in done.stderr
     assert "total images/sec" in done.stdout
-    assert json.loads(done.stdout.splitlines()[-1])["status"] == "ok"
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("{")]
+    assert json.loads(line)["status"] == "ok"
+
+
+def test_the_record_of_a_killed_run_that_cannot_be_stored_is_printed(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    acts = []
+
+    def unless_dismissed(act: Callable[[sentinel.Death], object], *, wanted: bool) -> Any:
+        acts.append(act)
+        return contextlib.nullcontext(lambda: None)
+
+    monkeypatch.setattr(sentinel, "unless_dismissed", unless_dismissed)
+    assert run_bench(*SHORT).status == 0
+    shutil.rmtree(tmp_path / "out")
+    (tmp_path / "out").write_text("in the way")
+    monkeypatch.chdir(tmp_path)
+    acts[0](sentinel.Death(9, 2**30, 2**31, False))
+    said = capfd.readouterr().err
+    (line,) = [line for line in said.splitlines() if line.startswith("{")]
+    assert json.loads(line)["status"] == "crash" and "Traceback" not in said
+
+
+def test_a_directory_that_does_not_open_is_not_left_to_the_sentinel() -> None:
+    """It would wait for the directory, too, and with it who reads our output."""
+    dismissed: list[bool] = []
+    unused: Any = SimpleNamespace(cluster=None)
+    end = runner._End(unused, unused, unused, unused, dismiss=lambda: dismissed.append(True))
+    end.save(OverdueError("Opening --output_dir=out took longer than 120 s."))
+    assert dismissed == [True]
+
+
+def test_a_record_is_saved_before_anything_of_it_is_printed(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("the output is broken")
+
+    monkeypatch.setattr(TextDisplay, "finish", fail)
+    assert run_bench(*SHORT).status == 4
+    assert [record["status"] for record in records()] == ["ok"]
+
+
+def test_what_other_runs_have_left_costs_no_record(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "synthetic_ratio", lambda *_: 1 / 0)
+    done = run_bench(*SHORT)
+    assert done.status == 0 and "ZeroDivisionError" in done.stderr
+    assert [record["status"] for record in records()] == ["ok"]
 
 
 @pytest.fixture
@@ -76,7 +131,8 @@ def test_python_that_is_out_of_memory_is_a_record(
     done = run_bench(*SHORT)
     assert done.status == 4
     (record,) = records()
-    assert (record["status"], record["reason"]) == ("oom", "The host is out of memory.")
+    asked = "The host is out of memory: trivial with 2 images per device on 1 CPU device. Try a smaller --batch_size."
+    assert (record["status"], record["reason"]) == ("oom", asked)
     assert "Traceback" not in done.stderr
 
 

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.cli.main import dispatch
 from benchmarks.measure.run_log import RunLog
 from models import specs
+from tests.support.clusters import local
 from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
 
@@ -124,7 +125,7 @@ def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> N
 @pytest.mark.process
 def test_xla_changes_no_loss_of_workers(run_process: RunBench, records: Records) -> None:
     for xla in ("--xla", "--noxla"):
-        done = run_process(*SMALL, "--local_cluster=ps:1,worker:2", xla)
+        done = run_process(*SMALL, *local("ps:1,worker:2"), xla)
         assert done.status == 0, done.stderr
     compiled, plain = (record["measurement"]["losses"] for record in records())
     assert compiled == pytest.approx(plain, rel=1e-3)

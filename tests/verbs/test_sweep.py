@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import io
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tracemalloc
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +21,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from benchmarks import console
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
-from benchmarks.sweep import grid, sweep_verb
-from benchmarks.sweep.estimate import estimate_seconds, in_words
+from benchmarks.sweep import grid, isolated_run, sweep_verb
+from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import SweepDisplay
+from benchmarks.system.provenance import describe_software
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
@@ -262,7 +269,7 @@ def test_a_full_disk_loses_no_record(sweep: Sweep, runs: Runs, monkeypatch: pyte
     monkeypatch.setattr(Store, "append", full)
     done = sweep("--batch_size=2")
     assert done.status == ExitStatus.RUN_FAILED
-    assert "No space left" in done.stderr and '"status":"crash"' in done.stdout
+    assert "No space left" in done.stderr and '"status":"crash"' in done.stderr
 
 
 def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
@@ -276,6 +283,152 @@ def test_a_record_that_could_not_be_stored_is_taken_from_what_was_printed(
     monkeypatch.setattr(subprocesses, "run", FakeRuns(behave))
     sweep("--batch_size=8")
     assert [_what(record) for record in _records(tmp_path)] == [(8, 1, False, "ok")]
+
+
+def test_endless_output_is_a_row_and_not_a_full_disk(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
+        for file in (command.stdout, command.stderr):
+            assert file is not None
+            file.write(b"y\n" * 2**20)
+        return [subprocesses.Ended(-signal.SIGKILL, False, False, 1.0, wrote_too_much=True)]
+
+    monkeypatch.setattr(subprocesses, "run", run)
+    assert sweep("--batch_size=8").status == ExitStatus.RUN_FAILED
+    (record,) = _records(tmp_path)
+    assert record.status is Status.CRASH
+    assert record.reason.startswith("Killed because it wrote more than 268,435,456 bytes of output. Its last output: y")
+    (log,) = (tmp_path / "out" / "logs").iterdir()
+    assert log.stat().st_size == 2**20
+
+
+def test_long_output_before_a_record_takes_no_memory(tmp_path: Path) -> None:
+    """As a list of lines it would take 60 bytes for each of its two."""
+    made = fake_run()
+    made = dataclasses.replace(made, identity=dataclasses.replace(made.identity, session_id="mine"))
+    with (tmp_path / "stdout").open("w+b") as stdout:
+        stdout.write(b"{}\n" * 2**17 + made.to_json().encode() + b"\n{and more\n")
+        tracemalloc.start()
+        found = isolated_run._printed(stdout, "mine")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert found is not None and found.identity.run_id == made.identity.run_id and peak < 2**20
+        assert isolated_run._printed(stdout, "another") is None
+
+
+@pytest.mark.parametrize("has_room", ["temporary", "results"])
+def test_what_a_run_prints_goes_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: str
+) -> None:
+    for name in ("temporary", "results"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=int(path.name == has_room)))
+    with isolated_run._temporary_file(tmp_path / "results") as file:
+        assert os.readlink(f"/proc/self/fd/{file.fileno()}").startswith(str(tmp_path / has_room))
+    shutil.rmtree(tmp_path / has_room)
+    isolated_run._temporary_file(tmp_path / "results").close()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_process_that_is_refused_is_a_row(
+    sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    run = subprocesses.run
+
+    def refuse(command: subprocesses.Command, timeout_seconds: float) -> list[subprocesses.Ended]:
+        if "--batch_size=2" in command.words:
+            raise OSError(number, os.strerror(number))
+        return run(command, timeout_seconds=timeout_seconds)
+
+    monkeypatch.setattr(subprocesses, "run", refuse)
+    assert sweep("--batch_size=2,8").status == ExitStatus.RUN_FAILED
+    refused, fine = _records(tmp_path)
+    assert refused.status is Status.CRASH
+    assert refused.reason.startswith(f"Its process could not be started: {os.strerror(number)}.")
+    assert fine.status is Status.OK
+
+
+@pytest.mark.parametrize("what", ["out", "out/results.jsonl"])
+@pytest.mark.parametrize("when", ["before the run stores", "after the run has stored", "without a record"])
+def test_results_that_are_removed_meanwhile_are_stored_again(
+    sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, when: str
+) -> None:
+    def remove(run: FakeRun) -> None:
+        if run.flags["batch_size"] == "8":
+            shutil.rmtree(tmp_path / what) if what == "out" else (tmp_path / what).unlink()
+
+    class RemovingRuns(FakeRuns):
+        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.Ended:
+            if when != "after the run has stored":
+                remove(run)
+            ended = super()._run(run, command)
+            if when == "after the run has stored":
+                remove(run)
+            return ended
+
+    if when == "without a record":
+        runs.ends[8] = Failure(returncode=3)
+    monkeypatch.setattr(subprocesses, "run", RemovingRuns(runs))
+    done = sweep("--batch_size=1,8,9")
+    assert "results.jsonl was removed" in done.stderr and "Traceback" not in done.stderr
+    last = "crash" if when == "without a record" else "ok"
+    assert {r.config["batch_per_device"]: str(r.status) for r in _records(tmp_path)} == {1: "ok", 8: last, 9: "ok"}
+    assert done.status == (ExitStatus.RUN_FAILED if last == "crash" else ExitStatus.OK)
+
+
+def test_results_that_cannot_be_stored_again_end_a_sweep_with_a_sentence(
+    sweep: Sweep, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def behave(run: FakeRun) -> Record:
+        shutil.rmtree(tmp_path / "out")
+        (tmp_path / "out").write_text("in the way")
+        return record_of(run)
+
+    class Printing(FakeRuns):
+        def _run(self, run: FakeRun, command: subprocesses.Command) -> subprocesses.Ended:
+            made = behave(run)
+            identity = dataclasses.replace(made.identity, session_id=run.flags["session_id"])
+            assert command.stdout is not None
+            command.stdout.write(dataclasses.replace(made, identity=identity).to_json().encode())
+            return subprocesses.Ended(4, False, False, 1.0)
+
+    monkeypatch.setattr(subprocesses, "run", Printing(runs))
+    done = sweep("--batch_size=8,9")
+    assert done.status == ExitStatus.RUN_FAILED and "Traceback" not in done.stderr
+    assert "results.jsonl was removed" in done.stderr and "cannot be made again" in done.stderr
+    printed = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert [record["status"] for record in printed] == ["ok"], "the record is not lost"
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("suite_commit", "suite_commit is another in the last of them"),
+        ("suite_version", "suite_version is another in the last of them"),
+        ("software_key", "tensorflow_version is 1.15 in the last of them"),
+    ],
+)
+def test_records_of_other_software_do_not_count_for_resume(
+    sweep: Sweep, runs: Runs, tmp_path: Path, field: str, words: str
+) -> None:
+    sweep("--batch_size=7,8,9")
+    same, *others = _records(tmp_path)
+    store = Store(tmp_path / "out")
+    store.jsonl_path.unlink()
+    environment = {**describe_software(), **({"tensorflow_version": "1.15"} if field == "software_key" else {})}
+    for record in others:
+        identity = dataclasses.replace(record.identity, **{field: "another"})
+        store.append(dataclasses.replace(record, identity=identity, environment=environment))
+    store.append(same)
+    runs.started.clear()
+    done = sweep("--batch_size=7,8", "--resume")
+    assert runs.started == [8]
+    assert "--resume: 1 record of other software does not count" in done.stderr and words in done.stderr
+    sweep("--batch_size=7,8", "--resume")
+    assert runs.started == [8], "the record of this software counts"
 
 
 def test_a_run_whose_log_cannot_be_kept_still_has_its_reason(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
@@ -298,17 +451,67 @@ def test_what_a_run_refused_is_tried_again(sweep: Sweep, runs: Runs, tmp_path: P
 def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
     runs.ends[6] = Failure(returncode=-signal.SIGKILL, out_of_memory=True)
     sweep("--batch_size=6")
-    assert [str(record.status) for record in _records(tmp_path)] == ["oom"]
+    (record,) = _records(tmp_path)
+    assert record.status is Status.OUT_OF_MEMORY
+    assert "trivial with 6 images per device on 1 CPU device. Try a smaller --batch_size." in record.reason
+
+
+def test_a_run_that_the_allocator_ended_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    last = "terminate called after throwing an instance of 'std::bad_alloc'"
+    runs.ends[6] = Failure(returncode=-signal.SIGABRT, stderr=last)
+    sweep("--batch_size=6")
+    (record,) = _records(tmp_path)
+    assert record.status is Status.OUT_OF_MEMORY
+    assert record.reason.startswith("Memory could not be allocated: trivial with 6 images") and last in record.reason
 
 
 def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", terminal)
-    with SweepDisplay([1.0]) as display:
-        display.begin(Cell(("--model=[red]",), None))
-        display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
+    display = SweepDisplay([1.0])
+    display.begin(Cell(("--model=[red]",), None))
+    display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
     assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
+
+
+def test_a_terminal_that_is_closed_ends_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        is_closed = False
+
+        def isatty(self) -> bool:
+            return True
+
+        def write(self, text: str) -> int:
+            if self.is_closed:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().write(text)
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    display = SweepDisplay([1.0, 1.0])
+    display.begin(Cell(("--model=mlp",), None))
+    terminal.is_closed = True
+    display.end(fake_run())
+    display.begin(Cell(("--model=mlp",), None))
+    display.end(fake_run())
+
+
+def test_the_time_left_is_scaled_by_what_the_runs_took(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    now = iter([0.0, 20.0, 20.0])
+    display = SweepDisplay([10.0, 30.0], clock=lambda: next(now))
+    display.begin(Cell(("--model=mlp",), None))
+    display.end(fake_run())
+    display.begin(Cell(("--model=mlp",), None))
+    shown = capsys.readouterr().err
+    assert "[1/2] --model=mlp, 40 s left" in shown, "nothing has run yet: the estimate"
+    assert "320.00 images/sec   (60 s left)\n" in shown, "the first took twice its estimate"
+    assert shown.rpartition("\x1b[2K")[2].startswith("\x1b[2m[2/2] --model=mlp, 60 s left")
+    console.progress.end()
 
 
 SUITE = """
@@ -384,7 +587,6 @@ def test_estimates_learn_from_earlier_runs() -> None:
     identity = dataclasses.replace(earlier.identity, config_key=key_of(chosen.key_fields()))
     earlier = dataclasses.replace(earlier, identity=identity)
     assert estimate_seconds(chosen, [earlier]) == pytest.approx(3 + 12 * 2.0)
-    assert (in_words(5.2), in_words(600), in_words(6000)) == ("6 s", "10 min", "1 h 40 min")
 
 
 def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
@@ -417,7 +619,7 @@ def test_rerun_ends_with_the_status_of_the_run(run_process: Callable[..., Finish
         (["report"], 5, "out/results.jsonl"),
         (["rerun"], 2, "name the record by its run id"),
         (["diff", "abc"], 2, "name two records"),
-        (["sweep", "--device=cpu", "--repeats=0"], 2, "--repeats=0 must be above 0"),
+        (["sweep", "--device=cpu", "--repeats=0"], 2, "--repeats=0 is too small"),
         (["sweep", "--device=cpu", "--model=vgg61,trivial", "--dry_run"], 0, ""),
         (["sweep", "--device=cpu", "--model=vgg61"], 2, "Did you mean 'vgg16'?"),
         (["sweep", "--device=cpu", "--variable_update=replicate"], 2, "Did you mean 'replicated'?"),

@@ -64,7 +64,7 @@ def test_the_verb_prints_a_row_for_each_verdict(
 ) -> None:
     asked = []
 
-    def results(kind: str, towers: int, virtual_gpus: int, config: object) -> Iterator[verify.CaseResult]:
+    def results(kind: str, towers: int, virtual_gpus: int, *others: object) -> Iterator[verify.CaseResult]:
         asked.append((kind, towers, virtual_gpus))
         yield verify.CaseResult(_case("independent", compact_gradient_transfer=True), 5e-3)
         yield verify.CaseResult(_case("replicated"), None, "It cannot run.")

@@ -12,7 +12,7 @@ import math
 
 from results.gate.findings import Finding, Findings
 from results.gate.views import text_view
-from results.record import finite
+from results.record import strict
 
 FORMAT_VERSION = 1
 
@@ -27,7 +27,7 @@ def render(findings: Findings) -> str:
         "has_regressed": findings.has_regressed,
         "is_undecided": findings.is_undecided,
         "counts": text_view.counts(findings),
-        "findings": finite([dataclasses.asdict(finding) for finding in findings.findings]),
+        "findings": strict([dataclasses.asdict(finding) for finding in findings.findings]),
         "notes": list(findings.notes),
     }
     return json.dumps(values, indent=2, allow_nan=False) + "\n"

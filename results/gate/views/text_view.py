@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from results.gate.findings import Finding, Findings, Verdict
-from results.report.headline import markdown_line, markdown_text
-from results.text import one_line, table
+from results.report.headline import markdown_line
+from results.text import markdown, one_line, table
 
 HEAD = ("configuration", "base images/s", "candidate images/s", "change %", "95 % interval", "rounds", "verdict")
 _MARKDOWN_RULES = ("---", "---:", "---:", "---:", "---:", "---:", "---")
@@ -31,13 +31,10 @@ def render(findings: Findings) -> str:
 def render_markdown(findings: Findings) -> str:
     """Returns a heading with the outcome, the table, the reasons and the notes."""
     lines = [f"## Performance gate: {findings.outcome}", "", summary(findings), ""]
-    lines += [f"- {markdown_text(line)}" for line in sides(findings)]
+    lines += [f"- {markdown(line)}" for line in sides(findings)]
     lines += ["", *(markdown_line(line) for line in (HEAD, _MARKDOWN_RULES, *map(cells, findings.findings)))]
-    reasons = [
-        f"- **{markdown_text(finding.title)}**: {markdown_text(explanation(finding))}"
-        for finding in to_explain(findings)
-    ]
-    notes = [f"- {markdown_text(note)}" for note in findings.notes]
+    reasons = [f"- **{markdown(finding.title)}**: {markdown(explanation(finding))}" for finding in to_explain(findings)]
+    notes = [f"- {markdown(note)}" for note in findings.notes]
     for title, items in (("Reasons", reasons), ("Notes", notes)):
         lines += ["", f"### {title}", "", *items] if items else []
     return "\n".join(lines) + "\n"

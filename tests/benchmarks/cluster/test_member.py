@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +13,13 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from benchmarks.cluster import member
+from benchmarks.cluster import liveness, member
 from benchmarks.cluster.member import disagreement, hello
+from benchmarks.cluster.rendezvous import Rendezvous
 from benchmarks.errors import ClusterError, ExitStatus
+from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology.cluster import Cluster, Task
+from results.record import Status
 
 CLUSTER = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
 OPTIONS = {"variable_update": "parameter_server", "batch_per_device": 32, "modifiers": {"staged_vars": False}}
@@ -132,6 +137,121 @@ def test_a_free_port_stays_free() -> None:
             server.accept()[0].close()  # which leaves a connection that lingers
     for _ in range(2):
         member.require_port(at(port))
+
+
+def test_who_loses_the_race_for_a_port_says_the_same(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow's own error, since the port was still free when it was tried."""
+    monkeypatch.setattr(member, "require_port", lambda cluster: None)
+    with pytest.raises(ClusterError) as raised:
+        member.start_server(
+            dataclasses.replace(at(listening), workers=("127.0.0.1:1", f"127.0.0.1:{listening}")),
+            tf.compat.v1.ConfigProto(device_count={"GPU": 0}),
+        )
+    sentence = str(raised.value)
+    assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Could not start gRPC server)")
+    assert f": process {os.getpid()} (" in sentence and "another port" in sentence
+
+
+# Why a step failed.
+
+MEMBERS = Cluster(ps=(), workers=("h:2", "h:3"), own=Task("worker", 0))
+ENDED = liveness.Lost(Task("worker", 1), "h:3", liveness.How.ENDED, 6.0)
+
+
+class FakeRendezvous:
+    """Messages of tasks that have failed, and how many of them have announced that."""
+
+    def __init__(self, announced: int = 0) -> None:
+        self.announced, self.own_announcements = announced, 0
+
+    def announce_failure(self) -> None:
+        self.own_announcements += 1
+
+    def failures(self) -> int:
+        return self.announced
+
+    def last_messages(self) -> dict[str, Any]:
+        return {"worker 1": [5, "invalid", "file f: record 3 is damaged"]}
+
+
+class FakeWatcher:
+    """Gives one verdict after another; notes how long each was waited for."""
+
+    def __init__(self, *verdicts: liveness.Lost | None) -> None:
+        self.verdicts, self.waited = list(verdicts), []
+
+    def wait_for_verdict(self, seconds: float) -> liveness.Lost | None:
+        self.waited.append(seconds)
+        return self.verdicts.pop(0)
+
+
+def team(rendezvous: FakeRendezvous, watcher: FakeWatcher, watchdog: Watchdog) -> member.ClusterTeam:
+    return member.ClusterTeam(
+        MEMBERS, "collective_all_reduce", target="", rendezvous=rendezvous, watcher=watcher, watchdog=watchdog
+    )  # type: ignore[arg-type]
+
+
+ABORTED = tf.errors.InternalError(None, None, "From worker 0:\nCollective ops is aborted by: Delete called on ...")
+UNAVAILABLE = tf.errors.UnavailableError(None, None, "Socket closed")
+
+
+@pytest.mark.parametrize("error", [ABORTED, UNAVAILABLE])
+def test_who_fails_because_of_another_waits_for_its_reason(error: tf.errors.OpError) -> None:
+    watcher = FakeWatcher(None, ENDED)
+    cause = team(FakeRendezvous(announced=1), watcher, Watchdog(print)).explain(error)
+    assert cause is not None and (cause.exit_status, cause.record_status) == (ExitStatus.DATA, Status.INVALID)
+    assert str(cause) == "worker 1 (h:3): file f: record 3 is damaged"
+    assert watcher.waited[1] > 600 + watcher.waited[0], "the other looks for a lost task first, then for a record"
+
+
+def test_a_connection_that_broke_is_reported_if_none_has_failed() -> None:
+    watcher = FakeWatcher(None)
+    cause = team(FakeRendezvous(), watcher, Watchdog(print)).explain(UNAVAILABLE)
+    assert isinstance(cause, ClusterError) and "connection to another task broke" in str(cause)
+
+
+@pytest.mark.parametrize("kind", [tf.errors.InvalidArgumentError, tf.errors.DataLossError, tf.errors.InternalError])
+def test_who_fails_itself_announces_it_and_does_not_wait_for_others(kind: type[tf.errors.OpError]) -> None:
+    rendezvous, watcher = FakeRendezvous(announced=2), FakeWatcher(None)
+    assert team(rendezvous, watcher, Watchdog(print)).explain(kind(None, None, "it failed")) is None
+    assert rendezvous.own_announcements == 1
+
+
+def test_a_deadline_is_moved_once_for_each_task_that_has_failed() -> None:
+    rendezvous, watchdog = FakeRendezvous(), Watchdog(print)
+    team(rendezvous, FakeWatcher(), watchdog)
+    moved = []
+    for rendezvous.announced in (0, 1, 1, 2, 2):
+        moved.append(watchdog.extension() > 600)
+    assert moved == [False, True, False, True, False]
+
+
+def test_a_leader_that_does_not_answer_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "_ANSWER_SECONDS", 0.1)
+    rendezvous, watchdog = FakeRendezvous(announced=1), Watchdog(print)
+    answered = threading.Event()
+    rendezvous.failures = lambda: answered.wait(60) and 1  # type: ignore[method-assign]
+    team(rendezvous, FakeWatcher(), watchdog)
+    assert watchdog.extension() == 0
+    answered.set()
+
+
+def test_each_thread_gets_what_a_task_sent_before_it_ended() -> None:
+    """The watcher's thread asks, and the main thread whose step has failed."""
+    cluster = Cluster(ps=(), workers=(f"127.0.0.1:{free_port()}",), own=Task("worker", 0))
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    server = member.start_server(cluster, config)
+    leader = Rendezvous(server.target, cluster.own, cluster.leader, config)
+    leader.leave_message([5, "invalid", "a sentence"])
+    assert [leader.last_messages() for _ in range(2)] == [{"worker 0": [5, "invalid", "a sentence"]}] * 2
+    assert leader.failures() == 0
+    leader.announce_failure()
+    assert [leader.failures() for _ in range(2)] == [1, 1]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 # Waiting for the others.

@@ -112,6 +112,7 @@ def test_gpus_may_be_split() -> None:
         (["--data_dir=x", "--datasets_parallel_interleave_cycle_length=0"], 0, "at least 1"),
         (["--model=vgg61"], 0, "Did you mean 'vgg16'"),
         (["--data_name=synthetic", "--data_dir=x"], 0, "drop one of them"),
+        (["--data_dir=https://me:secret@host/x"], 0, "^--data_dir=https://... is an address: name a directory"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: int, words: str) -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from benchmarks.config import flag, run_flags
+from benchmarks.config import config, flag, run_flags
+from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
 from benchmarks.sweep import grid, sweep_verb
 
@@ -77,13 +80,89 @@ def test_words_are_kept_wherever_they_stand() -> None:
     assert list(flag.parse(["one", "--num_gpus=2", "two"], run_flags.RUN_FLAGS).words) == ["one", "two"]
 
 
-def test_help_names_every_flag() -> None:
+def test_the_full_help_describes_every_flag() -> None:
     text = flag.describe(run_flags.RUN_FLAGS)
     assert max(map(len, text.splitlines())) <= 120
     unwrapped = " ".join(text.split())
     for one in TABLE:
-        assert f"{one.name}" in text
-        assert one.help in unwrapped
+        assert f"{one.spelling} {one.described()}" in unwrapped
+    for words in ("--num_batches=INT measured steps (1 or more; default: 100)", "trivial, vgg16; default: resnet50)"):
+        assert words in unwrapped
+
+
+@pytest.mark.parametrize(
+    ("one", "spelling", "values", "default"),
+    [
+        (Flag("n", int, "", default=0), "--n=INT", "whole number", "0"),
+        (Flag("n", int, "", default="the model's", at_least=1), "--n=INT", "1 or more", "the model's"),
+        (Flag("n", int, "", ("auto",), at_least=1), "--n=INT|auto", "1 or more, or auto", ""),
+        (Flag("n", int, "", at_least=0, at_most=9), "--n=INT", "0 to 9", ""),
+        (Flag("x", float, "", default=4e-5, above=0, at_most=1), "--x=FLOAT", "above 0, at most 1", "4e-05"),
+        (Flag("x", float, "", default=600.0), "--x=FLOAT", "number", "600"),
+        (Flag("b", bool, ""), "--[no]b", "true|false", "false"),
+        (Flag("b", bool, "", default=True), "--[no]b", "true|false", "true"),
+        (Flag("s", str, ""), "--s=TEXT", "text", ""),
+        (Flag("s", str, "", default="out", path="directory"), "--s=DIRECTORY", "directory", "out"),
+        (Flag("s", str, "", ("text", "json")), "--s=text|json", "text|json", ""),
+        (Flag("s", str, "", known=("a", "b")), "--s=NAME", "a|b", ""),
+    ],
+)
+def test_what_is_written_about_a_flag(one: Flag, spelling: str, values: str, default: str) -> None:
+    assert (one.spelling, one.values_text, one.default_text) == (spelling, values, default)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--whole=0", r"--whole=0 is too small: it must be at least 1 \(of apples\)\."),
+        ("--share=0", r"--share=0.0 must be above 0 \(of pears\)\."),
+        ("--share=1.5", r"--share=1.5 is too large: it must be at most 1 \(of pears\)\."),
+        ("--share=nan", "give a finite number"),
+        ("--share=-inf", "give a finite number"),
+    ],
+)
+def test_a_number_out_of_its_range_is_refused(given: str, words: str) -> None:
+    table = {
+        "": (
+            Flag("whole", int, "of apples", ("auto",), at_least=1),
+            Flag("share", float, "of pears", above=0, at_most=1),
+        )
+    }
+    assert flag.parse(["--whole=auto", "--share=1"], table).values == {"whole": "auto", "share": 1.0}
+    assert flag.parse(["--whole=1"], table).values["share"] is None
+    with pytest.raises(UsageError, match=words):
+        flag.parse([given], table)
+
+
+# What a flag needs to have an effect; without it, or where it has none, it is refused.
+WITH = {
+    "compact_gradient_dtype": ("--compact_gradient_transfer", "--variable_update=replicated"),
+    "agg_small_grads_max_group": ("--agg_small_grads_max_bytes=9", "--variable_update=replicated"),
+    "fp16_inc_loss_scale_every_n": ("--precision=fp16", "--fp16_enable_auto_loss_scale"),
+    "local_sgd_steps": ("--variable_update=local_sgd",),
+    "num_ps": ("--cluster=slurm",),
+    "distort_color_in_yiq": ("--distortions",),
+    "private_network": ("--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
+    "virtual_gpus": ("--device=gpu",),
+}
+
+
+def _is_value(one: Flag) -> bool:
+    """Returns whether the default in the table is a value, and not a phrase."""
+    return one.default_text in one.words or isinstance(one.default, int | float)
+
+
+@pytest.mark.parametrize("one", [one for one in TABLE if _is_value(one)], ids=lambda one: one.name)
+def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PROCID": "0", "NTASKS": "1", "JOB_NODELIST": "a", "TASKS_PER_NODE": "1"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    words = [*WITH.get(one.name, ()), "--data_dir=x"]
+
+    def resolved(*given: str) -> Config:
+        values = flag.parse([*words, *given], run_flags.RUN_FLAGS).values
+        return dataclasses.replace(config.resolve(values, lambda: 1), notices=())
+
+    assert resolved(f"--{one.name}={one.default_text}") == resolved()
 
 
 def test_flags_that_the_peer_has_are_of_its_type() -> None:

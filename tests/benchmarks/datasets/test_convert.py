@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -206,3 +207,81 @@ def test_names_that_are_not_utf8_are_left_out_by_name(tmp_path: Path, folder: Pa
     photo.rename(photo.with_name("caf\udce9.JPEG"))
     (left_out,) = _convert(folder, tmp_path / "out").left_out
     assert "caf\\udce9.JPEG" in left_out
+
+
+@pytest.mark.parametrize("form", [_as_tars, _as_tar_of_tars])
+@pytest.mark.parametrize("size", [2**33, 2**62])
+def test_a_header_of_an_archive_does_not_fill_the_memory(
+    folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path], size: int
+) -> None:
+    """The first member is a name of so many bytes, most of them a hole."""
+    header = tarfile.TarInfo("long")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, size
+    source = form(folder, tmp_path / "source")
+    file = source if source.is_file() else sorted(source.iterdir())[0]
+    with file.open("wb") as opened:
+        opened.write(header.tobuf(tarfile.GNU_FORMAT))
+        opened.truncate(min(size, 2**34))
+    with pytest.raises(DataError, match=f"{file} is no .*tar archive"):
+        convert.list_photos(source, "train")
+
+
+def test_a_sparse_member_of_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
+    source = _as_tars(folder, tmp_path / "source")
+    file = sorted(source.iterdir())[0]
+    member = tarfile.TarInfo("photo.jpg")
+    member.type = tarfile.GNUTYPE_SPARSE
+    with tarfile.open(file, "w:") as archive:
+        archive.addfile(member)
+    with pytest.raises(DataError, match=f"{file} is no .*'photo.jpg' is a sparse file"):
+        convert.list_photos(source, "train")
+
+
+def test_a_member_or_photo_that_is_too_large_is_left_out(folder: Path, tmp_path: Path) -> None:
+    photo = next(folder.rglob("*.JPEG"))
+    os.truncate(photo, 2**40)
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert left_out.endswith(f"{photo.name}: it has 1099511627776 bytes, and the limit is 67108864")
+    member = convert.Photo(photo, (0, 2**40), "", 1, "")
+    with pytest.raises(OSError, match="it has 1099511627776 bytes"):
+        member.read()
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP"])
+def test_a_photo_of_many_pixels_is_left_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    from PIL import Image
+
+    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
+    Image.new("RGB", (1000, 1001)).save(next(folder.rglob("*.JPEG")), format=format_)
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert "its image is of 1000x1001 pixels, above the limit of 1 million" in left_out
+
+
+def test_formats_for_which_programs_would_be_started_are_left_out(folder: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.new("RGB", (10, 10)).save(next(folder.rglob("*.JPEG")), format="EPS")
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert "cannot be decoded (UnidentifiedImageError)" in left_out
+
+
+def test_a_fifo_is_left_out_or_refused(folder: Path, tmp_path: Path) -> None:
+    photo = next(folder.rglob("*.JPEG"))
+    photo.unlink()
+    os.mkfifo(photo)
+    (left_out,) = _convert(folder, tmp_path / "out").left_out
+    assert left_out.endswith(f"{photo.name}: it is not a regular file")
+    os.mkfifo(tmp_path / "photos.tar")
+    with pytest.raises(DataError, match=r"photos.tar is no tar archive .*it is not a regular file"):
+        convert.list_photos(tmp_path / "photos.tar", "train")
+
+
+def test_notes_of_an_earlier_conversion_that_are_damaged_are_not_believed(folder: Path, tmp_path: Path) -> None:
+    _convert(folder, tmp_path / "out")
+    (tmp_path / "out" / ".train-00001-of-00004.json").write_text("{")
+    assert _convert(folder, tmp_path / "out").written == 40
+    (tmp_path / "out" / ".train-conversion.json").write_text("{")
+    with pytest.raises(UsageError, match="holds part of another conversion"):
+        _convert(folder, tmp_path / "out")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import tensorflow as tf
 
 from benchmarks.datasets import damage
 from benchmarks.errors import DataError
-from benchmarks.input import catalog, checks, imagenet, imagenet_pipeline, tfrecord
+from benchmarks.input import catalog, checks, imagenet, imagenet_pipeline, preprocessing, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tfrecord import Defect
@@ -218,10 +221,9 @@ def test_damaged_photos_in_folders_are_named(fake_imagenet: Path, tmp_path: Path
     assert len({images.tobytes() for images, _ in sound}) == 39, "an epoch, without it"
 
 
-def test_the_search_for_the_record_ends(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_SEARCH_SECONDS", -1.0)
+def test_the_search_for_the_record_ends(fake_imagenet: Path) -> None:
     source = imagenet.find(str(fake_imagenet), "train")
-    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source))
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), -1.0)
     assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
 
 
@@ -262,3 +264,91 @@ def test_an_unreadable_shard_is_a_defect(copied: Path) -> None:
     shutil.move(copied / DAMAGED, copied / "away")
     found = [d for _, _, ds in checks.defects(source, 1001, checks.header_problem) for d in ds]
     assert [d.kind for d in found] == ["file"]
+
+
+def test_what_is_no_file_among_photos_is_a_defect_and_can_be_left_out(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    (defect,) = _defects(tmp_path)
+    assert (defect.path, defect.kind) == (bad, "file") and "it is not a regular file" in defect.reason
+    raised, explained = _fail(tmp_path)
+    assert str(bad) in str(raised) and str(explained) == str(defect)
+    assert len(take_batches(tmp_path, 39, batch_per_device=1, options=SKIP, skipping=True)) == 39
+
+
+def test_a_photo_of_many_bytes_is_a_defect(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    bad = sorted(tmp_path.rglob("*.JPEG"))[17]
+    os.truncate(bad, 2**40)
+    _, explained = _fail(tmp_path)
+    assert str(explained).startswith(f"{bad}: ") and "it has 1099511627776 bytes, and the limit is" in str(explained)
+
+
+@pytest.mark.parametrize("length", [2**63 - 1, 2**40])
+def test_a_length_beyond_all_memory_ends_reading_and_is_named(copied: Path, length: int) -> None:
+    """TensorFlow's own reader would crash."""
+    stated = struct.pack("<Q", length)
+    with (copied / DAMAGED).open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    _, explained = _fail(copied)
+    assert str(explained).startswith(f"{copied / DAMAGED}: record 0 at byte 0: the file ends within its {length} bytes")
+    assert len(take_batches(copied, 30, batch_per_device=1, options=SKIP, skipping=True)) == 30
+
+
+def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MOST_PIXELS", 1000 * 1000)
+    monkeypatch.setattr(preprocessing, "MOST_PIXELS", 1000 * 1000)
+    large = bytes(tf.io.encode_jpeg(np.zeros((1001, 1000, 3), np.uint8)).numpy())
+    rewrite(copied / DAMAGED, 6, lambda feature: feature["image/encoded"].bytes_list.value.__setitem__(0, large))
+    raised, explained = _fail(copied)
+    assert "photo too large" in str(raised)
+    assert f"{copied / DAMAGED}: record 6 at byte " in str(explained)
+    assert "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller" in str(explained)
+
+
+def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "data\udcff"
+    to_folder(fake_imagenet, odd / "train")
+    photos = sorted(odd.rglob("*.JPEG"))
+    for photo in photos:
+        photo.rename(photo.with_name(f"caf\udce9{photo.name}"))
+    assert len(take_batches(odd, 40, batch_per_device=1)) == 40
+    bad = sorted(odd.rglob("*.JPEG"))[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    assert str(bad) in str(_fail(odd)[1])
+    records = shutil.copytree(fake_imagenet, tmp_path / "records\udcff")
+    assert len(take_batches(records, 40, batch_per_device=1)) == 40
+
+
+def test_the_file_that_the_error_names_is_searched_first(copied: Path) -> None:
+    damage.corrupt(copied / "train-00000-of-00004", "crc")
+    damage.corrupt(copied / DAMAGED, "crc")
+    source = imagenet.find(str(copied), "train")
+    problem = checks.explain_failure(source, 1001, ValueError(f"at {copied / DAMAGED}/x"), checks.sizes_of(source))
+    assert str(problem).startswith(f"{copied / DAMAGED}: ")
+
+
+def test_the_search_within_one_large_file_ends_too(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("benchmarks.input.files.time.monotonic", lambda: next(clock))
+    damage.corrupt(copied / "train-00000-of-00004", "crc")
+    source = imagenet.find(str(copied), "train")
+    problem = checks.explain_failure(source, 1001, ValueError("disk on fire"), checks.sizes_of(source), 5.0)
+    assert "the first 0 of 4 files are sound: disk on fire" in str(problem)
+
+
+def test_keys_and_labels_are_shown_in_part(copied: Path) -> None:
+    def many(feature: dict) -> None:
+        feature["image/class/label"].int64_list.value.extend(range(10_000))
+
+    rewrite(copied / DAMAGED, 6, many)
+    (defect,) = _defects(copied)
+    assert defect.kind == "label" and len(defect.reason) < 200
+    payload = tf.train.Example(
+        features=tf.train.Features(feature={"\x1b[2J" + "x" * 10_000: tf.train.Feature()})
+    ).SerializeToString()
+    _, reason = imagenet.problem_of_example(payload, imagenet.INCEPTION, 0) or ("", "")
+    assert "\x1b" not in reason and "\\x1b[2Jxxx" in reason and len(reason) < 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
 import struct
 import tarfile
@@ -139,6 +140,66 @@ def test_compressed_data_that_are_damaged_are_named(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DataError, match="train-images-idx3-ubyte.gz cannot be read"):
         small_images.find("mnist", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("form", ["plain", "gzip", "archive"])
+def test_files_that_are_too_large_are_named_before_they_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setattr(small_images, "MOST_SMALL_IMAGES_BYTES", 2**20)
+    much = bytes(2**21)
+    name, file = ("cifar10", "cifar-10-binary.tar.gz") if form == "archive" else ("mnist", IMAGES)
+    (tmp_path / file).write_bytes(much if form == "plain" else gzip.compress(much))
+    with pytest.raises(DataError, match=f"{file} .*the limit (is|of) 1048576"):
+        small_images.find(name, str(tmp_path), "train")
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_fifo_is_named_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    file = {"mnist": IMAGES, "cifar10": "cifar-10-python.tar.gz"}[name]
+    os.mkfifo(tmp_path / file)
+    with pytest.raises(DataError, match=f"{file} cannot be read: it is not a regular file"):
+        small_images.find(name, str(tmp_path), "train")
+
+
+def test_an_archive_may_not_hold_links_to_itself_or_sparse_files(tmp_path: Path) -> None:
+    link, sparse = tarfile.TarInfo("data_batch_1.bin"), tarfile.TarInfo("data_batch_1.bin")
+    link.type, link.linkname, sparse.type = tarfile.SYMTYPE, "data_batch_1.bin", tarfile.GNUTYPE_SPARSE
+    for member, words in ((link, "neither data_batch_1.bin nor"), (sparse, "cannot be read: .* is a sparse file")):
+        with tarfile.open(tmp_path / "cifar-10-some.tar.gz", "w:gz") as archive:
+            archive.addfile(member)
+        with pytest.raises(DataError, match=words):
+            small_images.find("cifar10", str(tmp_path), "train")
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({b"data": [[0]] * 4, b"labels": [1] * 4}, "its data are no array of bytes"),
+        ({b"data": np.zeros((4, 3072), np.int64), b"labels": [1] * 4}, "its data are no array of bytes"),
+        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [[1] * 9]}, "TypeError"),
+    ],
+)
+def test_a_pickle_may_not_describe_more_than_it_holds(tmp_path: Path, batch: dict[bytes, Any], words: str) -> None:
+    _cifar10(tmp_path, python=True)
+    (tmp_path / "data_batch_2").write_bytes(pickle.dumps(batch))
+    with pytest.raises(DataError, match=f"data_batch_2 is no batch of CIFAR-10 .*{words}"):
+        small_images.find("cifar10", str(tmp_path), "train")
+
+
+def test_an_array_without_its_bytes_is_no_batch(tmp_path: Path) -> None:
+    _cifar10(tmp_path, python=True)
+    empty = pickle.dumps({b"data": _Unfilled(), b"labels": []}, protocol=2)
+    (tmp_path / "data_batch_2").write_bytes(empty)
+    with pytest.raises(DataError, match="its data are no array of bytes"):
+        small_images.find("cifar10", str(tmp_path), "train")
+
+
+class _Unfilled:
+    """A gigabyte, as a pickle of some bytes states it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.ndarray, ((2**30 // 3072, 3072), "u1")
 
 
 @pytest.mark.parametrize("images", [3, 50])

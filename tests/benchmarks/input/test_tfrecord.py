@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
 from benchmarks.errors import DataError
-from benchmarks.input import tfrecord
+from benchmarks.input import files, tfrecord
 
 
 @pytest.fixture
@@ -56,3 +58,48 @@ def test_a_file_that_ends_too_early_is_found(shard: Path, keep: int) -> None:
         list(tfrecord.records(shard))
     with pytest.raises(DataError, match="the file ends within"):
         tfrecord.count(shard)
+
+
+def _state_a_length(shard: Path, length: int, size: int | None = None) -> None:
+    """Replaces the header of the first record by one that is sound but for its length, in a file of some size."""
+    stated = struct.pack("<Q", length)
+    with shard.open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+        if size is not None:
+            file.truncate(size)
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**63 - 1, 2**40])
+def test_a_length_beyond_the_file_is_found_before_it_is_read(shard: Path, length: int) -> None:
+    _state_a_length(shard, length)
+    (defect,) = tfrecord.walk(shard)
+    assert isinstance(defect, tfrecord.Defect)
+    assert str(defect).startswith(f"{shard}: record 0 at byte 0: the file ends within its {length} bytes; ")
+    with pytest.raises(DataError, match="record 0 at byte 0"):
+        tfrecord.count(shard)
+    assert not tfrecord.lengths_are_safe(shard)
+
+
+def test_lengths_are_safe_up_to_the_limit_and_in_every_record(shard: Path) -> None:
+    assert tfrecord.lengths_are_safe(shard)
+    whole = shard.read_bytes()
+    for length, safe in ((files.MOST_PHOTO_BYTES, True), (files.MOST_PHOTO_BYTES + 1, False)):
+        shard.write_bytes(whole + struct.pack("<Q", length))
+        assert tfrecord.lengths_are_safe(shard) is safe
+
+
+def test_a_record_above_the_limit_is_left_out_and_the_next_is_read(shard: Path) -> None:
+    length = files.MOST_PHOTO_BYTES + 1
+    _state_a_length(shard, length, size=16 + length)
+    with shard.open("ab") as file:
+        tfrecord.write(file, b"the next one")
+    first, second = tfrecord.walk(shard)
+    assert isinstance(first, tfrecord.Defect) and first.kind == "size"
+    assert f"its length of {length} bytes is above the limit" in first.reason
+    assert second == tfrecord.FramedRecord(1, 16 + length, b"the next one")
+
+
+def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "shard")
+    with pytest.raises(DataError, match="shard cannot be read: it is not a regular file"):
+        list(tfrecord.walk(tmp_path / "shard"))

@@ -21,6 +21,7 @@ from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec, TowerInput
 from benchmarks.microbench import input_stages
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import graph
 from benchmarks.topology import devices
 from benchmarks.training import objectives, training_step
@@ -78,6 +79,29 @@ def test_probes_take_turns_and_what_lay_ready_is_not_counted() -> None:
     assert rates["fast"].images_per_sec == 32 and rates["slow"].images_per_sec == 16
     assert (taken.count("fast"), taken.count("slow")) == (2 * (4 + 4), 2 * (4 + 2))
     assert rates["slow"].rounds == [16, 16] and rates["fast"].rounds == [32, 32]
+
+
+def test_each_probe_has_deadlines_of_its_own() -> None:
+    class Noted(Deadlines):
+        def preparation(self, what: str) -> None:
+            expected.append(f"{what}: start")
+
+        def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
+            expected.append(f"{what}: {repeated_seconds:g} s more than a step")
+
+        def none(self) -> None:
+            expected.append("nothing")
+
+    expected: list[str] = []
+    probes = [Probe(name, lambda: None, images=8, waiting=3) for name in ("read", "decode")]
+    measure(probes, rounds=1, seconds=5.0, clock=itertools.count().__next__, deadlines=Noted())
+    assert expected == [
+        "The input up to 'read': start",
+        "The input up to 'read': 5 s more than a step",
+        "The input up to 'decode': start",
+        "The input up to 'decode': 5 s more than a step",
+        "nothing",
+    ]
 
 
 def test_every_stage_of_photos_is_measured(fake_imagenet: Path) -> None:

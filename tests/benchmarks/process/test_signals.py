@@ -17,7 +17,7 @@ from benchmarks.process.signals import raise_terminated
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
     """Puts back what was there before."""
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    before = [(number, signal.getsignal(number)) for number in signals.SIGNALS]
     signal.signal(signal.SIGTERM, raise_terminated)
     yield
     for number, handler in before:
@@ -37,6 +37,31 @@ def test_what_is_ignored_stays_ignored() -> None:
     with signals.signals_held_back():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_work_that_is_ended_by_a_signal_has_its_status(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    assert signals.until_stopped(lambda: signal.raise_signal(number)) == 128 + number
+    assert signal.getsignal(number) is before
+
+
+def test_nohup_is_respected() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.raise_on_termination()
+    with signals.raised_once():
+        signal.raise_signal(signal.SIGHUP)
+
+
+def test_only_the_first_signal_is_raised() -> None:
+    with signals.raised_once():
+        with pytest.raises(Terminated) as raised:
+            signal.raise_signal(signal.SIGHUP)
+        assert raised.value.exit_status == 129
+        for number in signals.SIGNALS:
+            signal.raise_signal(number)
+    with pytest.raises(Terminated):
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

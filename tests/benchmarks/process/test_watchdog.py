@@ -1,34 +1,34 @@
 from __future__ import annotations
 
-import contextlib
 import io
+import os
 import sys
 import threading
 
 import pytest
 
 from benchmarks.errors import BenchError, ClusterError, DataError, OverdueError
-from benchmarks.process import watchdog as guard_module
+from benchmarks.process import watchdog as module
 from benchmarks.process.watchdog import Watchdog
 
 # No test waits so long, unless it fails.
 SECONDS = 30.0
-GRACE = guard_module._GRACE_SECONDS
+GRACE = module._GRACE_SECONDS
 
 
 class Watched:
     """A watchdog under a clock of the test, and what it did, in order; no process is ended."""
 
-    def __init__(self, will_fails: bool = False) -> None:
+    def __init__(self, save_fails: bool = False) -> None:
         self.now = 100.0
         self.done: list[BenchError | int] = []
-        self._will_fails = will_fails
+        self._save_fails = save_fails
         self.ended = threading.Event()
-        self.watchdog = Watchdog(self.will, clock=lambda: self.now, end=self.end)
+        self.watchdog = Watchdog(self.save, clock=lambda: self.now, end=self.end)
 
-    def will(self, error: BenchError) -> None:
+    def save(self, error: BenchError) -> None:
         self.done.append(error)
-        if self._will_fails:
+        if self._save_fails:
             raise OSError("The disk is full.")
 
     def end(self, status: int) -> None:
@@ -57,6 +57,7 @@ def test_what_is_overdue_ends_the_process_with_the_stacks(watched: Watched, capf
     assert str(error) == "A step (measuring) took longer than 60 s."
     stacks = capfd.readouterr().err
     assert stacks.startswith("run_bench: stacks of all threads:\n")
+    assert stacks.endswith("\nrun_bench: A step (measuring) took longer than 60 s.\n")
     assert "in test_what_is_overdue_ends_the_process_with_the_stacks" in stacks
 
 
@@ -80,6 +81,29 @@ def test_the_next_expectation_replaces_the_one_before(watched: Watched) -> None:
     assert str(error) == "A step took longer than 30 s."
 
 
+def test_a_deadline_may_be_moved_when_it_has_passed(watched: Watched) -> None:
+    more = [30.0, 0.0]
+    watched.watchdog.extension = lambda: more.pop(0)
+    watched.watchdog.expect("A step", 10.0)
+    assert watched.after(9.0) == [] and len(more) == 2, "it is asked for only then"
+    assert watched.after(2.0) == []
+    assert watched.after(29.0) == []
+    error, status = watched.after(2.0)
+    assert str(error) == "A step took longer than 10 s." and status == OverdueError.exit_status
+
+
+def test_what_has_come_meanwhile_is_not_overdue(watched: Watched) -> None:
+    """The main thread goes on while the watchdog asks for more time."""
+
+    def extension() -> float:
+        watched.watchdog.expect_nothing()
+        return 0.0
+
+    watched.watchdog.extension = extension
+    watched.watchdog.expect("A step", 10.0)
+    assert watched.after(11.0) == [] and watched.after(1000.0) == []
+
+
 def test_who_is_told_of_trouble_gets_time_to_end_in_order(watched: Watched, capfd: pytest.CaptureFixture[str]) -> None:
     gone = ClusterError("worker 1 has ended.")
     assert watched.watchdog.trouble is None
@@ -87,7 +111,7 @@ def test_who_is_told_of_trouble_gets_time_to_end_in_order(watched: Watched, capf
     assert watched.watchdog.trouble is gone
     assert watched.after(GRACE) == []
     assert watched.after(0.1) == [gone, 6]
-    assert capfd.readouterr().err == "", "it is known why, and the stacks would hide it"
+    assert capfd.readouterr().err == "run_bench: worker 1 has ended.\n", "it is known why: stacks would hide it"
 
 
 def test_the_first_reason_counts(watched: Watched) -> None:
@@ -124,27 +148,43 @@ def test_nothing_happens_after_a_stop(watched: Watched, trouble: bool) -> None:
     assert watched.after(1000.0) == []
 
 
-def test_a_last_will_that_fails_does_not_keep_the_process() -> None:
-    watched = Watched(will_fails=True)
+def test_it_leaves_no_descriptors() -> None:
+    before = os.listdir("/proc/self/fd")
+    with module.watched():
+        assert len(os.listdir("/proc/self/fd")) == len(before) + 2
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_records_that_cannot_be_saved_do_not_keep_the_process(capfd: pytest.CaptureFixture[str]) -> None:
+    watched = Watched(save_fails=True)
     watched.watchdog.expect("A step", 1.0)
-    watched.now += 2.0
-    with pytest.raises(OSError, match="disk is full"):  # where the end is real, nobody is left to see it
-        watched.watchdog.look()
-    assert watched.done[1:] == [124]
+    assert watched.after(2.0)[1:] == [124]
+    shown = capfd.readouterr().err
+    assert "OSError: The disk is full." in shown and shown.endswith("run_bench: A step took longer than 1 s.\n")
 
 
-def test_a_reader_of_the_output_that_has_gone_does_not_keep_the_process(
+@pytest.mark.parametrize("blocked", ["_SAVE_SECONDS", "SHOW_SECONDS"])
+def test_an_end_that_is_blocked_is_cut_off(blocked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, blocked, 0.1)
+    watched, parts = Watched(), {"_SAVE_SECONDS": "save", "SHOW_SECONDS": "show"}
+    # As a lock that another thread holds while it waits for the reader of stdout.
+    waits = {parts[blocked]: lambda error: watched.ended.wait(SECONDS)}
+    watched.watchdog = Watchdog(**waits, clock=lambda: watched.now, end=watched.end)
+    watched.watchdog.expect("A step", 1.0)
+    watched.after(2.0)
+    assert watched.done[0] == 124
+
+
+def test_a_reader_of_stderr_that_has_gone_does_not_keep_the_process(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Broken(io.StringIO):
         def flush(self) -> None:
             raise BrokenPipeError
 
-    monkeypatch.setattr(sys, "stdout", Broken())
+    monkeypatch.setattr(sys, "stderr", Broken())
     watched.watchdog.report(ClusterError("worker 1 has ended."))
-    with contextlib.suppress(BrokenPipeError):
-        watched.after(GRACE + 1)
-    assert watched.done[1:] == [6]
+    assert watched.after(GRACE + 1)[1:] == [6]
 
 
 def test_a_thread_of_its_own_looks() -> None:
@@ -154,7 +194,7 @@ def test_a_thread_of_its_own_looks() -> None:
         looked.release()
         return watched.now
 
-    watched.watchdog = Watchdog(watched.will, clock=clock, end=watched.end)
+    watched.watchdog = Watchdog(watched.save, clock=clock, end=watched.end)
     watched.watchdog.start()
     watched.watchdog.report(ClusterError("worker 1 has ended."))
     for _ in range(3):  # once by `report`, then by each look

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
 
-from benchmarks.console import TerminalProgress
+from benchmarks import console
 from benchmarks.measure.timing import Phase
-from benchmarks.run.display import Display, TextDisplay, step_line, total_line
+from benchmarks.run.display import FIRST_STEP, Display, TextDisplay, step_line, total_line
 from tests.support.records import make_record
 
 
@@ -17,7 +18,7 @@ def test_lines_are_the_peers_to_the_byte() -> None:
 
 
 def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    display = TextDisplay(display_every=3, images_per_step=8, terminal=False)
+    display = TextDisplay(display_every=3, images_per_step=8)
     display.start({"Model": "trivial"})
     for name, steps in (("warm-up", 4), ("measuring", 7)):
         display.phase(name, steps)
@@ -37,7 +38,7 @@ def test_text_shows_the_first_step_and_every_nth_of_the_measured_ones(capsys: py
 def test_a_run_without_a_number_prints_no_headline(capsys: pytest.CaptureFixture[str]) -> None:
     from results.record import Derived
 
-    TextDisplay(display_every=1, images_per_step=8, terminal=False).finish(make_record(derived=Derived()))
+    TextDisplay(display_every=1, images_per_step=8).finish(make_record(derived=Derived()))
     assert "total images/sec" not in capsys.readouterr().out
 
 
@@ -51,27 +52,35 @@ def test_json_prints_the_record_alone(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["status"] == "ok"
 
 
-def test_progress_draws_on_one_line_of_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = TerminalProgress()
-    progress.begin("warm-up", 4)
-    progress.clear()
-    progress.show(2, 15.0)
-    progress.clear()
+def test_steps_are_counted_on_a_terminal_between_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    display = TextDisplay(display_every=1, images_per_step=8)
+    display.phase("warm-up", 4)
+    display.after_step(Phase([0.5], [1.0]))
+    console.progress.look()
+    display.stop()
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "warm-up: step 2 of 4, 15.0 images/sec" in captured.err
-    assert "\n" not in captured.err
-    assert captured.err.endswith("\r\x1b[2K")
+    assert "Warm-up: 0 of 4" in captured.err and captured.err.endswith("\r\x1b[2K")
 
 
-def test_lines_do_not_run_into_the_progress(capfd: pytest.CaptureFixture[str]) -> None:
-    """On a terminal stdout and stderr are one: before every line the progress must be gone."""
-    display = TextDisplay(display_every=1, images_per_step=8, terminal=True)
-    display.phase("warm-up", 1)
-    display.after_step(Phase([1.0], [1.0]))
-    before = capfd.readouterr().err
-    display.phase("measuring", 1)
-    assert not before.endswith("\x1b[2K")
-    assert capfd.readouterr().err.startswith("\r\x1b[2K")
+@pytest.mark.parametrize("display", [Display(8), TextDisplay(display_every=1, images_per_step=8)])
+def test_measured_steps_are_silent_for_the_thread_and_the_first_is_not(
+    display: Display, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_FIRST_LINE_SECONDS", 0.0)
+    for name, steps, is_silent in (
+        ("building the graph", None, False),
+        (FIRST_STEP, 1, False),
+        ("warm-up", 4, True),
+        ("measuring", 4, True),
+        ("measuring the input's stages", None, False),
+    ):
+        display.phase(name, steps)
+        capsys.readouterr()
+        console.progress.look()
+        assert (capsys.readouterr().err == "") == is_silent, name
     display.stop()
-    assert capfd.readouterr().err.endswith("\r\x1b[2K")

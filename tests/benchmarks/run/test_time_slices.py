@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 from collections.abc import Callable
@@ -12,11 +13,13 @@ import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
+from benchmarks.errors import OverdueError
 from benchmarks.run import time_slices
 from benchmarks.run.time_slices import TimeSlices
 from tests.support.commands import Finished
 
 _JOIN_SECONDS = 60.0
+STEP_TIMEOUT = 600.0
 
 
 def config_of(*words: str) -> Config:
@@ -123,13 +126,69 @@ def test_without_the_other_there_are_no_turns() -> None:
     assert pair.sides["a"].steps_per_slice is None
 
 
+@pytest.mark.parametrize("comes_to", ["nothing", "begin", "the third slice", "its last step"])
+def test_a_silent_side_ends_the_other(comes_to: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LEAST_START_SECONDS", "_LEAST_SLICE_SECONDS"):
+        monkeypatch.setattr(time_slices, name, 0.5)
+    pair = Pair()
+    own, other = pair.sides["a"], pair.sides["b"]
+    steps = {"the third slice": 4, "its last step": 19}.get(comes_to, 0)
+
+    def silent() -> None:
+        if comes_to == "nothing":
+            return
+        with contextlib.suppress(OverdueError):  # on a busy machine it may wait in vain, too
+            other.begin(20, 0.001)
+            for _ in range(steps):
+                other.after_step()
+
+    thread = threading.Thread(target=silent, daemon=True)
+    thread.start()
+    with pytest.raises(OverdueError, match=r"has not taken its turn for 0\.5 s \(its process may be stopped\)"):
+        own.begin(20, 0.001)
+        for _ in range(20):
+            own.after_step()
+        own.finish()
+    own.leave()
+    thread.join(_JOIN_SECONDS)
+    other.leave()
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "startup_seconds", "step_timeout", "waits"),
+    [
+        (0.01, 12.0, 600.0, (900.0, 60.0)),
+        (3.0, 120.0, 600.0, (1200.0, 300.0)),
+        (20.0, 900.0, 600.0, (1800.0, 600.0)),
+        (20.0, 900.0, 5.0, (900.0, 60.0)),
+    ],
+    ids=["at least", "by this run's own times", "at most", "not less for a short limit"],
+)
+def test_how_long_the_other_side_is_waited_for(
+    step_seconds: float,
+    startup_seconds: float,
+    step_timeout: float,
+    waits: tuple[float, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = time_slices.pair()
+    own = TimeSlices(first.socket, begins=True, step_timeout_seconds=step_timeout)
+    waited: list[float] = []
+    monkeypatch.setattr(own, "_wait_at_most", waited.append)
+    second.socket.sendall(b"[20, 0.01]\n")
+    own.begin(20, step_seconds, startup_seconds=startup_seconds)
+    assert tuple(waited) == waits
+    own.leave()
+    second.socket.close()
+
+
 @pytest.mark.parametrize("said", [None, "", "x:1:first", "99999:1:second", "0:1:first"])
 def test_who_was_handed_no_socket_takes_no_turns(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CNN_BENCH_TURNS", raising=False)
     if said is not None:
         monkeypatch.setenv("CNN_BENCH_TURNS", said)
     assert time_slices.inherited() is None
-    with time_slices.taken(time_slices.can_interleave(config_of())) as own:
+    with time_slices.taken(time_slices.can_interleave(config_of()), STEP_TIMEOUT) as own:
         assert own is None
 
 
@@ -140,7 +199,7 @@ def test_who_cannot_stand_still_leaves_the_other_alone(monkeypatch: pytest.Monke
     restless = config_of("--num_gpus=2", "--cross_replica_sync=false")
     assert not time_slices.can_interleave(restless)
     peer = TimeSlices(other.socket, begins=other.begins)
-    with time_slices.taken(time_slices.can_interleave(restless)) as mine:
+    with time_slices.taken(time_slices.can_interleave(restless), STEP_TIMEOUT) as mine:
         assert mine is None
         peer.begin(10, 0.01)  # would wait for ever
     assert peer.steps_per_slice is None
@@ -173,7 +232,10 @@ def test_a_failure_does_not_wait_for_the_other(monkeypatch: pytest.MonkeyPatch) 
     peer = TimeSlices(other.socket, begins=other.begins)
     thread = threading.Thread(target=peer.begin, args=(10, 0.01))
     thread.start()
-    with pytest.raises(ValueError, match="broken"), time_slices.taken(time_slices.can_interleave(config_of())) as mine:
+    with (
+        pytest.raises(ValueError, match="broken"),
+        time_slices.taken(time_slices.can_interleave(config_of()), STEP_TIMEOUT) as mine,
+    ):
         assert mine is not None
         mine.begin(10, 0.01)
         raise ValueError("broken")

@@ -58,6 +58,23 @@ def test_nothing_given_is_one_process() -> None:
     assert resolve(job_name="", worker_hosts="", task_index=0) == (None, ())
 
 
+@pytest.mark.parametrize("aside", [{}, {"job_name": "worker", "worker_hosts": "a:1"}, {"local_cluster": "worker:2"}])
+@pytest.mark.parametrize("hosts", ["-V", "a,-oProxyCommand=x", "a b", "a;id", "me@a", "::1", "a,", "a:22"])
+def test_what_is_no_host_is_refused_whatever_else_is_given(hosts: str, aside: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"^--hosts={re.escape(hosts)}: '.*' is no host: "):
+        resolve(hosts=hosts, ssh=True, variable_update="collective_all_reduce", **aside)
+
+
+def test_hosts_for_ssh() -> None:
+    flags = {"hosts": "a.org, 10.0.0.2,[::1]", "ssh": True, "variable_update": "collective_all_reduce"}
+    assert made(**flags).workers == ("a.org:50001", "10.0.0.2:50001", "[::1]:50001")
+    assert made(**flags, server_port=65534).workers[0] == "a.org:65535"
+    with pytest.raises(UsageError, match="^--server_port=65535: workers have the next port, so give at most 65534"):
+        made(**flags, server_port=65535)
+    with pytest.raises(UsageError, match="name each host once"):
+        made(**{**flags, "hosts": "a,A"})
+
+
 def test_hosts_by_flags() -> None:
     cluster = made(job_name="ps", task_index=1, ps_hosts="a:1,b:1", worker_hosts="a:2, b:2", controller_host="c:1")
     assert cluster == Cluster(
@@ -91,7 +108,9 @@ def test_a_cluster_that_one_command_started_is_local() -> None:
     assert not made(**hosts).local
 
 
-@pytest.mark.parametrize("address", ["[::1]:2222", "[fe80::1%eth0]:1", "h-1.example.org:65535", "10.0.0.1:1", "h_1:1"])
+@pytest.mark.parametrize(
+    "address", ["[::1]:2222", "[fe80::1%eth0]:1", "h-1.example.org:65535", "10.0.0.1:1", "h_1:1", "h1.:1"]
+)
 def test_addresses(address: str) -> None:
     assert made(job_name="worker", worker_hosts=address).address == address
 
@@ -107,6 +126,17 @@ def test_addresses(address: str) -> None:
         ("::1:2222", "An IPv6 address stands in brackets"),
         ("[::1]", "is no address"),
         ("[h1]:2222", "has no IPv6 address in its brackets"),
+        ("-h1:2222", "is no address: a host name has letters"),
+        ("h 1:2222", "is no address: a host name has letters"),
+        ("h$(id):2222", "is no address: a host name has letters"),
+        ("me@h1:2222", "is no address: a host name has letters"),
+        ("h1\n:2222", "is no address: a host name has letters"),
+        ("h1..org:2222", "is no address: a host name has letters"),
+        (f"{'h' * 254}:2222", "is no address: a host name has letters"),
+        ("10.0.0.256:2222", "it is no IP address (Octet 256"),
+        ("10.0.0:2222", "it is no IP address (Expected 4 octets"),
+        ("[::1::]:2222", "it is no IP address"),
+        ("[::1%-a b]:2222", "has no IPv6 address in its brackets"),
         ("h1:0", "has port 0; a port is a number from 1 to 65535"),
         ("h1:65536", "has port 65536"),
         ("h2:1,,h1:1", "has an empty entry"),

@@ -31,7 +31,6 @@ def test_a_text_plans_a_cluster(text: str, ps: int, workers: int) -> None:
     cluster = launch_plan.on_this_host(text)
     assert (cluster.num_ps, cluster.num_workers) == (ps, workers)
     assert (cluster.own, cluster.leader, cluster.num_hosts) == (Task("worker", 0), Task("worker", 0), 1)
-    assert launch_plan.is_planned(cluster)
 
 
 @pytest.mark.parametrize(
@@ -64,15 +63,10 @@ def test_ports_are_free_and_all_different() -> None:
     cluster = launch_plan.with_free_ports(launch_plan.on_this_host("ps:20,worker:40"))
     assert (cluster.num_ps, cluster.num_workers, cluster.own, cluster.local) == (20, 40, Task("worker", 0), True)
     assert len(set(cluster.tasks.values())) == 60
-    assert not launch_plan.is_planned(cluster)
     for address in cluster.tasks.values():
         host, port = address.split(":")
         with socket.socket() as trial:
             trial.bind((host, int(port)))
-
-
-def test_a_cluster_of_given_addresses_is_not_planned() -> None:
-    assert not launch_plan.is_planned(Cluster(ps=(), workers=("127.0.0.1:1",), own=Task("worker", 0)))
 
 
 # What is started.

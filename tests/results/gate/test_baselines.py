@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from results import store
 from results.gate import baselines
 from results.gate.baseline_check import check
 from results.gate.comparability import UnlikeError, refuse_new_hardware
@@ -102,11 +105,48 @@ class TestStore:
         assert ids(loaded.records) == ids([first, second])
         assert len(loaded.problems) == 1 and f"{path}:2" in loaded.problems[0]
 
+    def test_several_that_promote_at_once_keep_all_and_each_once(self, directory: Path) -> None:
+        all_of_them = [run(day, minute=minute) for minute in range(4) for day in range(1, 6)]
+        with ThreadPoolExecutor(4) as pool:
+            twice = [record for record in all_of_them for _ in range(2)]
+            list(pool.map(lambda record: baselines.promote(directory, [record]), twice))
+        loaded = baselines.load(directory)
+        (path,) = directory.glob("*/*.jsonl")
+        assert len(path.read_text().splitlines()) == len(all_of_them)
+        assert not loaded.problems and sorted(ids(loaded.records)) == sorted(ids(all_of_them))
+
+    def test_a_record_that_is_promoted_while_others_are_pruned_is_kept(self, directory: Path) -> None:
+        baselines.promote(directory, nights(3))
+        (path,) = directory.glob("*/*.jsonl")
+        late = run(9)
+        with ThreadPoolExecutor(1) as pool:
+            with store.locked(path):
+                waiting = pool.submit(baselines.promote, directory, [late])
+                time.sleep(0.2)  # it has the old file open
+                store.replace(path, "")
+            waiting.result()
+        assert ids(baselines.load(directory).records) == ids([late])
+
+    def test_foreign_bytes_are_left_as_they_are(self, directory: Path) -> None:
+        baselines.promote(directory, [run(1)])
+        (path,) = directory.glob("*/*.jsonl")
+        foreign = path.read_bytes() + b"caf\xe9 \xff\n"
+        path.write_bytes(foreign)
+        baselines.promote(directory, [run(2)])
+        assert path.read_bytes().startswith(foreign)
+
+    def test_a_stopped_holder_of_the_lock_is_named(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        baselines.promote(directory, [run(1)])
+        (path,) = directory.glob("*/*.jsonl")
+        monkeypatch.setattr(store, "LOCK_DEADLINE_SECONDS", 0.1)
+        with store.locked(path), pytest.raises(TimeoutError, match="another process has held the lock"):
+            baselines.promote(directory, [run(2)])
+
     def test_a_failed_write_leaves_the_old_file(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         baselines.promote(directory, [run(1)])
         (path,) = directory.glob("*/*.jsonl")
         before = path.read_bytes()
-        monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+        monkeypatch.setattr("os.fsync", lambda *_: (_ for _ in ()).throw(OSError("no space")))
         with pytest.raises(OSError, match="no space"):
             baselines.promote(directory, [run(2)])
         assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == [path.name]

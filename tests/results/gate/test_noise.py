@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -82,8 +83,15 @@ def test_noise_is_kept_and_merged(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["noise.json"]
 
 
+def test_two_that_keep_noise_at_once_keep_all(tmp_path: Path) -> None:
+    path, one = noise.path_of(tmp_path, "hardware"), Noise(noise=0.01, low=0.007, high=0.02, rounds=10)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: noise.save(path, {str(number): one}), range(20)))
+    assert noise.load(path) == {str(number): one for number in range(20)}
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[1]", '{"a": 1}', '{"a": {"nois": 1}}', '{"a": {"noise": "x", "low": 0, "high": 1, "rounds": 3}}']
+    "text", ["[1]", '{"a": 1}', '{"a": {"nois": 1}}', '{"a": {"noise": "x", "low": 0, "high": 1, "rounds": 3}}']
 )
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "noise.json"

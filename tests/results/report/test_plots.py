@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +24,9 @@ NAMED = {plot.name: plot for plot in PLOTS}
 
 def panels(plot: figures.Plot, records: Sequence[Record]) -> list[Axes]:
     """Draws a plot and returns its visible panels."""
-    ((_, figure),) = figures.drawn([plot], summarize(records))
+    with matplotlib.rc_context(figures.STYLE):
+        figure = plot.draw(summarize(records))
+    assert figure is not None
     return [axis for axis in figure.axes if axis.get_visible()]
 
 
@@ -175,6 +178,11 @@ def test_steps_are_a_trace_with_the_warm_up_shaded() -> None:
     assert (counts[0], counts[-1], sum(counts)) == (10, 10, 20), "the warm-up is not in the distribution"
 
 
+def test_steps_are_titled_by_the_devices_of_all_workers() -> None:
+    trace, _ = panels(NAMED["steps"], [fake_run(num_workers=3, num_devices=2, batch_per_device=16)])
+    assert trace.get_title(loc="left") == "resnet50, replicated psgpu, 6 x 16"
+
+
 def test_reductions_are_by_size_and_those_of_a_model_are_left_out() -> None:
     # 1 MiB in 1 ms on two devices is 1.05 GB/s, and as much on the bus.
     records = [fake_reduction("psgpu", 2**20, 1e-3), fake_reduction("psgpu", 2**10, 1e-5)]
@@ -197,8 +205,8 @@ def test_published_figures_are_those_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_plot_without_anything_to_show_is_left_out(name: str) -> None:
-    assert list(figures.drawn([NAMED[name]], summarize([fake_run(status=Status.CRASH)]))) == []
+def test_a_plot_without_anything_to_show_is_left_out(name: str, tmp_path: Path) -> None:
+    assert list(figures.drawn([NAMED[name]], summarize([fake_run(status=Status.CRASH)]), tmp_path)) == []
 
 
 def test_the_largest_groups_are_drawn_if_not_all_can_be() -> None:
@@ -237,8 +245,8 @@ def test_long_labels_are_wrapped_and_leave_room_for_the_panel(name: str) -> None
         for data in ("synthetic", "imagenet")
         for extra in options
     ]
-    ((_, figure),) = figures.drawn([NAMED[name]], summarize(records))
-    figures.as_svg(figure)
-    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    axis = panels(NAMED[name], records)[0]
+    figures.as_svg(axis.get_figure())
+    labels = [tick.get_text() for tick in axis.get_yticklabels()]
     assert any("option_5" in label for label in labels)
     assert max(len(line) for label in labels for line in label.splitlines()) <= 50

@@ -17,7 +17,7 @@ from PIL import Image
 import results
 from results.columns import COLUMNS
 from results.record import Record, Status
-from results.report import published, write
+from results.report import figures, published, write
 from results.report.figures import model_and_batch
 from results.summary import summarize
 from tests.support.records import fake_run
@@ -30,7 +30,7 @@ def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) 
     """A report of everything, whose plots are on its page but not saved as files of their own."""
     output = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "save", lambda figure, path: path.with_suffix(".svg").touch())
+        patch.setattr(figures, "save", lambda figure, path: path.with_suffix(".svg").touch())
         write.write(everything, ["fake.jsonl"], output, against_table="guide2017")
     return output
 
@@ -38,7 +38,7 @@ def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) 
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves out what takes longest, where plots are not the subject."""
-    monkeypatch.setattr(write, "drawn", lambda plots, rows: iter(()))
+    monkeypatch.setattr(write, "drawn", lambda plots, rows, folder: iter(()))
 
 
 def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:

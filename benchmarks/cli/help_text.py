@@ -1,0 +1,114 @@
+"""The texts of `--help`, `--helpfull` and `--version`. No TensorFlow."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.config import flag
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
+from results.version import SUITE_VERSION
+
+_WIDTH = 80
+_PROGRAM = "run_bench.py"
+_FEW = 15
+_MOST_USED = (
+    "model",
+    "batch_size",
+    "num_gpus",
+    "device",
+    "variable_update",
+    "precision",
+    "data_dir",
+    "local_cluster",
+    "num_batches",
+    "output_dir",
+)
+
+
+def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
+    """Returns the short help: the verbs by title, the flags that most runs use, and where to find more."""
+    table = {one.name: one for group in RUN_FLAGS.values() for one in group}
+    width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
+    lines = [
+        "Measures how fast a CNN trains on these devices and this TensorFlow build.",
+        "",
+        f"usage: {_PROGRAM} [VERB] --flag=value ...",
+    ]
+    for title, group in verbs.items():
+        lines += ["", f"{title}:", *(f"  {verb.name:{width}}{verb.meaning}" for verb in group)]
+    lines += ["", "Flags that most runs use:", *_flag_lines(table[name] for name in _MOST_USED)]
+    examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in ("run", "sweep", "ab")]
+    return "\n".join(
+        [
+            *lines,
+            *_examples(examples),
+            "",
+            f"More: {_PROGRAM} help VERB    what a verb does, its flags, and examples",
+            f"      {_PROGRAM} --helpfull   all flags of a run",
+            f"      {_PROGRAM} --version    of this suite, TensorFlow and Python",
+            "      README.md and docs/       how to use it, and what it measures",
+        ]
+    )
+
+
+def of_verb(verb: Verb, groups: Groups, *, full: bool) -> str:
+    """Returns the help of a verb.
+
+    Args:
+        verb: the verb.
+        groups: all flags that it takes, by title.
+        full: describe all flags, not only those that no run has (of `run`: those that most runs use).
+    """
+    of_run = [one for group in RUN_FLAGS.values() for one in group]
+    flags = [one for group in groups.values() for one in group]
+    own = [one for one in flags if (one.name in _MOST_USED if verb.name == "run" else one not in of_run)]
+    own = flags if len(flags) <= _FEW else own
+    words = f" {verb.words}" if verb.words else ""
+    meaning = f"{verb.name}: {verb.meaning}" + (f". {verb.details}" if verb.details else "")
+    name = "[run]" if verb.name == "run" else verb.name
+    lines = [f"usage: {_PROGRAM} {name}{words}{' --flag=value ...' if flags else ''}", ""]
+    lines += textwrap.wrap(meaning.replace("?.", "?"), _WIDTH)
+    if full:
+        presets = "|".join(flag.presets())
+        lines += [flag.describe(groups), "", f"Files of flags: --flagfile=FILE, --preset={presets}"]
+    elif flags:
+        title = "Flags that most runs use" if verb.name == "run" else f"Flags of {verb.name}"
+        lines += ["", f"{title}:", *_flag_lines(own)] if own else []
+    lines += _examples(verb.examples)
+    if not full and len(own) < len(flags):
+        others = (
+            f"also {len(flags) - len(own)} flags of a run" if own and verb.name != "run" else f"all {len(flags)} flags"
+        )
+        lines += ["", f"More: {_PROGRAM} {verb.name} --helpfull   {others}"]
+    return "\n".join(lines)
+
+
+def versions() -> str:
+    """Returns the versions of the suite, TensorFlow and Python, without an import of TensorFlow."""
+    try:
+        tensorflow = importlib.metadata.version("tensorflow")
+    except importlib.metadata.PackageNotFoundError:
+        tensorflow = "not installed"
+    return f"cnn-train-bench {SUITE_VERSION} (TensorFlow {tensorflow}, Python {platform.python_version()})"
+
+
+def _flag_lines(flags: Iterable[Flag]) -> list[str]:
+    """Returns each flag and what it means in brief, in two columns."""
+    lines = []
+    for one in flags:
+        spelled = f"  {one.spelling:22} "
+        if len(spelled) > 25:
+            lines.append(spelled.rstrip())
+            spelled = " " * 25
+        lines += textwrap.wrap(one.described(brief=True), _WIDTH, initial_indent=spelled, subsequent_indent=" " * 25)
+    return lines
+
+
+def _examples(commands: Sequence[str]) -> list[str]:
+    title = "Examples:" if len(commands) > 1 else "Example:"
+    return ["", title, *(f"  {_PROGRAM} {command}" for command in commands)] if commands else []

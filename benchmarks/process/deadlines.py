@@ -1,0 +1,98 @@
+"""Deadlines of a measurement, and its record if it does not end by itself. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from benchmarks.console import progress
+from benchmarks.errors import BenchError, StoppedError, Terminated, UsageError
+from benchmarks.process.signals import signals_ignored
+from benchmarks.process.watchdog import watched
+
+# Building a graph may take so many times as long as a step, and so may the first step, which includes its optimisation.
+PREPARATION_FACTOR = 3
+# Limits of what is not this suite's work: a directory that must answer, whose lock may take a minute, and an import
+# from a slow file system.
+OPENING_SECONDS = 120.0
+IMPORT_SECONDS = 1800.0
+
+
+class Expects(Protocol):
+    """Holds one deadline: a watchdog, or a team, which asks its own."""
+
+    def expect(self, what: str, within_seconds: float) -> None:
+        """Sets the deadline of what comes next."""
+
+    def expect_nothing(self) -> None:
+        """Removes the deadline."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadlines:
+    """Sets the deadline of what comes next, which replaces the last one; without a watchdog there is none.
+
+    What is not measured is shown as progress, too.
+    """
+
+    watchdog: Expects | None = None
+    step_timeout_seconds: float = 600.0
+
+    def step(self, what: str, *, repeated_seconds: float = 0.0) -> None:
+        """Expects a step, or steps that are repeated for some seconds."""
+        progress.measure()
+        if self.watchdog:
+            self.watchdog.expect(what, self.step_timeout_seconds + repeated_seconds)
+
+    def preparation(self, what: str) -> None:
+        """Expects what may take as long as building a graph or a first step: three times as long as a step."""
+        progress.begin(what)
+        if self.watchdog:
+            self.watchdog.expect(what, PREPARATION_FACTOR * self.step_timeout_seconds)
+
+    def opening(self, what: str) -> None:
+        """Expects a file system or a driver to answer."""
+        progress.begin(what)
+        if self.watchdog:
+            self.watchdog.expect(what, OPENING_SECONDS)
+
+    def importing(self) -> None:
+        """Expects the import of TensorFlow."""
+        progress.begin(what := "Importing TensorFlow")
+        if self.watchdog:
+            self.watchdog.expect(what, IMPORT_SECONDS)
+
+    def none(self) -> None:
+        """Removes the deadline."""
+        progress.end()
+        if self.watchdog:
+            self.watchdog.expect_nothing()
+
+
+NO_DEADLINES = Deadlines()
+
+
+@contextlib.contextmanager
+def recorded(step_timeout_seconds: float, save: Callable[[BenchError], object]) -> Iterator[Deadlines]:
+    """Watches a measurement. If it fails, hangs or is stopped, its record is saved.
+
+    Args:
+        step_timeout_seconds: value of --step_timeout_seconds.
+        save: saves a record with the error's status and message.
+    """
+    try:
+        with watched(save) as watchdog:
+            yield Deadlines(watchdog, step_timeout_seconds)
+    except UsageError:  # nothing was measured
+        raise
+    except BenchError as error:
+        save(error)
+        raise
+    except (KeyboardInterrupt, Terminated) as stopped:
+        number = stopped.number if isinstance(stopped, Terminated) else signal.SIGINT
+        with signals_ignored():
+            save(StoppedError(number))
+        raise

@@ -1,0 +1,107 @@
+"""Whether the kernel has killed a process because memory ran out, by the counters of this process' control group."""
+
+from __future__ import annotations
+
+import collections
+import re
+import signal
+from pathlib import Path
+
+import psutil
+
+from benchmarks.system import linux
+
+# A shell that has run the process reports its signal so.
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+# The kernel takes the largest process, or one that was marked.
+_LEAST_SHARE = 0.1
+# It counts a kill first, and the process dies some looks later.
+_KEPT_LOOKS = 4
+
+
+def count_kills(root: Path = Path("/")) -> int:
+    """Returns how many processes of this control group, or else of this host, the kernel has killed for want of memory.
+
+    Args:
+        root: of the file system.
+    """
+    files = [group / name for group, name in ((_group_v1(root), "memory.oom_control"), *_groups_v2(root, "events"))]
+    counts = (linux.table(file).get("oom_kill") for file in [*files, root / "proc/vmstat"])
+    return next((count for count in counts if count is not None), 0)
+
+
+def limit_bytes(root: Path = Path("/")) -> int:
+    """Returns the memory that this process may take: its control groups' limit, or all of the host's."""
+    limits = [linux.number(group / name) for group, name in _groups_v2(root, "max")]
+    limits.append(linux.table(_group_v1(root) / "memory.stat").get("hierarchical_memory_limit"))
+    return min([psutil.virtual_memory().total, *(limit for limit in limits if limit is not None)])
+
+
+class Looks:
+    """What was seen of a process and of all that it has started, to say at its end whether memory ran out.
+
+    Args:
+        process: that lives.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._last = collections.deque([(count_kills(), 0)], maxlen=_KEPT_LOOKS)
+        self.look()
+
+    def look(self) -> None:
+        """Looks at the process. To be called often.
+
+        One that gives its memory back is dying, which may take long: no look counts that may follow its kill so long.
+        """
+        kills = count_kills()
+        if held := _held_bytes(self._process):
+            self._last.append((kills, held))
+
+    @property
+    def held_bytes(self) -> int:
+        """Returns the most memory that was held of late."""
+        return max(held for _, held in self._last)
+
+    def was_killed(self, status: int | None) -> bool:
+        """Returns whether the kernel has just killed it for want of memory; for `status` see the function."""
+        new_kills = count_kills() - self._last[0][0]
+        return was_killed(status, new_kills, share_of_limit=self.held_bytes / limit_bytes())
+
+
+def was_killed(status: int | None, kills: int, *, share_of_limit: float) -> bool:
+    """Returns whether the kernel has killed a process for want of memory, and not another one.
+
+    Args:
+        status: of the process, negative for a signal; None if unknown. This suite itself has not killed it.
+        kills: by how much the kernel's counter has risen meanwhile.
+        share_of_limit: the part of the allowed memory that the process held.
+    """
+    return kills > 0 and share_of_limit >= _LEAST_SHARE and (status is None or status in _KILLED)
+
+
+def _held_bytes(process: int) -> int | None:
+    """Returns the memory of a process and its children; None if one is dying, 0 if the process is dead."""
+    about = linux.text(Path(f"/proc/{process}/status")) or "State:\tX"
+    size = re.search(r"^VmRSS:\s*([0-9]+) kB$", about, re.MULTILINE)
+    if size is None:
+        return 0 if re.search(r"^State:\s*[XZ]", about, re.MULTILINE) else None
+    # Of its main thread, as a wrapper has them: TensorFlow has hundreds of threads, and starts none.
+    children = (linux.text(Path(f"/proc/{process}/task/{process}/children")) or "").split()
+    sizes = [1024 * int(size[1]), *(_held_bytes(int(child)) for child in children)]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _group_v1(root: Path) -> Path:
+    """Returns the directory of the process' control group of version 1."""
+    top = root / "sys/fs/cgroup/memory"
+    for line in (linux.text(root / "proc/self/cgroup") or "").splitlines():
+        _, controllers, name = line.split(":", 2)
+        if "memory" in controllers.split(",") and (top / name.lstrip("/")).is_dir():
+            return top / name.lstrip("/")
+    return top  # a container may show the group's name on the host, and the group itself at the top
+
+
+def _groups_v2(root: Path, kind: str) -> list[tuple[Path, str]]:
+    return [(group, f"memory.{kind}") for group in linux.control_groups(root)]

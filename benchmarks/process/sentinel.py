@@ -1,0 +1,126 @@
+"""A process beside this one that acts if this one is killed, and so cannot act itself. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from benchmarks.errors import Terminated, UsageError
+from benchmarks.process import out_of_memory, signals
+from benchmarks.system import linux
+
+# Set for a run whose parent records how it ends.
+_RECORDED = "CNN_BENCH_RECORDED_BY_PARENT"
+_LOOK_SECONDS = 1.0
+# Limit for what is done about a death, since the sentinel holds our output open. A lock may take a minute of it.
+_ACT_SECONDS = 90
+
+
+@dataclasses.dataclass(frozen=True)
+class Death:
+    """How a process ended that was not dismissed.
+
+    Attributes:
+        signal: what has killed it; None if that is not known.
+        held_bytes: of memory, with what it had started, in its last seconds.
+        limit_bytes: what it could have had.
+        out_of_memory: whether the kernel killed it because memory ran out.
+    """
+
+    signal: int | None
+    held_bytes: int
+    limit_bytes: int
+    out_of_memory: bool
+
+
+def recorded_by_parent() -> Mapping[str, str]:
+    """Returns the variables of a child whose end this process records: it has no sentinel."""
+    return {_RECORDED: "1"}
+
+
+@contextlib.contextmanager
+def unless_dismissed(act: Callable[[Death], object], *, wanted: bool = True) -> Iterator[Callable[[], None]]:
+    """Has a forked process call `act` if this one leaves the block, or dies in it, before it dismisses the other.
+
+    A UsageError dismisses it too, and so does a signal that is raised as an exception.
+
+    To be used before this process has threads, and before it imports TensorFlow; else, and where no process can be
+    forked, nothing happens. The sentinel has a session of its own, so it survives a signal to this process' group.
+
+    Yields:
+        What dismisses the sentinel; any thread may call it, more than once.
+    """
+    is_early = threading.active_count() == 1 and "tensorflow" not in sys.modules
+    ends = [_fork(act)] if wanted and is_early and _RECORDED not in os.environ else []
+
+    def dismiss() -> None:
+        with contextlib.suppress(IndexError, OSError):
+            end = ends.pop()
+            end.write(b".")
+            end.close()
+
+    try:
+        yield dismiss
+    except (UsageError, KeyboardInterrupt, Terminated):
+        dismiss()
+        raise
+    finally:
+        for end in ends:
+            end.close()
+
+
+def _fork(act: Callable[[Death], object]) -> IO[bytes]:
+    """Forks the sentinel, which is nobody's child, and returns a pipe to it; if that is refused, one to nothing."""
+    process, (reader, writer) = os.getpid(), os.pipe()
+    with signals.signals_held_back(), contextlib.suppress(OSError):
+        child = os.fork()
+        if child == 0:
+            _become_sentinel(reader, process, act)
+        os.waitpid(child, 0)
+    os.close(reader)
+    return os.fdopen(writer, "wb", buffering=0)
+
+
+def _become_sentinel(reader: int, process: int, act: Callable[[Death], object]) -> None:
+    """Never returns."""
+    try:
+        signals.ignore()
+        os.setsid()
+        if os.fork() == 0:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for descriptor in map(int, os.listdir("/proc/self/fd")):
+                if descriptor not in (0, 1, 2, reader):  # such as the other end of the pipe
+                    with contextlib.suppress(OSError):
+                        os.close(descriptor)
+            if (death := _watch(reader, process)) is not None:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends what no exception can: a dead file system
+                signal.alarm(_ACT_SECONDS)
+                act(death)
+    finally:
+        os._exit(0)
+
+
+def _watch(reader: int, process: int) -> Death | None:
+    """Waits for the end of a process; returns None if it has announced that."""
+    looks = out_of_memory.Looks(process)
+    while not select.select([reader], [], [], _LOOK_SECONDS)[0]:
+        looks.look()
+    number = _signal_of(process)  # at once, before its parent asks for it
+    if os.read(reader, 1):
+        return None
+    killed_for_memory = looks.was_killed(None if number is None else -number)
+    return Death(number, looks.held_bytes, out_of_memory.limit_bytes(), killed_for_memory)
+
+
+def _signal_of(process: int) -> int | None:
+    """Returns the signal that has ended a process; None if its parent already knows, and the kernel no longer."""
+    words = (linux.text(Path(f"/proc/{process}/stat")) or "0").split()
+    return int(words[-1]) & 0x7F or None

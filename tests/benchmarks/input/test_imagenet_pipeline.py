@@ -1,0 +1,73 @@
+"""What TensorFlow may read: each file is looked at once in a process, unless it has changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.input import imagenet, imagenet_pipeline, tfrecord
+from benchmarks.input.imagenet import Photos
+from tests.support.images import take, to_folder
+
+
+def _names(source: Photos) -> set[bytes]:
+    """Returns the names of all files as TensorFlow gets them in an epoch."""
+
+    def dataset() -> tf.data.Dataset:
+        return imagenet_pipeline.checked(source, imagenet_pipeline.numbered_files(source))
+
+    return {name for _, name in take(dataset, len(source.files))}
+
+
+def test_a_photo_is_looked_at_once_and_a_fifo_never_passes(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_folder(fake_imagenet, tmp_path)
+    source = imagenet.find(str(tmp_path), "train")
+    bad = source.files[17]
+    bad.unlink()
+    os.mkfifo(bad)
+    seen: list[bytes] = []
+    usual = imagenet_pipeline._is_safe
+    monkeypatch.setattr(
+        imagenet_pipeline, "_is_safe", lambda name, is_photo: seen.append(name) or usual(name, is_photo)
+    )
+    given = {os.fsencode(file) for file in source.files} - {os.fsencode(bad)} | {os.fsencode(bad / "unsafe")}
+    assert _names(source) == _names(source) == given
+    assert sorted(seen) == sorted([*map(os.fsencode, source.files), os.fsencode(bad)]), "only the FIFO twice"
+
+
+def test_the_lengths_of_a_shard_are_walked_again_only_if_it_has_changed(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = imagenet.find(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+    walked: list[Path] = []
+    usual = tfrecord.lengths_are_safe
+    monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: walked.append(path) or usual(path))
+    assert _names(source) == _names(source) == {os.fsencode(file) for file in source.files}
+    assert sorted(walked) == sorted(source.files)
+    changed = source.files[1]
+    stated = struct.pack("<Q", 2**40)
+    with changed.open("r+b") as file:
+        file.write(stated + struct.pack("<I", tfrecord._masked_crc(stated)))
+    os.utime(changed, (1, 1))
+    assert os.fsencode(changed / "unsafe") in _names(source)
+    assert walked[len(source.files) :] == [changed]
+
+
+def test_a_shard_that_is_a_fifo_is_not_opened(
+    fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = imagenet.find(str(shutil.copytree(fake_imagenet, tmp_path / "data")), "train")
+    source.files[2].unlink()
+    os.mkfifo(source.files[2])
+    opened: list[Path] = []
+    usual = tfrecord.lengths_are_safe
+    monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: opened.append(path) or usual(path))
+    assert os.fsencode(source.files[2] / "unsafe") in _names(source)
+    assert source.files[2] not in opened and len(opened) == 3

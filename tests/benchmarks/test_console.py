@@ -1,0 +1,327 @@
+"""Output that cannot be written, or that nobody takes, ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from benchmarks import console
+from benchmarks.console import Progress, in_words
+
+
+@contextlib.contextmanager
+def piped_stdout(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Makes stdout a pipe, and yields the number of its reading end."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w", encoding="utf-8") as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        yield reader
+    os.close(reader)
+
+
+def test_a_reader_that_pauses_is_not_waited_for_and_gets_every_line_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"{number} {'x' * 1000}" for number in range(200)]  # a pipe takes 64 KiB
+    with piped_stdout(monkeypatch) as reader:
+        for line in lines:
+            console.say(line, wait=False)
+        assert console._waiting
+        read = b""
+        while read.count(b"\n") < len(lines):
+            read += os.read(reader, 65536)
+            console.say("", wait=False)
+    assert [line for line in read.decode().split("\n") if line] == lines
+    console._waiting.clear()
+
+
+def test_a_line_of_the_result_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    console._waiting.append("before")
+    with piped_stdout(monkeypatch) as reader:
+        console.say("result")
+        assert os.read(reader, 100) == b"before\nresult\n"
+    assert not console._waiting
+
+
+def test_a_full_disk_is_reported_once_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        console.say("one")
+        console.say("two")
+    assert capsys.readouterr().err.count("run_bench: stdout cannot be written") == 1
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_reader_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, name, stream)
+        for _ in range(2):
+            console.say("a line")
+            console.warn("a sentence")
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()])
+def test_a_closed_stream_ends_nothing(monkeypatch: pytest.MonkeyPatch, stream: TextIO | None) -> None:
+    if stream is not None:
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", stream)
+    console.say("a line")
+    console.warn("a sentence")
+
+
+def test_what_the_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    console.say("2 × \udcff")
+    assert written.getvalue() == b"2 \\xd7 \\udcff\n"
+
+
+# Progress.
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    """A terminal of 80 columns; once it is closed, nothing can be written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self.is_closed:
+            raise OSError(errno.EIO, "Input/output error")
+        return super().write(text)
+
+    def shown(self) -> str:
+        """Returns what a person sees on the last line."""
+        line = self.getvalue().rpartition("\r\x1b[2K")[2]
+        return line.replace("\x1b[2m", "").replace("\x1b[0m", "")
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    made = Terminal()
+    monkeypatch.setattr(console, "_stderr", lambda: made)  # between setup and call, pytest sets sys.stderr anew
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return made
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def shown(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Progress:
+    """The progress of this process, with a clock of the test."""
+    made = Progress(clock)
+    monkeypatch.setattr(console, "progress", made)
+    return made
+
+
+def test_a_terminal_shows_what_is_done_and_for_how_long(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    shown.begin("building the graph")
+    assert terminal.shown() == "Building the graph"
+    clock.now += 12.3
+    shown.look()
+    assert terminal.shown() == "Building the graph: 12 s so far"
+    shown.end()
+    assert terminal.shown() == "" and "\n" not in terminal.getvalue()
+    written = terminal.getvalue()
+    clock.now += 100
+    shown.look()
+    assert terminal.getvalue() == written, "nothing is being done"
+
+
+def test_the_time_left_follows_from_the_parts_that_are_done(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    with shown.counted("converting", 40_000):
+        assert terminal.shown() == "Converting: 0 of 40,000"
+        clock.now += 100
+        shown.advance(10_000, "a note")
+        assert terminal.shown() == "Converting: 10,000 of 40,000, a note, 5 min left"
+        shown.begin("what belongs to it")
+        clock.now += 60
+        shown.look()
+        assert terminal.shown() == "Converting: 10,000 of 40,000, a note, 4 min left", "it counts down between parts"
+        shown.end()
+        clock.now += 140
+        shown.advance(30_000)
+        assert terminal.shown() == "Converting: 40,000 of 40,000"
+    assert terminal.shown() == ""
+
+
+def test_while_steps_are_measured_only_the_caller_draws(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    shown.begin("measuring", 100, measured=True)
+    written = terminal.getvalue()
+    clock.now += 50
+    shown.look()
+    assert terminal.getvalue() == written
+    shown.advance(note="3.0 images/sec")
+    assert terminal.shown() == "Measuring: 1 of 100, 3.0 images/sec, 83 min left"
+    shown.begin("checking")
+    shown.measure()
+    clock.now += 50
+    shown.look()
+    assert terminal.shown() == "Checking"
+
+
+def test_a_terminal_is_drawn_ten_times_a_second_at_most(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    shown.begin("measuring", 1000, measured=True)
+    before = terminal.getvalue().count("\r")
+    for _ in range(1000):
+        clock.now += 0.001
+        shown.advance()
+    assert terminal.getvalue().count("\r") - before <= 10
+
+
+def test_text_never_shares_a_line_with_the_progress(
+    terminal: Terminal, shown: Progress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for write in (console.say, console.warn, console.log):
+        shown.begin("what takes long")
+        written = len(terminal.getvalue())
+        write("a line")
+        assert terminal.getvalue()[written:].startswith("\r\x1b[2K"), write
+    assert capsys.readouterr().out == "a line\n"
+
+
+def test_a_long_line_is_cut_and_cannot_control_the_terminal(terminal: Terminal, shown: Progress) -> None:
+    shown.begin("reading \x1b[31m" + "x" * 200)
+    assert len(terminal.shown()) == 79 and "\x1b" not in terminal.shown()
+
+
+def test_no_color_is_respected(terminal: Terminal, shown: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown.begin("what takes long")
+    assert terminal.getvalue() == "\r\x1b[2KWhat takes long"
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_without_a_terminal_only_what_takes_long_is_a_line(
+    clock: Clock,
+    shown: Progress,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    term: str | None,
+) -> None:
+    """A terminal that cannot be drawn on is none; without a variable, stderr is a file."""
+    if term:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+        monkeypatch.setenv("TERM", term)
+    printed = []
+    shown.begin("importing")
+    for second in range(1, 81):
+        clock.now += 1
+        shown.look()
+        if err := capsys.readouterr().err:
+            printed.append((second, err))
+    assert printed == [(at, f"run_bench: Importing: {at} s so far.\n") for at in (10, 40, 70)]
+
+
+def test_without_a_terminal_other_lines_delay_that_of_the_progress(
+    clock: Clock, shown: Progress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown.counted("comparing", 10):
+        for _ in range(5):
+            clock.now += 9
+            shown.advance()
+            console.say("a result")
+        assert capsys.readouterr().err == ""
+        clock.now += 10
+        shown.advance()
+    assert capsys.readouterr().err == "run_bench: Comparing: 6 of 10, 37 s left.\n"
+
+
+def test_without_a_terminal_nothing_is_printed_while_steps_are_measured(
+    clock: Clock, shown: Progress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown.begin("measuring", 100, measured=True)
+    for _ in range(100):
+        clock.now += 60
+        shown.advance()
+        shown.look()
+    assert capsys.readouterr() == ("", "")
+    shown.begin("the next round", measured=True)
+    assert capsys.readouterr().err == "run_bench: The next round.\n", "the measurement has not begun"
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()])
+def test_progress_without_stderr_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, shown: Progress, stream: TextIO | None
+) -> None:
+    if stream is not None:
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with shown.counted("what takes long", 2):
+        clock.now += 100
+        shown.look()
+        shown.advance()
+
+
+def test_a_terminal_that_is_closed_ends_nothing(terminal: Terminal, clock: Clock, shown: Progress) -> None:
+    with shown.counted("what takes long", 2):
+        terminal.is_closed = True
+        clock.now += 100
+        shown.look()
+        shown.advance()
+
+
+def test_a_stopped_terminal_is_not_waited_for(clock: Clock, shown: Progress, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the terminal: its buffer fills, and then nothing more is drawn."""
+    controller, end = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(end, "w") as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        for number in range(2000):
+            clock.now += 1
+            shown.begin(f"{number} {'x' * 70}")
+    os.close(controller)
+
+
+def test_stderr_is_found_while_its_descriptor_is_another_file(
+    clock: Clock, shown: Progress, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The import of TensorFlow redirects descriptor 2: what takes long is reported all the same."""
+    real = os.dup(2)
+    with open(os.devnull, "w") as hidden, open(2, "w", closefd=False) as stderr, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stderr)
+        os.dup2(hidden.fileno(), 2)
+        try:
+            with console.stderr_is(real):
+                shown.begin("importing")
+                clock.now += 10
+                shown.look()
+            console.warn("hidden")
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+    console.warn("after")
+    assert capfd.readouterr().err == "run_bench: Importing: 10 s so far.\nrun_bench: after\n"
+
+
+def test_durations_in_words() -> None:
+    assert (in_words(5.2), in_words(600), in_words(6000)) == ("6 s", "10 min", "1 h 40 min")

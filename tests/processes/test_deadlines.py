@@ -1,0 +1,135 @@
+"""Verbs whose main thread waits in TensorFlow for ever: they end by themselves, and a signal ends them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from results.record import Record, Status
+from results.store import load
+from tests.processes.test_subprocesses import wait_until_gone
+from tests.support.commands import ROOT, USER_ENVIRONMENT
+
+SECONDS = 240.0
+# `run_bench.py` with an operation that waits for a queue that stays empty. WHAT is waited for only for a short time.
+HANGING = """
+import sys
+sys.path.insert(0, {root!r})
+from benchmarks.cli import main
+from benchmarks.process import tensorflow_setup, watchdog
+
+expect, import_tensorflow = watchdog.Watchdog.expect, tensorflow_setup.import_tensorflow
+
+def never():
+    # Printed by the step, not while the graph is built: there a signal can make TensorFlow print a traceback.
+    with tf.control_dependencies([tf.print("hangs", output_stream=sys.stderr)]):
+        return tf.compat.v1.FIFOQueue(1, tf.float32, shapes=[()]).dequeue()
+
+def import_and_patch():
+    global tf
+    import_tensorflow()
+    import tensorflow as tf
+{patch}
+
+tensorflow_setup.import_tensorflow = import_and_patch
+watchdog._GRACE_SECONDS = 0.5
+if {what!r}:
+    watchdog.Watchdog.expect = lambda self, what, seconds: expect(self, what, 0.5 if {what!r} in what else seconds)
+sys.exit(main.main(sys.argv[1:]))
+"""
+ALL_REDUCE = """
+    from benchmarks.microbench import allreduce
+    allreduce._step = lambda *_: never().op
+"""
+INPUT = """
+    from benchmarks.microbench import input_stages
+    input_stages._bare_decode = lambda *_: tf.data.Dataset.from_tensors(never())
+"""
+VERIFY = """
+    from benchmarks.verify import oracle
+    from benchmarks.input.tower_input import TowerInput
+    numbers = oracle._numbers
+    oracle._numbers = lambda devices: [TowerInput(t.images + never(), t.labels) for t in numbers(devices)]
+"""
+SMALL = ["allreduce", "--device=cpu", "--num_gpus=2", "--model=none", "--max_bytes=1K", "--all_reduce_spec=psgpu,pscpu"]
+
+
+def start(directory: Path, patch: str, what: str, *words: str) -> subprocess.Popen[str]:
+    code = HANGING.format(root=str(ROOT), patch=patch, what=what)
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.Popen(
+        command, cwd=directory, env=USER_ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def records(directory: Path) -> list[Record]:
+    return load(directory / "out" / "results.jsonl").records
+
+
+def test_a_reduction_that_hangs_is_a_record(tmp_path: Path) -> None:
+    with start(tmp_path, ALL_REDUCE, "All-reduce of", *SMALL) as process:
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 124, stderr
+    assert "stacks of all threads" in stderr and "All-reduce of 1K by psgpu took longer than 0.5 s." in stderr
+    found = records(tmp_path)
+    assert [record.config["modifiers"]["all_reduce_spec"] for record in found] == ["psgpu", "pscpu"]
+    assert {(record.status, record.reason) for record in found} == {
+        (Status.TIMEOUT, "All-reduce of 1K by psgpu took longer than 0.5 s.")
+    }
+    assert stdout.count("TIMEOUT: All-reduce of 1K by psgpu") == 2
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_reduction_that_hangs(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    with start(tmp_path, ALL_REDUCE, "", *SMALL) as process:
+        assert process.stderr is not None
+        while "hangs" not in process.stderr.readline():
+            pass
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == status, stderr
+    assert {record.status for record in records(tmp_path)} == {Status.INTERRUPTED}
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.slow
+def test_an_input_that_hangs_is_a_record(tmp_path: Path, fake_imagenet: Path) -> None:
+    words = ("--device=cpu", "--model=trivial", "--batch_size=2", f"--data_dir={fake_imagenet}")
+    with start(tmp_path, INPUT, "Building the input", "input", *words) as process:
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 124, stderr
+    (record,) = records(tmp_path)
+    assert record.status is Status.TIMEOUT and record.reason == "Building the input's stages took longer than 0.5 s."
+    assert record.config["data_set"]
+
+
+ROOFLINE = """
+import concurrent.futures, multiprocessing, os, sys, time
+sys.path.insert(0, {root!r})
+from benchmarks.microbench import device_peak
+spawn = multiprocessing.get_context("spawn")
+with concurrent.futures.ProcessPoolExecutor(1, spawn, device_peak._prepare, ("cpu", os.getpid())) as executor:
+    print(executor.submit(os.getpid).result(), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_process_that_measures_a_peak_dies_with_its_parent() -> None:
+    command = [sys.executable, "-c", ROOFLINE.format(root=str(ROOT))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=USER_ENVIRONMENT, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.kill()
+    wait_until_gone(child)
+
+
+@pytest.mark.slow
+def test_a_comparison_that_hangs_ends_verify(tmp_path: Path) -> None:
+    with start(tmp_path, VERIFY, "A step of a comparison", "verify", "--device=cpu", "--num_gpus=2") as process:
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 124, stderr
+    assert "A step of a comparison took longer than 0.5 s." in stderr

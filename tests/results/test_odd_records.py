@@ -1,0 +1,236 @@
+"""Records from elsewhere: a field may hold anything, and its text may be meant for a terminal or a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results import store
+from results.gate import baseline_check, comparison
+from results.gate.comparability import UnlikeError
+from results.gate.views import history_view, json_view, junit_view, text_view
+from results.record import Record, Status
+from results.report import headline, page, write
+from results.report.anomalies import anomalies, warnings_of
+from results.report.side_tables import side_tables
+from results.summary import summarize
+from results.text import csv_cell, markdown
+from tests.support.records import fake_input, fake_reduction, fake_run
+
+HOSTILE = "\x1b[31m=1+1|[a](http://b)$\\frac{$"
+ODD = (HOSTILE, {"a": {"b": 1}}, [1, "x"], [], None, 1e308, -1, 0, 10**400, "NaN")
+GOOD = {"run": fake_run(), "reduction": fake_reduction("psgpu", 1024, 1e-3), "input": fake_input()}
+
+
+def paths(fields: Any, prefix: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yields the path of every field of a JSON document, and of the first entry of every list."""
+    for key, value in fields.items() if isinstance(fields, dict) else enumerate(fields[:1]):
+        yield (*prefix, key)
+        if isinstance(value, dict | list):
+            yield from paths(value, (*prefix, key))
+
+
+def changed(record: Record, path: tuple[str | int, ...], value: Any) -> str:
+    """Returns the line of a record with another value at a path."""
+    fields = part = json.loads(record.to_json())
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    return json.dumps(fields)
+
+
+def odd_records(good: Record, values: tuple[Any, ...] = ODD) -> Iterator[Record]:
+    """Yields a record with each field in turn replaced by each value, if it still is a record."""
+    for path in paths(json.loads(good.to_json())):
+        for value in values:
+            try:
+                yield Record.from_json(changed(good, path, value))
+            except ValueError:
+                continue
+
+
+def reported(records: list[Record]) -> str:
+    """Returns what a report of these records prints and writes, without its plots."""
+    rows = summarize(records)
+    tables = side_tables(records, rows, "guide2017")
+    notes = [*anomalies(rows), *warnings_of(records)]
+    texts = [*headline.lines(rows), *notes]
+    page.html(
+        records,
+        rows,
+        title="",
+        summary=write.summary(records, rows),
+        notes=notes,
+        drawings=[],
+        tables=tables,
+        sources=[],
+    )
+    for lines in (headline.markdown_rows(rows), *(table.markdown() for table in tables)):
+        assert all(line.isprintable() for line in lines)
+    return "\n".join(texts)
+
+
+def judged(records: list[Record], good: Record) -> str:
+    """Returns what the gate prints of these records against a good one."""
+    texts = []
+    for sides in ((records, [good]), ([good], records)):
+        for judge in (comparison.compare, baseline_check.check):
+            try:
+                found = judge(*sides, ("a", "b"), 0.05)
+            except UnlikeError as error:
+                texts.append(str(error))
+                continue
+            texts += [text_view.render(found), text_view.render_markdown(found)]
+            junit_view.render(found), json_view.render(found), json_view.render_github_benchmark(found)
+    return "\n".join([*texts, *history_view.as_text(history_view.histories(records))])
+
+
+def apart(records: list[Record]) -> list[Record]:
+    """Returns records each of which is a configuration of its own, as far as the key was not what was changed."""
+    return [
+        dataclasses.replace(record, identity=dataclasses.replace(record.identity, config_key=f"{number}"))
+        for number, record in enumerate(records)
+    ]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_one_odd_field_breaks_no_view(kind: str) -> None:
+    good = GOOD[kind]
+    found = list(odd_records(good))
+    assert len(found) > 100
+    reported([*apart(found), good])
+    judged([*apart(found), good], good)
+    rows = list(csv.DictReader(io.StringIO(store.as_csv([*found, good]))))
+    assert len(rows) == len(found) + 1 and rows[-1]["run_id"] == good.identity.run_id
+
+
+def test_an_odd_repeat_of_a_good_run_breaks_no_row_and_no_verdict() -> None:
+    good = GOOD["run"]
+    for odd in odd_records(good, ({}, 1e308, -1, 0, None)):
+        (row, *_) = summarize([good, odd])
+        assert row.images_per_sec is None or row.images_per_sec > 0
+        judged([odd, good], good)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_text_of_a_record_controls_no_terminal_and_no_spreadsheet(kind: str) -> None:
+    good = [GOOD[kind], *([fake_run(status=Status.CRASH, reason="said")] if kind == "run" else [])]
+    found = [odd for each in good for odd in odd_records(each, (HOSTILE, f"={HOSTILE}"))]
+    printed = reported([*apart(found), *good]) + judged([*apart(found), *good], good[0])
+    assert all(line.isprintable() for line in printed.splitlines())
+    for row in csv.DictReader(io.StringIO(store.as_csv(found))):
+        assert all(cell.isprintable() and not cell.startswith("=") for cell in row.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("config", "model"), {"a": 1}),
+        (("config", "modifiers"), "psgpu"),
+        (("config", "input"), "train"),
+        (("environment", "gpus"), 2),
+        (("measurement", "step_seconds"), "0.1"),
+        (("measurement", "step_seconds"), [0.0] * 20),
+        (("measurement", "step_seconds"), [0.1, -0.1, 0.1]),
+        (("measurement", "losses"), [[1.0]]),
+        (("measurement", "worker_step_seconds"), [[0.1], "x"]),
+        (("derived", "images_per_sec"), "160"),
+        (("identity", "command"), "--model=vgg16"),
+        (("identity", "time_utc"), None),
+        (("warnings",), "busy"),
+        (("reason",), None),
+        (("kind",), []),
+        (("config",), json.loads('{"a":' * 300 + "1" + "}" * 300)),
+    ],
+)
+def test_a_field_of_another_type_is_named_and_its_line_is_skipped(tmp_path: Path, path: Any, value: Any) -> None:
+    file = tmp_path / "results.jsonl"
+    good = fake_run()
+    file.write_text(changed(fake_run(), path, value) + "\n" + good.to_json() + "\n")
+    loaded = store.load(file)
+    assert [record.identity.run_id for record in loaded.records] == [good.identity.run_id]
+    (problem,) = loaded.problems
+    assert problem.startswith(f"{file}:1: skipped a damaged line (not a record of format 4: ")
+    assert str(path[-1]) in problem
+
+
+def test_a_path_with_bytes_that_are_no_text_is_read() -> None:
+    line = json.dumps(json.loads(fake_run(data_dir="DIR").to_json())).replace("DIR", "m\\udcff")
+    assert Record.from_json(line).config["data_dir"] == Record.from_json(line.encode()).config["data_dir"] == "m\\udcff"
+    with pytest.raises(ValueError):
+        Record.from_json(line + "}")
+
+
+def test_a_page_masks_what_older_versions_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "PLOTS", [])
+    run = fake_run()
+    identity = dataclasses.replace(run.identity, command=["--token=s3"])
+    old = dataclasses.replace(
+        run, identity=identity, environment={"variables": {"NVIDIA_API_KEY": "s3", "XLA_FLAGS": "-O"}}
+    )
+    write.write([old], ["x"], tmp_path, against_table=None)
+    text = (tmp_path / "report.html").read_text()
+    assert "s3" not in text and "NVIDIA_API_KEY=***, XLA_FLAGS=-O" in text
+
+
+def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
+    lines = [changed(fake_run(), path, HOSTILE) for path in paths(json.loads(fake_run().to_json()))]
+    (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
+    run = fake_run()
+    problems = store.Store(tmp_path).append(run)
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    assert rows[-1]["run_id"] == run.identity.run_id and len(rows) > 20
+    assert len(problems) > 30 and len(rows) - 1 + len(problems) == len(lines)
+
+
+def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "PLOTS", [plot for plot in write.PLOTS if plot.name == "batches"])
+    runs = [fake_run(model="$\\frac{$", batch_per_device=batch) for batch in (8, 16)]
+    notes = write.write(runs, ["x"], tmp_path, against_table=None)
+    assert not [note for note in notes if "missing" in note]
+    assert "$\\frac{$" in (tmp_path / "plots" / "batches.svg").read_text()
+
+
+def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("Axis limits cannot be NaN or Inf")
+
+    monkeypatch.setattr("results.report.figures.save", fail)
+    notes = write.write([fake_run()], ["x"], tmp_path, against_table=None)
+    assert "The plot 'Step times' is missing: a record holds a number that cannot be drawn." in notes
+    assert "is missing" in (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a | b\n![x](http://y)", "a \\| b !\\[x\\](http:&#47;/y)"),
+        ("[link](x) `code` *bold* <b>", "\\[link\\](x) \\`code\\` \\*bold\\* &lt;b>"),
+        ("\\| \x1b[2J\u202egnp", "\\\\\\|  \\[2J gnp"),
+    ],
+)
+def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
+    assert markdown(text) == shown
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1"])
+def test_a_spreadsheet_computes_nothing_from_text(text: str) -> None:
+    assert csv_cell(text).startswith("'")
+    assert store.as_csv([fake_run(model=text)]).count("'") == 1
+
+
+def test_numbers_stay_numbers_in_a_csv() -> None:
+    (row,) = csv.DictReader(io.StringIO(store.as_csv([fake_run(seed=-5, batch_per_device=-5)])))
+    assert (row["batch_per_device"], row["model"]) == ("-5", "resnet50")
+
+
+def test_an_integer_that_readers_of_json_would_round_is_kept_as_text() -> None:
+    run = Record.from_json(fake_run(seed=2**64 + 1, other=2**64 - 1).to_json())
+    assert (run.config["seed"], run.config["other"]) == (str(2**64 + 1), 2**64 - 1)

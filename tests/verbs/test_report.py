@@ -1,0 +1,92 @@
+"""The verbs `report`, `rerun` and `diff` with records that may come from anywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cli.main import dispatch
+from benchmarks.errors import UsageError
+from results.store import Store
+from tests.support.commands import Finished
+from tests.support.records import fake_run
+
+RunBench = Callable[..., Finished]
+
+
+def stored(directory: Path, command: Sequence[str]) -> str:
+    """Stores the record of a command, and returns its id."""
+    run = fake_run()
+    Store(directory).append(dataclasses.replace(run, identity=dataclasses.replace(run.identity, command=[*command])))
+    return run.identity.run_id
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (["ab", "--base_command=sh -c 'touch x'", "--nowarmup_round"], "this record was written by 'ab'"),
+        (["sweep", "--model=trivial,mlp"], "this record was written by 'sweep'"),
+        (["data", "convert", "a", "b"], "this record was written by 'data'"),
+        (["\x1b[2Jab"], "this record was written by ' [2Jab'"),
+        (["--model=trivial", "--hosts=h1,h2", "--ssh"], "servers other hosts can reach"),
+        (["--worker_hosts=10.0.0.1:2222,b:2222", "--job_name=worker"], "servers other hosts can reach"),
+        (["--local_cluster=worker:2", "--noprivate_network"], "--noprivate_network opens its servers"),
+        (["--flagfile=elsewhere"], "--flagfile=elsewhere names a file"),
+        (["--model=trivial", "--no_such_flag=1"], "There is no flag --no_such_flag"),
+        (["run", "--model=trivial", "more"], "'more' in its command is no flag of run"),
+        (["input", "--data_dir=https://***@host"], "lacks the value of --data_dir=https://***@host"),
+    ],
+)
+def test_a_command_that_does_more_than_measure_is_printed_and_not_run(
+    run_bench: RunBench, tmp_path: Path, command: list[str], why: str
+) -> None:
+    done = run_bench("rerun", stored(tmp_path / "out", command))
+    assert done.status == 2 and why in done.stderr
+    assert done.stdout.startswith("$ ") and command[-1].split("=")[0].strip("\x1b") in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [["--model=trivial"], ["run", "--num_batches", "5"], ["allreduce", "--num_gpus=2"]])
+def test_a_command_that_measures_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda program, words: ran.append(words))
+    dispatch(["rerun", stored(tmp_path, command), str(tmp_path)])
+    assert ran[0][0] == sys.executable and ran[0][2:] == command
+
+
+def test_a_command_can_be_looked_at_without_running_it(run_bench: RunBench, tmp_path: Path) -> None:
+    done = run_bench("rerun", stored(tmp_path / "out", ["ab", "--base=main"]), "--dry_run")
+    assert done.status == 0 and done.stdout.endswith("ab --base=main\n")
+
+
+@pytest.mark.parametrize("where", [(), ("--where=model=vgg16",)])
+def test_a_report_does_not_replace_the_rows_of_a_results_directory(tmp_path: Path, where: tuple[str, ...]) -> None:
+    for name in "ab":
+        Store(tmp_path / name).append(fake_run(), fake_run(model="vgg16"))
+    before = (tmp_path / "b" / "results.csv").read_bytes()
+    with pytest.raises(UsageError, match=r"results\.jsonl is there.* Name another directory, such as .*b/report"):
+        dispatch(["report", str(tmp_path / "a"), str(tmp_path / "b"), f"--output={tmp_path / 'b'}", *where])
+    assert (tmp_path / "b" / "results.csv").read_bytes() == before
+    assert not (tmp_path / "b" / "report.html").exists()
+
+
+def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBench, tmp_path: Path) -> None:
+    one, other = fake_run(), fake_run(model="\x1b[2J", **{"\x1b]0;title": 1})
+    Store(tmp_path / "out").append(one, other)
+    done = run_bench("diff", one.identity.run_id, other.identity.run_id)
+    assert done.status == 0 and "config.model: resnet50 ->  [2J" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, tmp_path: Path) -> None:
+    (tmp_path / "\x1b[2J").mkdir()
+    Store(tmp_path / "\x1b[2J").append(fake_run())
+    with (tmp_path / "\x1b[2J" / "results.jsonl").open("a") as file:
+        file.write("torn")
+    done = run_bench("report", "\x1b[2J")
+    assert done.status == 0 and "skipped a damaged line" in done.stderr and "\x1b" not in done.stderr
