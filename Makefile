@@ -27,7 +27,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate faults lint typecheck \
+.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
     install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
@@ -97,6 +97,12 @@ FAULT ?= *
 MOMENTS ?= 40
 faults: install-test
 	$(BIN)/python -m tests.faults --moments=$(MOMENTS) '$(FAULT)'
+
+# Runs the commands of docs/acceptance.md and keeps what is seen: ROW='S0.1 S0.2' selects some.
+ROW ?=
+acceptance: install-test
+	$(BIN)/python -m tests.acceptance $(ROW)
+	$(BIN)/python -m docs.generate
 
 # Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
 .PHONY: docs

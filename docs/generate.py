@@ -32,6 +32,7 @@ from models import specs
 from results import columns, store, summary
 from results.measurement import Derived, Measurement
 from results.record import Identity, Record
+from tests.acceptance import rows as acceptance
 from tests.faults import catalog as faults
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import Processes
@@ -372,6 +373,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "models": _models,
     "sources of models": _model_sources,
     "faults": faults.tables,
+    "acceptance": acceptance.page,
     "results": _results,
 }
 
