@@ -137,7 +137,7 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
     needed = per_worker * cluster.num_workers
     if needed > len(usable):
         raise UsageError(
-            f"{cluster.num_workers} workers with {counted(per_worker, 'GPU')} each need {needed}, and "
+            f"{counted(cluster.num_workers, 'worker')} with {counted(per_worker, 'GPU')} each need {needed}, and "
             f"{len(usable)} may be used here. Ask for fewer, or use --device=cpu."
         )
     return {

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -245,7 +245,7 @@ def joined(
         ClusterError: the port is taken, or tasks are missing.
     """
     server_config = with_collectives(server_config)
-    server = start_server(cluster, server_config)
+    server = start_server(cluster.spec(), cluster.own, server_config)
     probe = GrpcProbe()
     with WaitingLines() as waiting:
         replies = liveness.wait_for_all(
@@ -265,22 +265,21 @@ def joined(
         watcher.stop()
 
 
-def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> tf.distribute.Server:
-    """Starts this task's server, which other tasks can use from now on.
+def start_server(
+    hosts: Mapping[str, Sequence[str]], own: Task, server_config: tf.compat.v1.ConfigProto
+) -> tf.distribute.Server:
+    """Starts the server of the task `own`, which other tasks can use from now on.
 
     Raises:
         ClusterError: the port is taken.
     """
-    require_port(cluster)
+    address = hosts[own.job][own.index]
+    require_port(own, address)
+    spec = tf.train.ClusterSpec({job: list(addresses) for job, addresses in hosts.items()})
     try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.spec()),
-            job_name=cluster.own.job,
-            task_index=cluster.own.index,
-            config=server_config,
-        )
+        return tf.distribute.Server(spec, job_name=own.job, task_index=own.index, config=server_config)
     except tf.errors.UnknownError as error:  # another process was faster
-        raise _port_is_taken(cluster, headline(error)) from error
+        raise _port_is_taken(own, address, headline(error)) from error
 
 
 def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
@@ -323,25 +322,25 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     return None
 
 
-def require_port(cluster: Cluster) -> None:
+def require_port(own: Task, address: str) -> None:
     """Checks that this task's port is free.
 
     Raises:
         ClusterError: it is taken; the message names the process.
     """
-    port = int(cluster.address.rpartition(":")[2])
+    port = int(address.rpartition(":")[2])
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("0.0.0.0", port))
         except OSError as error:
-            raise _port_is_taken(cluster, error.strerror or str(error)) from error
+            raise _port_is_taken(own, address, error.strerror or str(error)) from error
 
 
-def _port_is_taken(cluster: Cluster, reason: str) -> ClusterError:
-    port = int(cluster.address.rpartition(":")[2])
+def _port_is_taken(own: Task, address: str, reason: str) -> ClusterError:
+    port = int(address.rpartition(":")[2])
     return ClusterError(
-        f"{cluster.own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
+        f"{own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
         "task another port, in the lists of all tasks."
     )
 
