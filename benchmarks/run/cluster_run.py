@@ -52,7 +52,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         description = plan.description
     with joined(cluster, config.variable_update, watchdog, own_devices, config.start_timeout_seconds) as team:
         try:
-            messages = team.agree(hello(cluster, _must_agree(config, cluster), description), 60.0)
+            messages = team.agree(hello(_must_agree(config, cluster), description), 60.0)
             if config.output_format == "text":
                 for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
                     say(line)
