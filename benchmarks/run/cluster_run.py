@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined
+from benchmarks.cluster.step_losses import StepLosses
 from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.errors import BenchError
@@ -22,13 +24,20 @@ from benchmarks.topology.cluster import Cluster
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
+    training = [task for task in cluster.tasks if placement.trains(cluster, task, config.variable_update)]
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
-        session.execute(config, log, display, team)
+        with contextlib.ExitStack() as stack:
+            if len(training) > 1 and log.asynchronous:
+                display.only_of(str(cluster.own))
+            elif len(training) > 1:
+                every = team.meet("print every so many steps", config.display_every)[str(cluster.leader)]
+                losses = StepLosses(team.rendezvous, cluster.own, cluster.leader, workers=len(training), every=every)
+                display.share(stack.enter_context(losses))
+            session.execute(config, log, display, team)
 
-    serves = not placement.trains(cluster, cluster.own, config.variable_update)
-    take_part(config, cluster, watchdog, None if serves else work)
+    take_part(config, cluster, watchdog, work if cluster.own in training else None)
 
 
 def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
