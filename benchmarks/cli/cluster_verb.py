@@ -61,7 +61,7 @@ _FLAGS: Groups = {
 }
 VERB = Verb(
     "cluster",
-    "show: the tasks that flags, TF_CONFIG or Slurm name, with their addresses",
+    "show: which tasks do flags or the environment name?",
     _FLAGS,
     lambda given, command: run(given.words, given.values),
     takes="words",

@@ -77,7 +77,8 @@ class StepLosses:
                     send(json.dumps([self.own, step, numbers]))
                     continue
                 self._arrived.setdefault(step, {})[self.own] = numbers
-                while len(self._arrived.get(step, ())) < self._workers and not self._over.is_set():
+                # `mean` removes a step that is complete.
+                while 0 < len(self._arrived.get(step, ())) < self._workers and not self._over.is_set():
                     for task, its_step, its_numbers in map(json.loads, receive()):
                         self._arrived.setdefault(its_step, {})[task] = its_numbers
                     time.sleep(_LOOK_SECONDS)
