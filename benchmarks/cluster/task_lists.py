@@ -26,7 +26,8 @@ Message = Mapping[str, Any]
 _MESSAGE_SECONDS = 5.0
 # How long a task that has found a difference waits for those that have not started yet, so that they learn of it.
 _TELLING_SECONDS = 20.0
-_PUBLISHING_SECONDS = 60.0
+# A task publishes its lists right after its server has started, but may be short of cores then.
+_PUBLISHING_SECONDS = 30.0
 _ROUND_SECONDS = 0.2
 _MOST_MESSAGES = 4096
 # In a reply to `GetStatus` (see `benchmarks.cluster.probe`), the name that a server has given itself.
@@ -78,7 +79,7 @@ class TaskLists:
         self._differing: Message | None = None
         self._found_at = 0.0
         self.problem: str | None = None
-        with _session(target, cluster.own.device) as session:
+        with _session(target, cluster.own.device, _PUBLISHING_SECONDS) as session:
             session.run(_published(json.dumps(self._own)).initializer)
 
     def compare(self, replies: Mapping[Task, bytes]) -> None:
@@ -141,10 +142,10 @@ class TaskLists:
 
     def _received(self) -> list[Message]:
         """Returns what others have left at this task's server since the last call."""
-        with _session(self._target, self._cluster.own.device) as session:
+        with contextlib.suppress(tf.errors.OpError), _session(self._target, self._cluster.own.device) as session:
             inbox = _inbox()
-            taken = session.run(inbox.dequeue_many(inbox.size()))
-        return [json.loads(text) for text in taken]
+            return [json.loads(text) for text in session.run(inbox.dequeue_many(inbox.size()))]
+        return []  # this host is busy: the next round takes them
 
 
 def _inbox() -> tf.queue.FIFOQueue:
@@ -157,10 +158,10 @@ def _published(text: str = "") -> tf.Variable:
 
 
 @contextlib.contextmanager
-def _session(target: str, device: str) -> Iterator[tf.compat.v1.Session]:
+def _session(target: str, device: str, limit_seconds: float = _MESSAGE_SECONDS) -> Iterator[tf.compat.v1.Session]:
     """Opens a session on one task of any cluster, for a graph on its CPU."""
     config = tf.compat.v1.ConfigProto(
-        device_filters=[device], operation_timeout_in_ms=round(1000 * _MESSAGE_SECONDS), device_count={"GPU": 0}
+        device_filters=[device], operation_timeout_in_ms=round(1000 * limit_seconds), device_count={"GPU": 0}
     )
     with tf.Graph().as_default() as graph, tf.device(f"{device}/cpu:0"):
         with tf.compat.v1.Session(target, graph=graph, config=config) as session:

@@ -32,6 +32,7 @@ class Found:
         hosts: the addresses by job.
         own: the task that this process is; None if nothing names it.
         own_is_missing: in that case a sentence, for a process that has to be one of them.
+        is_explicit: flags name the tasks; in the environment of a single process, one task is no cluster.
         is_launcher: this process starts all tasks, and is none of them.
         notices: sentences on what was ignored.
     """
@@ -39,6 +40,7 @@ class Found:
     hosts: Hosts
     own: Task | None = None
     own_is_missing: str = ""
+    is_explicit: bool = False
     is_launcher: bool = False
     notices: tuple[str, ...] = ()
 
@@ -69,10 +71,7 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
         own=found.own or Task("worker", 0),
         local=bool(given["local_cluster"]),
     )
-    alone = len(cluster.tasks) == 1 and not (
-        found.is_launcher or any(given[flag] for flag in (*FLAG_OF_JOB.values(), "cluster_spec"))
-    )
-    return None if alone else cluster, found.notices
+    return cluster if found.is_explicit or len(cluster.tasks) > 1 else None, found.notices
 
 
 def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool = False) -> Found | None:
@@ -87,7 +86,8 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
     if launch_plan.is_asked_for(given) and not hosts:
         _refuse_task(given)
         planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
-        return Found(hosts={job: tuple(addresses) for job, addresses in planned.items()}, is_launcher=True)
+        hosts = {job: tuple(addresses) for job, addresses in planned.items()}
+        return Found(hosts=hosts, is_explicit=True, is_launcher=True)
     if hosts:
         _check_hosts(hosts, where, of_run=of_run)
         flags = _names(dict.fromkeys(where[job] for job in hosts))
@@ -96,6 +96,7 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
             own=_own_of_flags(given, hosts, where),
             own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
             "--task_index.",
+            is_explicit=True,
             notices=_ignored(given, environ, hosts),
         )
     found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
