@@ -61,7 +61,7 @@ _FLAGS: Groups = {
 }
 VERB = Verb(
     "cluster",
-    "show: which tasks do flags or the environment name?",
+    "show which tasks flags or the environment name",
     _FLAGS,
     lambda given, command: run(given.words, given.values),
     takes="words",

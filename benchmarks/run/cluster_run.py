@@ -32,9 +32,12 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watch
             if len(training) > 1 and log.asynchronous:
                 display.only_of(str(cluster.own))
             elif len(training) > 1:
-                every = team.meet("print every so many steps", config.display_every)[str(cluster.leader)]
-                losses = StepLosses(team.rendezvous, cluster.own, cluster.leader, workers=len(training), every=every)
-                display.share(stack.enter_context(losses))
+                prints = config.display_every if config.output_format == "text" else 0
+                if every := team.meet("print every so many steps", prints)[str(cluster.leader)]:
+                    losses = StepLosses(
+                        team.rendezvous, cluster.own, cluster.leader, workers=len(training), every=every
+                    )
+                    display.share(stack.enter_context(losses))
             session.execute(config, log, display, team)
 
     take_part(config, cluster, watchdog, work if cluster.own in training else None)
