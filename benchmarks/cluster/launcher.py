@@ -9,18 +9,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.console import warn
+from benchmarks.console import log, warn
 from benchmarks.errors import ClusterError, ExitStatus, Terminated, UsageError
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination, signals_held_back
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
-from results.text import counted
+from results.text import counted, one_line
 
 # How long the others may take to notice that a task has failed, and to report it: they need 40 s at most.
 _NOTICE_SECONDS = 50.0
@@ -37,6 +38,9 @@ _REPORTS = set(ExitStatus) - {ExitStatus.REGRESSED, ExitStatus.UNDECIDED}
 # In place of the status of an ssh that ended well and ran nothing; no process has it.
 _NOT_RUN = 256
 _SSH_FAILED = 255
+# Of the end of a task's output, where ssh's last line is; and how long the rest of it takes to be copied.
+_LAST_BYTES = 4096
+_COPYING_SECONDS = 2.0
 
 
 def enter_private_network(command: Sequence[str]) -> None:
@@ -61,12 +65,16 @@ class Outcome:
 
 @dataclasses.dataclass
 class Started:
-    """A task's process, which may be an ssh, and where its output goes; None for our own output."""
+    """A task's process, which may be an ssh, and where its output goes; None for our own output.
+
+    `errors` copies the stderr of an ssh to ours.
+    """
 
     task: Task
     process: subprocess.Popen[bytes]
     log: Path | None
     over_ssh: bool
+    errors: _Copied | None = None
 
     def poll(self) -> int | None:
         """Returns the task's exit status, negative for a signal; None while it runs."""
@@ -100,11 +108,46 @@ class Started:
         if code == _NOT_RUN:
             return "was not run, though ssh ended with status 0"
         if code == _SSH_FAILED and self.over_ssh:
-            return "could not be reached, or the connection to it broke (ssh ended with status 255)"
+            return f"could not be reached, or the connection to it broke ({self._last_words() or 'ssh gave no reason'})"
         if code > 0:
             return f"ended with status {code}"
         names = {number.value: number.name for number in signal.Signals}
         return f"was killed by {names.get(-code, f'signal {-code}')}"
+
+    def _last_words(self) -> str:
+        """Returns the last line of the task's output, with the reason of an ssh that failed."""
+        if self.errors:
+            return one_line(self.errors.last_line())
+        with contextlib.suppress(OSError):
+            lines = self.log.read_bytes()[-_LAST_BYTES:].decode(errors="replace").split("\n") if self.log else []
+            return next((one_line(line) for line in reversed(lines) if line.strip()), "")
+        return ""
+
+
+class _Copied:
+    """Copies what a process writes into a pipe to our stderr, and keeps the last line."""
+
+    def __init__(self) -> None:
+        read_end, write_end = os.pipe()
+        self.pipe = open(write_end, "wb")
+        self._last = ""
+        self._thread = threading.Thread(target=self._copy, args=(read_end,), daemon=True)
+
+    def start(self) -> None:
+        """Begins once the process has the pipe."""
+        self.pipe.close()
+        self._thread.start()
+
+    def last_line(self) -> str:
+        """Returns the last line that is not empty; a process that has ended wrote all it had."""
+        self._thread.join(_COPYING_SECONDS)
+        return self._last
+
+    def _copy(self, read_end: int) -> None:
+        with open(read_end, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._last = line if line.strip() else self._last
+                log(line.rstrip("\r\n"))
 
 
 # From a task and its cluster's hosts to the words that start it.
@@ -137,7 +180,7 @@ def divide_gpus(cluster: Cluster, per_worker: int, usable: Sequence[int]) -> dic
     needed = per_worker * cluster.num_workers
     if needed > len(usable):
         raise UsageError(
-            f"{cluster.num_workers} workers with {counted(per_worker, 'GPU')} each need {needed}, and "
+            f"{counted(cluster.num_workers, 'worker')} with {counted(per_worker, 'GPU')} each need {needed}, and "
             f"{len(usable)} may be used here. Ask for fewer, or use --device=cpu."
         )
     return {
@@ -167,11 +210,14 @@ def run(cluster: Cluster, command: Command, logs: Path) -> Outcome:
         failures = []
         for started in tasks:
             code = codes[started.task]
+            if started.errors and code is not None:
+                started.errors.last_line()  # so that all of it precedes what follows
             if code == 0:
                 continue
             failures.append(f"{started.task} {started.how_it_ended(code)}")
             if started.log or code not in _REPORTS:  # else the leader has printed its reason
-                warn(failures[-1] + (f"; its output: {started.log}" if started.log else ""))
+                elsewhere = started.log and not (started.over_ssh and code == _SSH_FAILED)
+                warn(failures[-1] + (f"; its output: {started.log}" if elsewhere else ""))
     own = codes[cluster.leader]
     reported = own in _REPORTS
     status = ExitStatus(own) if own and reported else ExitStatus.CLUSTER if failures else ExitStatus.OK
@@ -205,11 +251,16 @@ def _start(cluster: Cluster, command: Command, logs: Path, tasks: list[Started])
     try:
         logs.mkdir(parents=True, exist_ok=True)
         for task in cluster.tasks:
-            log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
+            its_log = None if task == cluster.leader else logs / f"{name}-{task.job}-{task.index}.log"
             words = command(task, cluster)
-            with signals_held_back(), log.open("wb") if log else contextlib.nullcontext() as output:
-                process = subprocesses.Command(words=words, stdout=output, stderr=output, stdin=subprocess.PIPE)
-                tasks.append(Started(task, subprocesses.start(process), log, not cluster.local))
+            errors = _Copied() if its_log is None and not cluster.local else None
+            with signals_held_back(), its_log.open("wb") if its_log else contextlib.nullcontext() as output:
+                process = subprocesses.Command(
+                    words=words, stdout=output, stderr=errors.pipe if errors else output, stdin=subprocess.PIPE
+                )
+                tasks.append(Started(task, subprocesses.start(process), its_log, not cluster.local, errors))
+                if errors:
+                    errors.start()
     except OSError as error:
         raise ClusterError(f"The tasks of the cluster cannot be started: {error}.") from error
 

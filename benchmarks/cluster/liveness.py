@@ -114,6 +114,8 @@ def wait_for_all(
     deadline_seconds: float,
     probe: Probe,
     on_wait: Callable[[Mapping[Task, str], float], None],
+    on_answers: Callable[[Mapping[Task, bytes]], None] = lambda replies: None,
+    lists: str = "",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[Task, bytes]:
@@ -124,6 +126,8 @@ def wait_for_all(
         deadline_seconds: how long to wait.
         probe: asks a task; is called by several threads at once.
         on_wait: gets, after each round, the tasks that have not answered yet and the seconds left.
+        on_answers: gets, after each round, the replies of the tasks that have answered in it; may raise.
+        lists: this task's lists of addresses, for the message when the time is over.
         clock: seconds.
         sleep: waits so many seconds.
 
@@ -138,6 +142,7 @@ def wait_for_all(
     with ThreadPoolExecutor(max(1, len(peers))) as pool:
         while True:
             answers = _ask(peers, probe, pool)
+            on_answers({task: answer.reply for task, answer in answers.items() if answer.sign is Sign.ALIVE})
             now = clock()
             for task, pulse in pulses.items():
                 how = pulse.hear(answers[task], now)
@@ -148,7 +153,7 @@ def wait_for_all(
                 return {task: pulse.reply for task, pulse in pulses.items() if pulse.reply is not None}
             seconds_left = begin + deadline_seconds - now
             if seconds_left <= 0:
-                raise MissingTasksError(_never_heard(missing, len(peers), answers, deadline_seconds))
+                raise MissingTasksError(_never_heard(missing, answers, deadline_seconds, lists))
             on_wait(missing, seconds_left)
             sleep(min(WHILE_WAITING.interval_seconds, seconds_left))
 
@@ -159,11 +164,12 @@ def _ask(peers: Mapping[Task, str], probe: Probe, pool: ThreadPoolExecutor) -> d
     return dict(zip(peers, answers, strict=True))
 
 
-def _never_heard(missing: Mapping[Task, str], of: int, answers: Mapping[Task, Answer], seconds: float) -> str:
+def _never_heard(missing: Mapping[Task, str], answers: Mapping[Task, Answer], seconds: float, lists: str) -> str:
     each = (f"{task} ({missing[task]}): {answers[task].reason or answers[task].sign.value}" for task in missing)
     return (
-        f"{len(missing)} of the {of} other tasks did not answer within {seconds:g} s. {'; '.join(each)}. Start every "
-        "task, with the same lists of addresses, and check that no firewall blocks them."
+        f"{len(missing)} of the {len(answers)} other tasks did not answer within {seconds:g} s. {'; '.join(each)}. "
+        "Start every task, with the same lists of addresses, and check that no firewall blocks them."
+        + (f" The lists of this task: {lists}." if lists else "")
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -16,11 +16,12 @@ import tensorflow as tf
 from benchmarks.cluster import liveness
 from benchmarks.cluster.probe import GrpcProbe
 from benchmarks.cluster.rendezvous import Rendezvous
+from benchmarks.cluster.task_lists import TaskLists
 from benchmarks.console import on_terminal, progress, warn
 from benchmarks.errors import BenchError, ClusterError, ExitStatus, UsageError, headline
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.provenance import suite_commit
-from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.topology.cluster import Cluster, Task, in_words
 from benchmarks.topology.placement import trains
 from results.record import Status
 from variable_mgr.catalog import IN_GRAPH
@@ -243,14 +244,25 @@ def joined(
 
     Raises:
         ClusterError: the port is taken, or tasks are missing.
+        UsageError: tasks were started with unlike lists of addresses.
     """
     server_config = with_collectives(server_config)
-    server = start_server(cluster, server_config)
+    server = start_server(cluster.spec(), cluster.own, server_config)
     probe = GrpcProbe()
+    lists = TaskLists(cluster, server.target)
     with WaitingLines() as waiting:
-        replies = liveness.wait_for_all(
-            cluster.peers, deadline_seconds=start_timeout_seconds, probe=probe, on_wait=waiting.show
-        )
+        try:
+            replies = liveness.wait_for_all(
+                cluster.peers,
+                deadline_seconds=start_timeout_seconds,
+                probe=probe,
+                on_wait=waiting.show,
+                on_answers=lists.compare,
+                lists=in_words(cluster.spec()),
+            )
+        except liveness.MissingTasksError as error:  # others may have ended because of the difference
+            raise UsageError(lists.problem) if lists.problem else error from None
+        lists.settle(replies)
     rendezvous = Rendezvous(server.target, cluster.own, cluster.leader, server_config)
     leads = cluster.own == cluster.leader
     watcher = liveness.Watcher(
@@ -265,22 +277,21 @@ def joined(
         watcher.stop()
 
 
-def start_server(cluster: Cluster, server_config: tf.compat.v1.ConfigProto) -> tf.distribute.Server:
-    """Starts this task's server, which other tasks can use from now on.
+def start_server(
+    hosts: Mapping[str, Sequence[str]], own: Task, server_config: tf.compat.v1.ConfigProto
+) -> tf.distribute.Server:
+    """Starts the server of the task `own`, which other tasks can use from now on.
 
     Raises:
         ClusterError: the port is taken.
     """
-    require_port(cluster)
+    address = hosts[own.job][own.index]
+    require_port(own, address)
+    spec = tf.train.ClusterSpec({job: list(addresses) for job, addresses in hosts.items()})
     try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.spec()),
-            job_name=cluster.own.job,
-            task_index=cluster.own.index,
-            config=server_config,
-        )
+        return tf.distribute.Server(spec, job_name=own.job, task_index=own.index, config=server_config)
     except tf.errors.UnknownError as error:  # another process was faster
-        raise _port_is_taken(cluster, headline(error)) from error
+        raise _port_is_taken(own, address, headline(error)) from error
 
 
 def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.ConfigProto:
@@ -291,10 +302,9 @@ def with_collectives(session_config: tf.compat.v1.ConfigProto) -> tf.compat.v1.C
     return config
 
 
-def hello(cluster: Cluster, must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
+def hello(must_agree: Mapping[str, Any], devices: str) -> dict[str, Any]:
     """Returns what a task sends to the others about itself."""
     return {
-        "tasks": cluster.signature(),
         "TensorFlow": tf.__version__,
         "suite's commit": suite_commit(),
         "options": dict(must_agree),
@@ -308,11 +318,11 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     """Returns a sentence if tasks differ in what all must have in common."""
     wanted = messages[leader]
     for task, message in messages.items():
-        for what in ("tasks", "TensorFlow", "suite's commit"):
+        for what in ("TensorFlow", "suite's commit"):
             if message[what] != wanted[what] and None not in (message[what], wanted[what]):  # None: not known there
                 return (
                     f"{task} and {leader} differ in {what}: {message[what]} and {wanted[what]}. "
-                    "Start all tasks with the same addresses and the same software."
+                    "Start all tasks with the same software."
                 )
         for name, value in message["options"].items():
             if value != wanted["options"].get(name, value):
@@ -323,25 +333,25 @@ def disagreement(messages: Mapping[str, Mapping[str, Any]], leader: str) -> str 
     return None
 
 
-def require_port(cluster: Cluster) -> None:
+def require_port(own: Task, address: str) -> None:
     """Checks that this task's port is free.
 
     Raises:
         ClusterError: it is taken; the message names the process.
     """
-    port = int(cluster.address.rpartition(":")[2])
+    port = int(address.rpartition(":")[2])
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind(("0.0.0.0", port))
         except OSError as error:
-            raise _port_is_taken(cluster, error.strerror or str(error)) from error
+            raise _port_is_taken(own, address, error.strerror or str(error)) from error
 
 
-def _port_is_taken(cluster: Cluster, reason: str) -> ClusterError:
-    port = int(cluster.address.rpartition(":")[2])
+def _port_is_taken(own: Task, address: str, reason: str) -> ClusterError:
+    port = int(address.rpartition(":")[2])
     return ClusterError(
-        f"{cluster.own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
+        f"{own} cannot listen on port {port} ({reason}){_holder(port)}. End what listens there, or give this "
         "task another port, in the lists of all tasks."
     )
 

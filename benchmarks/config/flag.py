@@ -32,6 +32,7 @@ class Flag:
         at_least, above, at_most: the range of a number.
         known: values that exist, where the code behind the flag decides which it takes.
         path: what kind of path a str is.
+        same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Flag:
     at_most: int | None = None
     known: tuple[str, ...] = ()
     path: Literal["file", "directory"] | None = None
+    same_as: str = ""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -163,10 +165,31 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         ) from error
     except (absl_flags.Error, OSError) as error:
         raise UsageError(str(error)) from error
-    values = {flag.name: flag_values[flag.name].value for flag in table}
-    for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table)):
+    values = _without_aliases({flag.name: flag_values[flag.name].value for flag in table}, table)
+    for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
     return Parsed(values, words)
+
+
+def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[str, Any]:
+    """Returns the values by the flags' own names.
+
+    Raises:
+        UsageError: two spellings of a flag have unlike values.
+    """
+    found = {flag.name: values[flag.name] for flag in table if not flag.same_as}
+    spelled = {name: f"--{name}={value}" for name, value in found.items()}
+    for alias in table:
+        if not alias.same_as or values[alias.name] is None:
+            continue
+        negated = alias.same_as not in found
+        name = alias.same_as.removeprefix("no") if negated else alias.same_as
+        value = not values[alias.name] if negated else values[alias.name]
+        spelling = f"--{alias.name}={values[alias.name]}"
+        if found[name] not in (None, value):
+            raise UsageError(f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them.")
+        found[name], spelled[name] = value, spelling
+    return found
 
 
 def describe(groups: Groups) -> str:

@@ -21,6 +21,7 @@ from benchmarks.config.precision_options import (
     Computing,
 )
 from benchmarks.topology.addresses import LAST_PORT
+from benchmarks.topology.cluster import JOBS
 from benchmarks.topology.discovery import DEFAULT_SERVER_PORT
 from models import specs
 from variable_mgr import catalog
@@ -35,8 +36,9 @@ CLUSTER_FLAGS: Groups = {
         ),
         Flag("hosts", str, "with --ssh: start a worker on each, and a parameter server if the manager needs them"),
         Flag("ssh", bool, "with --hosts: needs the same directory and Python there, and login without a password"),
-        Flag("job_name", str, "the job of this process", ("ps", "worker", "controller")),
+        Flag("job_name", str, "the job of this process; of a server, any job of --cluster_spec", known=JOBS),
         Flag("task_index", int, "the index of this process in its job", at_least=0),
+        Flag("task_id", int, "the same as --task_index", same_as="task_index"),
         Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
         Flag("worker_hosts", str, "addresses of the workers, such as host_0:50001,host_1:50001"),
         Flag("controller_host", str, "distributed_all_reduce: address of the client if it is not a worker"),
@@ -197,6 +199,8 @@ RUN_FLAGS: Groups = {
             "without waiting",
             default=True,
         ),
+        Flag("sync", bool, "the same as --cross_replica_sync", default=True, same_as="cross_replica_sync"),
+        Flag("async", bool, "the same as --nocross_replica_sync", same_as="nocross_replica_sync"),
         Flag("staged_vars", bool, "parameter_server: compute with weights fetched during the step before"),
         Flag(
             "variable_consistency",

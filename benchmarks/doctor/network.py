@@ -50,7 +50,7 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
     ):
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
-            messages = team.agree(hello(cluster, {}, devices.description), _AGREEING_SECONDS)
+            messages = team.agree(hello({}, devices.description), _AGREEING_SECONDS)
             members = [
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
                 for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)

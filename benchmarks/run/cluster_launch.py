@@ -44,8 +44,8 @@ def run(
         )
     if not cluster.local and shutil.which("ssh") is None:
         raise UsageError(
-            "--hosts: the program ssh is missing on this host. Install OpenSSH's client, or start the tasks by hand: "
-            "docs/howto/several-hosts.md#by-hand."
+            "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "
+            "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
         )
     store = open_store(config.output_dir)
     before = store.size_bytes()

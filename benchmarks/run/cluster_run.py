@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined
+from benchmarks.cluster.step_losses import StepLosses
 from benchmarks.config.config import Config
 from benchmarks.console import say
 from benchmarks.errors import BenchError
@@ -22,13 +24,23 @@ from benchmarks.topology.cluster import Cluster
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
+    training = [task for task in cluster.tasks if placement.trains(cluster, task, config.variable_update)]
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
-        session.execute(config, log, display, team)
+        with contextlib.ExitStack() as stack:
+            if len(training) > 1 and log.asynchronous:
+                display.only_of(str(cluster.own))
+            elif len(training) > 1:
+                prints = config.display_every if config.output_format == "text" else 0
+                if every := team.meet("print every so many steps", prints)[str(cluster.leader)]:
+                    losses = StepLosses(
+                        team.rendezvous, cluster.own, cluster.leader, workers=len(training), every=every
+                    )
+                    display.share(stack.enter_context(losses))
+            session.execute(config, log, display, team)
 
-    serves = not placement.trains(cluster, cluster.own, config.variable_update)
-    take_part(config, cluster, watchdog, None if serves else work)
+    take_part(config, cluster, watchdog, work if cluster.own in training else None)
 
 
 def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callable[[ClusterTeam], None] | None) -> None:
@@ -52,7 +64,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         description = plan.description
     with joined(cluster, config.variable_update, watchdog, own_devices, config.start_timeout_seconds) as team:
         try:
-            messages = team.agree(hello(cluster, _must_agree(config, cluster), description), 60.0)
+            messages = team.agree(hello(_must_agree(config, cluster), description), 60.0)
             if config.output_format == "text":
                 for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
                     say(line)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import collections
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from benchmarks.console import progress, say
 from benchmarks.measure.timing import Phase
@@ -10,6 +13,9 @@ from benchmarks.run.result_text import result_lines
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record
+
+if TYPE_CHECKING:
+    from benchmarks.cluster.step_losses import StepLosses
 
 _RULE = "-" * 64
 FIRST_STEP = "first step"
@@ -34,6 +40,12 @@ def total_line(images_per_sec: float) -> str:
     return f"total images/sec: {images_per_sec:.2f}"
 
 
+def _numbers(phase: Phase) -> list[float]:
+    """Returns the loss of the last step, and its accuracies if they are computed."""
+    accuracies = (phase.observed.get(name) for name in ("top_1_accuracies", "top_5_accuracies"))
+    return [phase.losses[-1], *(values[-1] for values in accuracies if values)]
+
+
 class Display:
     """Follows a run; every call is outside the timed part. This one prints the record as JSON, and nothing else.
 
@@ -45,16 +57,28 @@ class Display:
 
     def __init__(self, images_per_step: int = 0) -> None:
         self._images = images_per_step
+        self._losses: StepLosses | None = None
+        self._measures = False
+
+    def share(self, losses: StepLosses) -> None:
+        """Exchanges the losses of printed steps between the workers of a cluster."""
+        self._losses = losses
+
+    def only_of(self, task: str) -> None:
+        """What is measured is that of one asynchronous worker."""
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Shows what is about to run."""
 
     def phase(self, name: str, steps: int | None) -> None:
         """A phase begins; None: it has no steps. In the first step XLA compiles, so it may take long."""
+        self._measures = name == "measuring"
         progress.begin(name, steps if name != FIRST_STEP else None, measured=bool(steps) and name != FIRST_STEP)
 
     def after_step(self, phase: Phase) -> None:
         """A step has ended."""
+        if self._losses and self._measures:
+            self._losses.put(len(phase.step_seconds), _numbers(phase))
         progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/sec")
 
     def stop(self) -> None:
@@ -82,7 +106,20 @@ class TextDisplay(Display):
         super().__init__(images_per_step)
         self._accuracies = accuracies
         self._every = display_every
-        self._started = self._prints_steps = False
+        self._started = False
+        # What the columns of rate and loss are of, if that is not the whole run.
+        self._rate_of = self._loss_of = ""
+        # Steps whose lines wait for the losses of other workers.
+        self._pending: collections.deque[tuple[int, Callable[..., str], list[float]]] = collections.deque()
+
+    def share(self, losses: StepLosses) -> None:
+        """Lines of the leader have the mean over all workers; the heading of the others names the worker."""
+        super().share(losses)
+        self._loss_of = "" if losses.is_leader else f" of {losses.own}"
+
+    def only_of(self, task: str) -> None:
+        """The heading names the worker."""
+        self._rate_of = self._loss_of = f" of {task}"
 
     def start(self, facts: Mapping[str, str]) -> None:
         """Prints the facts."""
@@ -94,20 +131,36 @@ class TextDisplay(Display):
 
     def phase(self, name: str, steps: int | None) -> None:
         """Prints the heading of the steps when measuring begins."""
-        self._prints_steps = name == "measuring"
-        if self._prints_steps:
-            heading = "Step\tImg/sec\tloss" + ("\ttop_1_accuracy\ttop_5_accuracy" if self._accuracies else "")
-            say(heading, wait=False)
         super().phase(name, steps)
+        if self._measures:
+            accuracies = "\ttop_1_accuracy\ttop_5_accuracy" if self._accuracies else ""
+            say(f"Step\tImg/sec{self._rate_of}\tloss{self._loss_of}{accuracies}", wait=False)
 
     def after_step(self, phase: Phase) -> None:
         """Prints the line of every `display_every`th step."""
         steps = len(phase.step_seconds)
         super().after_step(phase)
-        if self._prints_steps and (steps == 1 or steps % self._every == 0):
-            shown = ("top_1_accuracies", "top_5_accuracies")
-            accuracies = [phase.observed[name][-1] for name in shown if name in phase.observed]
-            say(step_line(steps, phase.step_seconds, self._images, phase.losses[-1], accuracies), wait=False)
+        if self._measures and (steps == 1 or steps % self._every == 0):
+            line = functools.partial(step_line, steps, tuple(phase.step_seconds), self._images)
+            self._pending.append((steps, line, _numbers(phase)))
+        self._print_steps()
+
+    def stop(self) -> None:
+        """Prints the steps of which another worker has not sent its loss."""
+        self._print_steps(all_of_them=True)
+        super().stop()
+
+    def _print_steps(self, *, all_of_them: bool = False) -> None:
+        while self._pending:
+            step, line, numbers = self._pending[0]
+            alone = ""
+            if self._losses and self._losses.is_leader:
+                mean = self._losses.mean(step)
+                if mean is None and not all_of_them:
+                    return
+                numbers, alone = (mean, "") if mean else (numbers, f"\t(of {self._losses.own} alone)")
+            say(line(numbers[0], numbers[1:]) + alone, wait=False)
+            self._pending.popleft()
 
     def finish(self, record: Record) -> None:
         """Prints the headline and what belongs to it, if the run has a rate; then how it ended."""

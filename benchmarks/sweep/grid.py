@@ -51,8 +51,11 @@ def help_groups(own: flag.Groups) -> flag.Groups:
 
 def sweep_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
-    groups = _RUN_FLAGS.items()
-    return {**own, **{title: [dataclasses.replace(f, kind=str, choices=()) for f in group] for title, group in groups}}
+    as_texts = {
+        title: [dataclasses.replace(f, kind=str, choices=(), same_as="") for f in group]
+        for title, group in _RUN_FLAGS.items()
+    }
+    return {**own, **as_texts}
 
 
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from results.text import table
 
-# The order in which tasks are listed.
+# The jobs of a run, in the order in which tasks are listed. Other jobs have servers only.
 JOBS = ("ps", "worker", "controller")
 
 # The addresses (host:port) of each job's tasks, by the job's name.
@@ -16,7 +16,7 @@ Hosts = Mapping[str, tuple[str, ...]]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Task:
-    """One process of a cluster: `job` is ps, worker or controller, `index` counts from 0 within the job."""
+    """One process of a cluster; `index` counts from 0 within the job."""
 
     job: str
     index: int
@@ -33,6 +33,25 @@ class Task:
     def has_towers(self) -> bool:
         """Whether it has devices to train on; other tasks hold variables, or are clients."""
         return self.job == "worker"
+
+
+def tasks_of(hosts: Mapping[str, Sequence[str]]) -> dict[Task, str]:
+    """Returns every task with its address, in the order of `hosts`."""
+    return {Task(job, index): address for job in hosts for index, address in enumerate(hosts[job])}
+
+
+def available_tasks(hosts: Hosts, own: Task | None) -> list[str]:
+    """Returns the tasks with TensorFlow's names as aligned lines under a header; a star marks this process."""
+    rows = [
+        ("*" if task == own else " ", task.job, str(task.index), address, task.device)
+        for task, address in tasks_of(hosts).items()
+    ]
+    return table([(" ", "job", "task", "address", "name in TensorFlow"), *rows])
+
+
+def in_words(hosts: Mapping[str, Sequence[str]]) -> str:
+    """Returns the addresses of each job that has any, such as `ps = a:1; worker = b:1, c:1`."""
+    return "; ".join(f"{job} = {', '.join(addresses)}" for job, addresses in hosts.items() if addresses)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,11 +75,7 @@ class Cluster:
     @property
     def tasks(self) -> dict[Task, str]:
         """Every task's address: first parameter servers, then workers, then the controller."""
-        return {
-            Task(job, index): address
-            for job, addresses in self.signature().items()
-            for index, address in enumerate(addresses)
-        }
+        return tasks_of(self.signature())
 
     @property
     def address(self) -> str:

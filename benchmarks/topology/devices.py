@@ -68,7 +68,7 @@ def plan(
     else:
         description = counted(count, "GPU")
     if cluster:
-        description = f"{cluster.num_workers} workers, each with {description}"
+        description = f"{counted(cluster.num_workers, 'worker')}, each with {description}"
     shared = (place.host,) if shared_on == "cpu" else place.towers
     return Devices(place=place, shared=shared, description=description)
 

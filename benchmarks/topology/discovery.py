@@ -5,6 +5,7 @@ Explicit flags come first, then TF_CONFIG, then Slurm; without any of them there
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -13,20 +14,39 @@ from typing import Any
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.topology import launch_plan, slurm
 from benchmarks.topology.addresses import LAST_PORT, host_and_port
-from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task
-
-# The addresses by job, and the task that this process is.
-Found = tuple[Hosts, Task]
+from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task, in_words
 
 DEFAULT_SERVER_PORT = 50000
-_FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "controller_host"}
+FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "controller_host"}
 _SPEC_FORM = "ps|h1:2222;h2:2222,worker|h3:2222"
+_JOB = re.compile("[A-Za-z][A-Za-z0-9_]*")
 _CHIEFS = ("chief", "master")
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Found:
+    """The tasks that flags or the environment name.
+
+    Attributes:
+        hosts: the addresses by job.
+        own: the task that this process is; None if nothing names it.
+        own_is_missing: in that case a sentence, for a process that has to be one of them.
+        is_explicit: flags name the tasks; in the environment of a single process, one task is no cluster.
+        is_launcher: this process starts all tasks, and is none of them.
+        notices: sentences on what was ignored.
+    """
+
+    hosts: Hosts
+    own: Task | None = None
+    own_is_missing: str = ""
+    is_explicit: bool = False
+    is_launcher: bool = False
+    notices: tuple[str, ...] = ()
+
+
 def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Cluster | None, tuple[str, ...]]:
-    """Decides which tasks there are and which of them this process is.
+    """Decides which tasks a run has and which of them this process is.
 
     Args:
         given: flag values by name; None is not given.
@@ -38,45 +58,65 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
     Raises:
         UsageError: the cluster is impossible, or flags contradict it or each other.
     """
+    found = find(given, environ, of_run=True)
+    if found is None:
+        _refuse_task(given)
+        return None, ()
+    if found.own is None and not found.is_launcher:
+        raise UsageError(found.own_is_missing)
+    cluster = Cluster(
+        ps=found.hosts.get("ps", ()),
+        workers=found.hosts["worker"],
+        controller=found.hosts["controller"][0] if "controller" in found.hosts else None,
+        own=found.own or Task("worker", 0),
+        local=bool(given["local_cluster"]),
+    )
+    return cluster if found.is_explicit or len(cluster.tasks) > 1 else None, found.notices
+
+
+def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool = False) -> Found | None:
+    """Finds the tasks and which of them this process is, if anything names that; None if nothing names tasks.
+
+    `of_run`: the jobs must be those of a run. For other arguments and errors, see `resolve`.
+    """
     _check_numbers(given)
     if given["hosts"]:
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
     hosts, where = _hosts_of_flags(given)
     if launch_plan.is_asked_for(given) and not hosts:
         _refuse_task(given)
-        return launch_plan.planned(given, DEFAULT_SERVER_PORT), ()
+        planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
+        hosts = {job: tuple(addresses) for job, addresses in planned.items()}
+        return Found(hosts=hosts, is_explicit=True, is_launcher=True)
     if hosts:
-        _check_hosts(hosts, where)
-        return _cluster(hosts, _own_of_flags(given, hosts, where), given), _ignored(given, environ, hosts)
-    found = _read_tf_config(environ.get("TF_CONFIG", ""))
-    notices: tuple[str, ...] = ()
-    source = "TF_CONFIG" if found else "Slurm"
+        _check_hosts(hosts, where, of_run=of_run)
+        flags = _names(dict.fromkeys(where[job] for job in hosts))
+        return Found(
+            hosts=hosts,
+            own=_own_of_flags(given, hosts, where),
+            own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
+            "--task_index.",
+            is_explicit=True,
+            notices=_ignored(given, environ, hosts),
+        )
+    found, source = _read_tf_config(environ.get("TF_CONFIG", "")), "TF_CONFIG"
     if found and given["cluster"]:
-        notices = (f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster.",)
+        ignored = f"--cluster={given['cluster']} is ignored, since TF_CONFIG names the cluster."
+        found = dataclasses.replace(found, notices=(ignored,))
     elif not found and given["cluster"] == "slurm":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
-        found = slurm.read(environ, given["num_ps"] or 0, port)
+        of_slurm, own = slurm.read(environ, given["num_ps"] or 0, port)
+        found, source = Found(hosts=of_slurm, own=own, own_is_missing=slurm.NO_RANK), "Slurm"
     if not found:
-        _refuse_task(given)
-        return None, ()
-    hosts, own = found
-    _check_hosts(hosts, dict.fromkeys(JOBS, source))
-    for name, value in (("job_name", own.job), ("task_index", own.index)):
-        if given[name] not in (None, "", value):
+        return None
+    _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
+    for name, value in (("job_name", found.own and found.own.job), ("task_index", found.own and found.own.index)):
+        if value is not None and given[name] not in (None, "", value):
             raise UsageError(
-                f"--{name}={given[name]}, and {source} makes this process {own}: leave --job_name and --task_index out."
+                f"--{name}={given[name]}, and {source} makes this process {found.own}: leave --job_name and "
+                "--task_index out."
             )
-    return (_cluster(hosts, own, given) if sum(map(len, hosts.values())) > 1 else None), notices
-
-
-def _cluster(hosts: Hosts, own: Task, given: Mapping[str, Any]) -> Cluster:
-    return Cluster(
-        ps=hosts.get("ps", ()),
-        workers=hosts["worker"],
-        controller=hosts["controller"][0] if "controller" in hosts else None,
-        own=own,
-        local=bool(given["local_cluster"]),
-    )
+    return found
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
@@ -94,18 +134,18 @@ def _check_numbers(given: Mapping[str, Any]) -> None:
 def _hosts_of_flags(given: Mapping[str, Any]) -> tuple[Hosts, Mapping[str, str]]:
     """Returns each job's addresses and the flag that names them; an empty text counts as not given."""
     listed = {
-        job: _split(given[flag], ",", f"--{flag}={given[flag]}") for job, flag in _FLAG_OF_JOB.items() if given[flag]
+        job: _split(given[flag], ",", f"--{flag}={given[flag]}") for job, flag in FLAG_OF_JOB.items() if given[flag]
     }
     if not given["cluster_spec"]:
-        return listed, {job: f"--{flag}" for job, flag in _FLAG_OF_JOB.items()}
+        return listed, {job: f"--{flag}" for job, flag in FLAG_OF_JOB.items()}
     hosts = _read_spec(given["cluster_spec"])
     for job, addresses in listed.items():
         if hosts.get(job, ()) != addresses:
             raise UsageError(
                 f"--cluster_spec has {', '.join(hosts.get(job, ())) or 'nothing'} for {job}, and "
-                f"--{_FLAG_OF_JOB[job]} has {', '.join(addresses)}: drop one of the flags."
+                f"--{FLAG_OF_JOB[job]} has {', '.join(addresses)}: drop one of the flags."
             )
-    return hosts, dict.fromkeys(JOBS, "--cluster_spec")
+    return hosts, dict.fromkeys([*JOBS, *hosts], "--cluster_spec")
 
 
 def _read_spec(text: str) -> Hosts:
@@ -118,8 +158,11 @@ def _read_spec(text: str) -> Hosts:
                 f"--cluster_spec={text} cannot be read at '{part}'. Write it as {_SPEC_FORM}, with a semicolon "
                 "between addresses and a comma between jobs."
             )
-        if job not in JOBS:
-            raise UsageError(f"--cluster_spec: there is no job '{job}'.{did_you_mean(job, JOBS)} Jobs: {_names(JOBS)}.")
+        if not _JOB.fullmatch(job):
+            raise UsageError(
+                f"--cluster_spec={text}: '{job}' is no name of a job: use letters, digits and '_', and begin with a "
+                "letter."
+            )
         if job in hosts:
             raise UsageError(f"--cluster_spec={text} has {job} twice: give all its addresses at once, as {_SPEC_FORM}.")
         hosts[job] = _split(addresses, ";", f"--cluster_spec={text}")
@@ -133,8 +176,14 @@ def _split(text: str, separator: str, asked: str) -> tuple[str, ...]:
     return addresses
 
 
-def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
+def _check_hosts(hosts: Hosts, where: Mapping[str, str], *, of_run: bool) -> None:
     """Refuses an impossible cluster; `where` is the source of each job's addresses."""
+    others = [job for job in hosts if job not in JOBS]
+    if others and of_run:
+        raise UsageError(
+            f"{where[others[0]]} has the job '{others[0]}', and a run knows only {_names(JOBS)}."
+            f"{did_you_mean(others[0], JOBS)} Rename it, or start servers for sessions of your own with `server`."
+        )
     taken: dict[tuple[str, int], Task] = {}
     for job, addresses in hosts.items():
         for index, address in enumerate(addresses):
@@ -145,23 +194,24 @@ def _check_hosts(hosts: Hosts, where: Mapping[str, str]) -> None:
                     f"{_names(dict.fromkeys((where[first.job], where[job])))}: {first} and {task} have the same "
                     f"address {address}. Give each task a port of its own."
                 )
-    if not hosts.get("worker"):
+    if of_run and not hosts.get("worker"):
         raise UsageError(f"There is no worker: name at least one (host:port) with {where['worker']}.")
-    if len(hosts.get("controller", ())) > 1:
+    if of_run and len(hosts.get("controller", ())) > 1:
         raise UsageError(
             f"{where['controller']} has {len(hosts['controller'])} addresses for the controller: give one."
         )
 
 
-def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, str]) -> Task:
-    job = given["job_name"]
-    if not job:
-        flags = _names(dict.fromkeys(where[job] for job in hosts))
+def _own_of_flags(given: Mapping[str, Any], hosts: Hosts, where: Mapping[str, str]) -> Task | None:
+    if not given["job_name"]:
+        return None
+    job = next((name for name in hosts if name.lower() == given["job_name"].lower()), given["job_name"])
+    if job not in hosts:
+        flag = where.get(job, next(iter(where.values())))
         raise UsageError(
-            f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and --task_index."
+            f"--job_name={job}, and the cluster has no {job}: add its address with {flag}, or name one of its jobs "
+            f"({_names(hosts)})."
         )
-    if not hosts.get(job):
-        raise UsageError(f"--job_name={job}, and the cluster has no {job}: add its address with {where[job]}.")
     return Task(job, _index(given["task_index"], job, len(hosts[job]), (f"--job_name={job}", "--task_index")))
 
 
@@ -195,9 +245,10 @@ def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts)
     except UsageError as error:
         notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It is also invalid: {error}")
     else:
-        if found and dict(found[0]) != dict(hosts):
-            others = "; ".join(f"{job} {', '.join(addresses)}" for job, addresses in found[0].items())
-            notices.append(f"TF_CONFIG is ignored, since flags name the hosts. It names others: {others}.")
+        if found and dict(found.hosts) != dict(hosts):
+            notices.append(
+                f"TF_CONFIG is ignored, since flags name the hosts. It names others: {in_words(found.hosts)}."
+            )
     return tuple(notices)
 
 
@@ -239,17 +290,25 @@ def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:
     if len(chiefs) > 1:
         raise UsageError(f"TF_CONFIG has {len(chiefs)} chiefs ({_names(chiefs)}): at most one is allowed.")
     merged = {**jobs, "worker": [*chiefs, *jobs.get("worker", [])]}
-    hosts = {name: tuple(merged[name]) for name in JOBS if merged.get(name)}
-    own = _own_of_tf_config(task, {name: jobs[name] for name in known if jobs.get(name)})
-    if own.job in _CHIEFS:
-        return hosts, Task("worker", 0)
-    return hosts, Task(own.job, own.index + len(chiefs)) if own.job == "worker" else own
+    listed = {name: jobs[name] for name in known if jobs.get(name)}
+    own = _own_of_tf_config(task, listed)
+    if own and own.job in _CHIEFS:
+        own = Task("worker", 0)
+    elif own and own.job == "worker":
+        own = Task("worker", own.index + len(chiefs))
+    return Found(
+        hosts={name: tuple(merged[name]) for name in JOBS if merged.get(name)},
+        own=own,
+        own_is_missing=f"TF_CONFIG has type '' for this process's task: set it to one of {_names(listed)}.",
+    )
 
 
-def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Task:
+def _own_of_tf_config(task: Mapping[str, Any], jobs: Mapping[str, list[str]]) -> Task | None:
     """Returns the task as the variable counts it; it may be left out if there is only one."""
     only = next(iter(jobs), "") if sum(map(len, jobs.values())) == 1 else ""
     job = task.get("type") or only
+    if not job:
+        return None
     if job not in jobs:
         raise UsageError(f"TF_CONFIG has type '{job}' for this process's task: set it to one of {_names(jobs)}.")
     index = int(task["index"]) if "index" in task else None

@@ -16,10 +16,12 @@ from benchmarks.topology.cluster import Task
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
 _NODES = re.compile(r"(?:[^\[\],\s]+|\[[0-9,-]+\])+")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_MISSING = "--cluster=slurm needs {} in the environment: start every task with srun."
+NO_RANK = _MISSING.format("SLURM_PROCID")
 _TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 
-def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task]:
+def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task | None]:
     """Names the tasks of a job step, from the environment that srun gives each of them.
 
     Ranks fill the nodes in order (block distribution). Parameter servers take the last free rank of each node, node
@@ -31,28 +33,29 @@ def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[
         base_port: the port of the first rank on each node; the others take the next ones.
 
     Returns:
-        The addresses by job, and the task that this process is.
+        The addresses by job, and the task that this process is; None outside srun, as in a shell of salloc.
 
     Raises:
         UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
     """
-    rank = _number(environ, "SLURM_PROCID")
+    rank = _number(environ, "SLURM_PROCID") if environ.get("SLURM_PROCID") else None
     ranks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     nodes = expand_nodes(_value(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
     per_node = expand_tasks(_value(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    if len(per_node) != len(nodes) or sum(per_node) != ranks or rank >= ranks:
+    if len(per_node) != len(nodes) or sum(per_node) != ranks or (rank or 0) >= ranks:
         raise UsageError(
-            f"Slurm's variables contradict each other: rank {rank} of {ranks} tasks on {len(nodes)} nodes, of which "
-            f"{len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
+            f"Slurm's variables contradict each other: rank {rank or 0} of {ranks} tasks on {len(nodes)} nodes, of "
+            f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
         )
     places = [(node, position) for node, count in enumerate(per_node) for position in range(count)]
-    _check_place(environ, rank, places[rank])
+    if rank is not None:
+        _check_place(environ, rank, places[rank])
     _check_ports(base_port, nodes, per_node)
     servers = _choose_servers(per_node, num_ps)
     workers = [other for other in range(ranks) if other not in servers]
     addresses = [f"{nodes[node]}:{base_port + position}" for node, position in places]
     chosen = {"ps": servers, "worker": workers}
-    own = next(Task(job, members.index(rank)) for job, members in chosen.items() if rank in members)
+    own = next((Task(job, members.index(rank)) for job, members in chosen.items() if rank in members), None)
     return {job: tuple(addresses[member] for member in members) for job, members in chosen.items() if members}, own
 
 
@@ -140,7 +143,7 @@ def _value(environ: Mapping[str, str], *names: str) -> str:
     for name in names:
         if environ.get(name):
             return environ[name]
-    raise UsageError(f"--cluster=slurm needs {' or '.join(names)} in the environment: start every task with srun.")
+    raise UsageError(_MISSING.format(" or ".join(names)))
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int:

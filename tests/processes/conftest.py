@@ -19,7 +19,8 @@ from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
     """Starts one process per task, in a given order, as the guide does; none of them survives the test.
 
-    With `await_first`, the other tasks are started when the first has printed that.
+    Without `hosts`, the flags have the lists of addresses. With `await_first`, the other tasks are started when the
+    first has printed that.
     """
     started: list[subprocess.Popen[bytes]] = []
 
@@ -30,12 +31,13 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
         order: tuple[str, ...] = (),
         await_first: str = "",
         per_task: Mapping[str, tuple[str, ...]] | None = None,
+        hosts: bool = True,
     ) -> Tasks:
         names = [*(f"ps {i}" for i in range(ps)), *(f"worker {i}" for i in range(workers))]
         addresses = dict(zip(names, free_addresses(len(names)), strict=True))
-        hosts = [f"--worker_hosts={','.join(a for n, a in addresses.items() if n.startswith('worker'))}"]
+        lists = [f"--worker_hosts={','.join(a for n, a in addresses.items() if n.startswith('worker'))}"]
         if ps:
-            hosts.append(f"--ps_hosts={','.join(a for n, a in addresses.items() if n.startswith('ps'))}")
+            lists.append(f"--ps_hosts={','.join(a for n, a in addresses.items() if n.startswith('ps'))}")
         tasks = Tasks(addresses, {}, {name: tmp_path / f"{name.replace(' ', '-')}.log" for name in names})
         for name in order or tuple(names):
             job, index = name.split()
@@ -45,7 +47,7 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
                         *RUN_BENCH,
                         *flags,
                         *(per_task or {}).get(name, ()),
-                        *hosts,
+                        *(lists if hosts else ()),
                         f"--job_name={job}",
                         f"--task_index={index}",
                     ],

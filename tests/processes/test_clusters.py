@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.clusters import SMALL, StartCluster, local, measuring
+from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import MANAGERS
 
@@ -233,6 +233,66 @@ def test_a_server_for_any_client(tmp_path: Path) -> None:
         process.wait(10)
 
 
+_SUM = """
+import sys
+import tensorflow as tf
+first, *others = sys.argv[1:]
+with tf.Graph().as_default() as graph:
+    with tf.device('/job:ps/task:0'):
+        total = tf.constant(0.0)
+    for device in ('/job:ps/task:0', '/job:ps/task:1', '/job:wk/task:0', '/job:wk/task:1'):
+        with tf.device(device):
+            total = tf.constant(1.0) + total
+    with tf.compat.v1.Session(f'grpc://{first}', graph=graph) as session:
+        print(session.run(total))
+"""
+
+
+@pytest.mark.slow
+def test_four_servers_with_jobs_of_any_name_compute_one_sum(tmp_path: Path) -> None:
+    addresses = free_addresses(4)
+    spec = "--cluster_spec=wk|{};{},ps|{};{}".format(*addresses)
+    tasks = [("wk", 0), ("wk", 1), ("ps", 0), ("ps", 1)]
+    servers = [
+        subprocess.Popen(
+            [*RUN_BENCH, "server", spec, f"--job_name={job}", f"--task_id={index}", "--device=cpu"],
+            cwd=tmp_path,
+            env=USER_ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for job, index in tasks
+    ]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _SUM, addresses[0]], capture_output=True, text=True, timeout=300, check=True
+        )
+        assert done.stdout.split()[-1] == "4.0"
+        assert [server.poll() for server in servers] == [None] * 4
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait(30)
+
+
+@pytest.mark.slow
+def test_step_lines_have_the_losses_of_the_record_whatever_the_manager(run_process: RunBench, records: Records) -> None:
+    managers = {
+        "collective_all_reduce": "worker:2",
+        "distributed_all_reduce": "worker:2",
+        "parameter_server": "ps:1,worker:2",
+    }
+    for manager, tasks in managers.items():
+        flags = (*SMALL[1:-1], "--model=resnet20", "--num_batches=3", "--display_every=1", *local(tasks))
+        done = run_process(*flags, f"--variable_update={manager}")
+        assert done.status == 0, done.stderr
+        shown = [line.split("\t")[-1] for line in done.stdout.splitlines() if "\timages/sec: " in line]
+        assert shown == [f"{loss:.3f}" for loss in records()[-1]["measurement"]["losses"]], manager
+        assert len(shown) == 3
+    of_first, *of_others = (record["measurement"]["losses"] for record in records())
+    assert all(losses == pytest.approx(of_first, rel=1e-4) for losses in of_others)
+
+
 @pytest.mark.slow
 def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
     """Servers listen on all addresses of both kinds."""
@@ -270,6 +330,8 @@ def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
     assert set(tasks.statuses(300).values()) == {6}
     for task in tasks.processes:
         assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
+        workers = f"worker = {tasks.addresses['worker 0']}, {tasks.addresses['worker 1']}."
+        assert f"The lists of this task: ps = {tasks.addresses['ps 0']}; {workers}" in tasks.text(task)
 
 
 @pytest.mark.slow
@@ -280,6 +342,43 @@ def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     assert set(tasks.statuses(300).values()) == {2}
     for task in tasks.processes:
         assert "worker 1 and worker 0 differ in batch_per_device: 3 and 2." in tasks.text(task)
+
+
+UNLIKE = {
+    "a ps that one does not know": ("worker 1", {"ps": ["ps 0"]}, "--ps_hosts"),
+    "fewer workers": ("ps 0", {"worker": ["worker 0"]}, "--worker_hosts"),
+    "another address of the leader": ("worker 1", {"worker": ["elsewhere", "worker 1"]}, "--worker_hosts"),
+    "another address of its own": ("worker 1", {"worker": ["worker 0", "elsewhere"]}, "--worker_hosts"),
+    "another order": ("ps 1", {"worker": ["worker 1", "worker 0"]}, "--worker_hosts"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", UNLIKE)
+def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: str) -> None:
+    odd, lists, flag = UNLIKE[how]
+    names = ("ps 0", "ps 1", "worker 0", "worker 1", "elsewhere")
+    address = dict(zip(names, free_addresses(len(names)), strict=True))
+
+    def words(task: str) -> tuple[str, ...]:
+        of_job = {"ps": ["ps 0", "ps 1"], "worker": ["worker 0", "worker 1"], **(lists if task == odd else {})}
+        return tuple(f"--{job}_hosts={','.join(address[name] for name in listed)}" for job, listed in of_job.items())
+
+    tasks = start_cluster(
+        *SMALL,
+        "--variable_update=parameter_server",
+        ps=2,
+        per_task={task: words(task) for task in names[:4]},
+        hosts=False,
+    )
+    assert tasks.statuses(300) == dict.fromkeys(names[:4], 2), tasks.text(odd)
+    for task in tasks.processes:
+        (sentence,) = [line for line in tasks.text(task).splitlines() if "Start all tasks with the same" in line]
+        assert f"{odd} ({'' if how.endswith('its own') else address[odd]}" in sentence
+        assert f"Start all tasks with the same {flag} " in sentence
+        (job, listed), *_ = lists.items()
+        assert f"has {job} = {', '.join(address[name] for name in listed)}" in sentence
+        assert "Traceback" not in tasks.text(task)
 
 
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:

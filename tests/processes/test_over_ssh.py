@@ -19,6 +19,7 @@ from tests.processes.test_local_cluster import KEEP, STAY, Tasks, wait_until
 from tests.support.commands import ROOT
 
 SECONDS = 120.0
+UNREACHED = "could not be reached, or the connection to it broke"
 TWO_HOSTS = launch_plan.on_hosts("host_0,host_1", "collective_all_reduce", 50000)
 # As OpenSSH's client: the last word is the command, the one before it the host.
 RUNS_IT = '#!/bin/sh\nfor word; do host=$last; last=$word; done\n{before}exec sh -c "$last"\n'
@@ -83,7 +84,17 @@ def test_a_host_that_cannot_be_reached_is_named(tasks: Tasks, ssh: Path, monkeyp
     outcome = run(tasks, {"worker 0": "time.sleep(60)"})
     assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
     assert outcome.failures[0] == "worker 0 did not end, and was killed"
-    assert outcome.failures[1].startswith("worker 1 could not be reached, or the connection to it broke")
+    assert outcome.failures[1] == f"worker 1 {UNREACHED} (ssh gave no reason)"
+
+
+def test_the_last_words_of_each_ssh_are_quoted(tasks: Tasks, ssh: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ssh.write_text(RUNS_IT.format(before='printf "banner\\nssh: $host refused\\n\\n" >&2\nexit 255\n'))
+    outcome = run(tasks, {})
+    assert (outcome.status, outcome.leader_reported) == (ExitStatus.CLUSTER, False)
+    assert outcome.failures == [f"worker {n} {UNREACHED} (ssh: host_{n} refused)" for n in (0, 1)]
+    errors = capfd.readouterr().err
+    assert "banner\n" in errors, "what the leader's ssh prints is shown as well"
+    assert all(f"run_bench: {failure}\n" in errors for failure in outcome.failures), "no log has to be read"
 
 
 @pytest.mark.parametrize(

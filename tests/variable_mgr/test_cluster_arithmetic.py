@@ -70,7 +70,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     server_config = with_collectives(devices.session_config("cpu", TOWERS))
     tasks = (Task("ps", 0), Task("worker", 0), Task("worker", 1))
     clusters = [Cluster(ps=(ps,), workers=tuple(workers), own=task) for task in tasks]
-    servers = [start_server(cluster, server_config) for cluster in clusters]
+    servers = [start_server(cluster.spec(), cluster.own, server_config) for cluster in clusters]
     found: dict[Case, CaseResult] = {}
     errors = []
     build, lock = building.stateless_building, threading.Lock()

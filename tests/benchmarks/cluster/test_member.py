@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -28,14 +27,14 @@ LEADER = "worker 0"
 
 def said(**changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What each task said, but for changes by task (an underscore for the space), as it comes over the wire."""
-    everyone = {str(task): hello(CLUSTER, OPTIONS, "1 CPU") for task in CLUSTER.tasks}
+    everyone = {str(task): hello(OPTIONS, "1 CPU") for task in CLUSTER.tasks}
     for task, change in changes.items():
         everyone[task.replace("_", " ")].update(change)
     return json.loads(json.dumps(everyone))
 
 
 def test_a_task_says_who_it_is() -> None:
-    message = hello(CLUSTER, OPTIONS, "2 GPUs")
+    message = hello(OPTIONS, "2 GPUs")
     assert (message["devices"], message["pid"], message["TensorFlow"]) == ("2 GPUs", os.getpid(), tf.__version__)
     assert json.loads(json.dumps(message)) == message, "the leader compares its own message with what came by wire"
 
@@ -49,14 +48,6 @@ def test_a_parameter_server_need_not_know_all_options() -> None:
     assert disagreement(said(ps_0={"options": {"variable_update": "parameter_server"}}), LEADER) is None
     other = disagreement(said(ps_0={"options": {"variable_update": "distributed_replicated"}}), LEADER)
     assert other is not None and other.startswith("ps 0 and worker 0 differ in variable_update: distributed_replicated")
-
-
-def test_other_addresses_are_told() -> None:
-    signature = {"ps": ["h:1"], "worker": ["h:3", "h:2"], "controller": []}
-    sentence = disagreement(said(worker_1={"tasks": signature}), LEADER)
-    assert sentence is not None and sentence.startswith("worker 1 and worker 0 differ in tasks: ")
-    assert "['h:3', 'h:2']" in sentence and "['h:2', 'h:3']" in sentence
-    assert sentence.endswith("Start all tasks with the same addresses and the same software.")
 
 
 def test_another_commit_of_the_suite_is_told_where_both_are_known() -> None:
@@ -100,13 +91,13 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def at(port: int) -> Cluster:
-    return Cluster(ps=(), workers=("h:1", f"h:{port}"), own=Task("worker", 1))
+def at(port: int) -> tuple[Task, str]:
+    return Task("worker", 1), f"h:{port}"
 
 
 def test_a_port_that_is_taken_is_named_with_who_has_it(listening: int) -> None:
     with pytest.raises(ClusterError) as raised:
-        member.require_port(at(listening))
+        member.require_port(*at(listening))
     sentence = str(raised.value)
     assert sentence.startswith(f"worker 1 cannot listen on port {listening} (Address already in use)")
     assert f": process {os.getpid()} ({psutil.Process().name()}) has it. End what listens there" in sentence
@@ -119,14 +110,14 @@ def test_who_has_a_port_may_be_nobodys_business(listening: int, monkeypatch: pyt
 
     monkeypatch.setattr(psutil, "net_connections", denied)
     with pytest.raises(ClusterError, match=rf"port {listening} \(Address already in use\). End what listens there"):
-        member.require_port(at(listening))
+        member.require_port(*at(listening))
 
 
 def test_another_users_process_has_no_number(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = SimpleNamespace(laddr=("0.0.0.0", listening), status=psutil.CONN_LISTEN, pid=None)
     monkeypatch.setattr(psutil, "net_connections", lambda kind: [theirs])
     with pytest.raises(ClusterError, match="another user's process has it") as raised:
-        member.require_port(at(listening))
+        member.require_port(*at(listening))
     assert "None" not in str(raised.value)
 
 
@@ -136,15 +127,16 @@ def test_a_free_port_stays_free() -> None:
         with socket.create_connection(("127.0.0.1", port)):
             server.accept()[0].close()  # which leaves a connection that lingers
     for _ in range(2):
-        member.require_port(at(port))
+        member.require_port(*at(port))
 
 
 def test_who_loses_the_race_for_a_port_says_the_same(listening: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow's own error, since the port was still free when it was tried."""
-    monkeypatch.setattr(member, "require_port", lambda cluster: None)
+    monkeypatch.setattr(member, "require_port", lambda own, address: None)
     with pytest.raises(ClusterError) as raised:
         member.start_server(
-            dataclasses.replace(at(listening), workers=("127.0.0.1:1", f"127.0.0.1:{listening}")),
+            {"worker": ["127.0.0.1:1", f"127.0.0.1:{listening}"]},
+            Task("worker", 1),
             tf.compat.v1.ConfigProto(device_count={"GPU": 0}),
         )
     sentence = str(raised.value)
@@ -240,7 +232,7 @@ def test_each_thread_gets_what_a_task_sent_before_it_ended() -> None:
     """The watcher's thread asks, and the main thread whose step has failed."""
     cluster = Cluster(ps=(), workers=(f"127.0.0.1:{free_port()}",), own=Task("worker", 0))
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-    server = member.start_server(cluster, config)
+    server = member.start_server(cluster.spec(), cluster.own, config)
     leader = Rendezvous(server.target, cluster.own, cluster.leader, config)
     leader.leave_message([5, "invalid", "a sentence"])
     assert [leader.last_messages() for _ in range(2)] == [{"worker 0": [5, "invalid", "a sentence"]}] * 2

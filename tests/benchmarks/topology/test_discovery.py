@@ -187,8 +187,9 @@ def test_what_cannot_be_is_refused_with_the_way_out(flags: dict[str, Any], words
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("wroker|a:1", "there is no job 'wroker'. Did you mean 'worker'.* Jobs: ps, worker, controller"),
-        ("chief|a:1", "there is no job 'chief'. Jobs"),
+        ("wroker|a:1", "has the job 'wroker', and a run knows only ps, worker, controller. Did you mean 'worker'"),
+        ("local|a:1", "has the job 'local', and a run knows only .* servers for sessions of your own with `server`"),
+        ("2w|a:1", "'2w' is no name of a job"),
         ("worker", "cannot be read at 'worker'. Write it as ps|"),
         ("worker|a:1,b:1", "cannot be read at 'b:1'. .*semicolon between addresses"),
         ("worker|a:1,worker|b:1", "has worker twice"),
@@ -326,7 +327,7 @@ def test_flags_win_over_tf_config_and_say_so_if_hosts_differ() -> None:
     cluster, notices = resolve(tf_config(TWO_WORKERS), **flags)
     assert cluster is not None and cluster.workers == ("h1:1", "h3:1")
     (notice,) = notices
-    assert "TF_CONFIG is ignored" in notice and "worker h1:1, h2:1" in notice
+    assert "TF_CONFIG is ignored" in notice and "worker = h1:1, h2:1" in notice
     same = {**flags, "worker_hosts": "h1:1,h2:1"}
     assert made(tf_config(TWO_WORKERS), **same).own == Task("worker", 0)
     assert made(tf_config({}), **flags).num_workers == 2

@@ -1,0 +1,168 @@
+"""Compares the lists of addresses with which the tasks of a cluster were started.
+
+TensorFlow's servers do not compare them, and a session over unlike lists fails in ways that name no address. So every
+task publishes its lists on its own server, reads those of each task that it reaches, and leaves its own there: a task
+learns of a difference even from one that it cannot reach itself. A session on `grpc://ADDRESS` needs no common list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.errors import ClusterError, UsageError
+from benchmarks.topology.cluster import JOBS, Cluster, Task
+from benchmarks.topology.discovery import FLAG_OF_JOB
+
+# What a task sends of itself: `task` and `address` say which it is, `tasks` are the addresses by job.
+Message = Mapping[str, Any]
+
+_MESSAGE_SECONDS = 5.0
+# How long a task that has found a difference waits for those that have not started yet, so that they learn of it.
+_TELLING_SECONDS = 20.0
+# A task publishes its lists right after its server has started, but may be short of cores then.
+_PUBLISHING_SECONDS = 30.0
+_ROUND_SECONDS = 0.2
+_MOST_MESSAGES = 4096
+# In a reply to `GetStatus` (see `benchmarks.cluster.probe`), the name that a server has given itself.
+_OWN_DEVICE = re.compile(rb"/job:(\w+)/replica:0/task:(\d+)/device:CPU:0")
+
+
+def difference(own: Message, other: Message, asked: Task | None = None) -> str | None:
+    """Returns a sentence if two tasks do not have the same lists, or if another task answered than the one asked."""
+    jobs = [job for job in JOBS if own["tasks"].get(job) != other["tasks"].get(job)]
+    if jobs:
+        has = (
+            f"{message['task']} ({message['address']}) has "
+            + ", ".join(f"{job} = {', '.join(message['tasks'].get(job) or ['nothing'])}" for job in jobs)
+            for message in (other, own)
+        )
+        flags = " and ".join(f"--{FLAG_OF_JOB[job]}" for job in jobs)
+        return f"{'; '.join(has)}. Start all tasks with the same {flags} (or --cluster_spec, or TF_CONFIG)."
+    if asked is not None and other["task"] != str(asked):
+        address = own["tasks"][asked.job][asked.index]
+        return (
+            f"In the lists of all tasks {address} is {asked}, and the process there was started as {other['task']}: "
+            f"give it --job_name={asked.job} --task_index={asked.index}."
+        )
+    return None
+
+
+class TaskLists:
+    """Compares this task's lists with those of all others, while they start.
+
+    Args:
+        cluster: the lists of this task.
+        target: of this task's server.
+        clock: seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        target: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._own: Message = {"task": str(cluster.own), "address": cluster.address, "tasks": cluster.signature()}
+        self._cluster, self._target, self._clock, self._sleep = cluster, target, clock, sleep
+        self._compared: set[Task] = set()
+        self._told: set[Task] = set()
+        self._differing: Message | None = None
+        self._found_at = 0.0
+        self.problem: str | None = None
+        with _session(target, cluster.own.device, _PUBLISHING_SECONDS) as session:
+            session.run(_published(json.dumps(self._own)).initializer)
+
+    def compare(self, replies: Mapping[Task, bytes]) -> None:
+        """Exchanges lists with the tasks that have answered, of which `replies` has what each has answered last.
+
+        Raises:
+            UsageError: lists differ, and all tasks were told, or had time enough to start.
+        """
+        for message in self._received():
+            if problem := difference(self._own, message):
+                self._note(message, problem)
+                # It has read the lists of this task, or of one that agrees with this task.
+                self._told |= {task for task in self._cluster.peers if str(task) == message["task"]}
+        for task, reply in replies.items():
+            if task not in self._compared or (self.problem and task not in self._told):
+                self._exchange(task, reply)
+        if self.problem and (
+            len(self._told) == len(self._cluster.peers) or self._clock() > self._found_at + _TELLING_SECONDS
+        ):
+            raise UsageError(self.problem)
+
+    def settle(self, replies: Mapping[Task, bytes]) -> None:
+        """Exchanges lists with all tasks, which have all answered.
+
+        Raises:
+            ClusterError: a task publishes no lists.
+            UsageError: see `compare`.
+        """
+        until = self._clock() + _PUBLISHING_SECONDS
+        self.compare(replies)
+        while self.problem or len(self._compared) < len(replies):
+            if self._clock() > until:
+                silent = [f"{task} ({self._cluster.peers[task]})" for task in replies if task not in self._compared]
+                raise ClusterError(
+                    f"{', '.join(silent)} did not report with which addresses it was started: it has ended, or it is "
+                    "no task of a run. Look there, and start all tasks with the same suite."
+                )
+            self._sleep(_ROUND_SECONDS)
+            self.compare(replies)
+
+    def _note(self, message: Message, problem: str | None) -> None:
+        """Keeps the first difference."""
+        if problem and self.problem is None:
+            self.problem, self._differing, self._found_at = problem, message, self._clock()
+
+    def _exchange(self, task: Task, reply: bytes) -> None:
+        """Reads the lists of a task that has answered, and leaves the own ones there, and those that differ."""
+        name = _OWN_DEVICE.search(reply)
+        if name is None:  # it was too busy to give its name
+            return
+        leave = [self._own, *([self._differing] if self._differing else [])]
+        device = f"/job:{name[1].decode()}/replica:0/task:{name[2].decode()}"
+        with contextlib.suppress(tf.errors.OpError), _session(f"grpc://{self._cluster.peers[task]}", device) as session:
+            session.run(_inbox().enqueue_many([[json.dumps(message) for message in leave]]))
+            if self._differing:
+                self._told.add(task)
+            message = json.loads(session.run(_published().read_value()))
+            self._compared.add(task)
+            self._note(message, difference(self._own, message, task))
+
+    def _received(self) -> list[Message]:
+        """Returns what others have left at this task's server since the last call."""
+        with contextlib.suppress(tf.errors.OpError), _session(self._target, self._cluster.own.device) as session:
+            inbox = _inbox()
+            return [json.loads(text) for text in session.run(inbox.dequeue_many(inbox.size()))]
+        return []  # this host is busy: the next round takes them
+
+
+def _inbox() -> tf.queue.FIFOQueue:
+    return tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name="task_lists/inbox")
+
+
+def _published(text: str = "") -> tf.Variable:
+    """Returns the variable of a task's own lists, which its initializer publishes; until then it cannot be read."""
+    return tf.compat.v1.get_variable("task_lists/own", initializer=tf.constant(text), use_resource=True)
+
+
+@contextlib.contextmanager
+def _session(target: str, device: str, limit_seconds: float = _MESSAGE_SECONDS) -> Iterator[tf.compat.v1.Session]:
+    """Opens a session on one task of any cluster, for a graph on its CPU."""
+    config = tf.compat.v1.ConfigProto(
+        device_filters=[device], operation_timeout_in_ms=round(1000 * limit_seconds), device_count={"GPU": 0}
+    )
+    with tf.Graph().as_default() as graph, tf.device(f"{device}/cpu:0"):
+        with tf.compat.v1.Session(target, graph=graph, config=config) as session:
+            yield session

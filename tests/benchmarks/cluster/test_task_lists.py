@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from benchmarks.cluster import task_lists
+from benchmarks.cluster.member import start_server
+from benchmarks.cluster.probe import GrpcProbe
+from benchmarks.cluster.task_lists import TaskLists, difference
+from benchmarks.errors import ClusterError, UsageError
+from benchmarks.topology.cluster import Cluster, Task
+from tests.support.clusters import free_addresses
+
+MINE = Cluster(ps=("h:1",), workers=("h:2", "h:3"), own=Task("worker", 0))
+
+
+def message(cluster: Cluster) -> dict[str, Any]:
+    return json.loads(json.dumps({"task": str(cluster.own), "address": cluster.address, "tasks": cluster.signature()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"workers": ("h:4", "h:3")},
+            "worker 1 (h:3) has worker = h:4, h:3; worker 0 (h:2) has worker = h:2, h:3. "
+            "Start all tasks with the same --worker_hosts (or --cluster_spec, or TF_CONFIG).",
+        ),
+        (
+            {"ps": (), "controller": "h:9"},
+            "worker 1 (h:3) has ps = nothing, controller = h:9; worker 0 (h:2) has ps = h:1, controller = nothing. "
+            "Start all tasks with the same --ps_hosts and --controller_host (or --cluster_spec, or TF_CONFIG).",
+        ),
+        ({}, None),
+    ],
+)
+def test_what_differs_is_named_with_its_flag(change: dict[str, Any], sentence: str | None) -> None:
+    other = dataclasses.replace(MINE, own=Task("worker", 1), **change)
+    assert difference(message(MINE), message(other)) == sentence
+
+
+def test_a_process_that_is_another_task_than_its_address_is_told_which_to_be() -> None:
+    other = message(dataclasses.replace(MINE, own=Task("worker", 1)))
+    assert difference(message(MINE), other, Task("worker", 1)) is None
+    assert difference(message(MINE), other, Task("ps", 0)) == (
+        "In the lists of all tasks h:1 is ps 0, and the process there was started as worker 1: "
+        "give it --job_name=ps --task_index=0."
+    )
+
+
+@pytest.fixture(scope="module")
+def two() -> tuple[Cluster, Cluster, TaskLists, TaskLists]:
+    """Two servers in this process, whose lists differ in a third task, which does not run."""
+    first, second, third, fourth = free_addresses(4)
+    clusters = [
+        Cluster(ps=(), workers=(first, second, other), own=Task("worker", index))
+        for index, other in enumerate((third, fourth))
+    ]
+    now = iter(range(10**6))
+    import tensorflow as tf
+
+    lists = []
+    for cluster in clusters:
+        options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        server = start_server(cluster.spec(), cluster.own, options)
+        lists.append(TaskLists(cluster, server.target, clock=lambda: float(next(now)), sleep=lambda seconds: None))
+    return (*clusters, *lists)  # type: ignore[return-value]
+
+
+def test_both_learn_of_a_difference_and_wait_a_while_for_the_third(
+    two: tuple[Cluster, Cluster, TaskLists, TaskLists],
+) -> None:
+    first, second, of_first, of_second = two
+    reply = GrpcProbe()(second.address, 30.0).reply
+    of_first.compare({Task("worker", 1): reply})
+    assert of_first.problem is not None
+    assert of_first.problem.startswith(
+        f"worker 1 ({second.address}) has worker = {', '.join(second.workers)}; worker 0 "
+    )
+    of_second.compare({})
+    assert of_second.problem is not None, "the first has left its lists there"
+    assert of_second.problem.startswith(
+        f"worker 0 ({first.address}) has worker = {', '.join(first.workers)}; worker 1 "
+    )
+    with pytest.raises(UsageError, match="Start all tasks with the same --worker_hosts"):
+        for _ in range(round(task_lists._TELLING_SECONDS) + 2):
+            of_first.compare({Task("worker", 1): reply})
+
+
+def test_a_server_that_publishes_nothing_is_no_task_of_a_run() -> None:
+    import tensorflow as tf
+
+    own, bare = free_addresses(2)
+    cluster = Cluster(ps=(), workers=(own, bare), own=Task("worker", 0))
+    options = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    target = start_server(cluster.spec(), cluster.own, options).target
+    keep = start_server({"wk": [bare]}, Task("wk", 0), options)
+    now = iter(range(0, 10**6, 10))
+    lists = TaskLists(cluster, target, clock=lambda: float(next(now)), sleep=lambda seconds: None)
+    with pytest.raises(ClusterError, match=rf"^worker 1 \({bare}\) did not report with which addresses it was started"):
+        lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
+    del keep

@@ -1,0 +1,165 @@
+"""`cluster show`, and the names of jobs and tasks in a run and a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.cli import server_verb
+from benchmarks.config import flag, run_flags
+from benchmarks.errors import UsageError
+from benchmarks.topology.cluster import Task
+from tests.support.commands import Finished
+
+RunBench = Callable[..., Finished]
+SPEC = "--cluster_spec=ps|tf1:2222;tf1:2223,worker|w0:2222;w1:2222"
+TASKS = [
+    ("ps", "0", "tf1:2222", "/job:ps/replica:0/task:0"),
+    ("ps", "1", "tf1:2223", "/job:ps/replica:0/task:1"),
+    ("worker", "0", "w0:2222", "/job:worker/replica:0/task:0"),
+    ("worker", "1", "w1:2222", "/job:worker/replica:0/task:1"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+
+
+def test_the_tasks_of_a_specification(run_bench: RunBench) -> None:
+    done = run_bench("cluster", "show", SPEC)
+    spec, header, *rows = done.stdout.splitlines()
+    assert done.status == 0 and done.stderr == ""
+    assert spec == "--cluster_spec='ps|tf1:2222;tf1:2223,worker|w0:2222;w1:2222'"
+    assert header.split() == ["job", "task", "address", "name", "in", "TensorFlow"]
+    assert [tuple(row.split()) for row in rows] == TASKS, "no task has to be named"
+
+
+def test_the_own_task_has_a_star(run_bench: RunBench) -> None:
+    done = run_bench("cluster", "show", SPEC, "--job_name=worker", "--task_id=1")
+    assert [line for line in done.stdout.splitlines() if line.startswith("*")] == [
+        "*  worker  1     w1:2222   /job:worker/replica:0/task:1"
+    ]
+
+
+def test_json(run_bench: RunBench) -> None:
+    done = run_bench(
+        "cluster", "show", "--cluster_spec=local|localhost:2222", "--job_name=local", "--output_format=json"
+    )
+    assert json.loads(done.stdout) == {
+        "cluster": {"local": ["localhost:2222"]},
+        "tasks": [
+            {"job": "local", "index": 0, "address": "localhost:2222", "device": "/job:local/replica:0/task:0"},
+        ],
+        "own": {"job": "local", "index": 0},
+        "notices": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "spec"),
+    [
+        (["--worker_hosts=a:1,b:1", "--ps_hosts=c:1"], "ps|c:1,worker|a:1;b:1"),
+        (["--local_cluster=ps:1,worker:2"], "ps|127.0.0.1:PORT,worker|127.0.0.1:PORT;127.0.0.1:PORT"),
+        (["--hosts=a,b", "--ssh", "--variable_update=collective_all_reduce"], "worker|a:50001;b:50001"),
+        (["--hosts=a,b", "--ssh"], "ps|a:50000;b:50000,worker|a:50001;b:50001"),
+    ],
+)
+def test_every_way_to_name_a_cluster(run_bench: RunBench, flags: list[str], spec: str) -> None:
+    done = run_bench("cluster", "show", *flags)
+    assert (done.status, done.stdout.splitlines()[0]) == (0, f"--cluster_spec='{spec}'")
+
+
+def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"JOB_NODELIST": "n[1-2]", "NTASKS": "4", "TASKS_PER_NODE": "2(x2)"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    spec = "ps|n1:50001,worker|n1:50000;n2:50000;n2:50001"
+    assert run_bench("cluster", "show", "--cluster=slurm", "--num_ps=1").stdout.startswith(f"--cluster_spec='{spec}'")
+    refused = run_bench("--cluster=slurm", "--num_ps=1")
+    assert refused.status == 2 and "--cluster=slurm needs SLURM_PROCID in the environment" in refused.stderr
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"chief": ["c:1"], "worker": ["a:1"]}}))
+    assert run_bench("cluster", "show").stdout.startswith("--cluster_spec='worker|c:1;a:1'")
+    refused = run_bench("--device=cpu")
+    assert refused.status == 2 and "TF_CONFIG has type '' for this process's task" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cluster"], "cluster takes the word show: write cluster show --cluster_spec="),
+        (["cluster", "list"], "cluster takes the word show, and not 'list'"),
+        (["cluster", "show"], "Nothing names a cluster, so a run is one process: pass --worker_hosts"),
+        (
+            ["cluster", "show", SPEC, "--job_name=wk"],
+            "the cluster has no wk: add its address with --cluster_spec, or name",
+        ),
+        (["cluster", "show", "--worker_hosts=a:1,a:1"], "worker 0 and worker 1 have the same address a:1"),
+        (["--cluster_spec=wk|a:1", "--job_name=wk"], "has the job 'wk', and a run knows only ps, worker, controller."),
+        (["server"], "server starts one task of a cluster: name it"),
+        (["server", "--cluster_spec=local|localhost:2222"], "but not which of its tasks this is: add --job_name"),
+        (["server", "--local_cluster=worker:2"], "server starts one task of a cluster: name it"),
+        (
+            [SPEC, "--job_name=ps", "--task_id=1", "--task_index=0"],
+            "--task_id=1 and --task_index=0 contradict each other",
+        ),
+        (["--sync", "--async"], "--async=true and --sync=true contradict each other: drop one of them."),
+        (["--async", "--cross_replica_sync"], "--async=true and --cross_replica_sync=true contradict each other"),
+        (["--nosync", "--cross_replica_sync=true"], "--sync=false and --cross_replica_sync=true contradict each other"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(run_bench: RunBench, words: list[str], sentence: str) -> None:
+    done = run_bench(*words)
+    assert done.status == 2
+    assert sentence in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "device", "devices"),
+    [
+        (["--cluster_spec=local|localhost:2222", "--job_name=local", "--num_gpus=2"], Task("local", 0), "cpu", 2),
+        (
+            ["--cluster_spec=ps|tf1:2222;tf1:2223", "--job_name=ps", "--task_id=1", "--num_gpus=2"],
+            Task("ps", 1),
+            "cpu",
+            1,
+        ),
+        (["--cluster_spec=Wk|a:1", "--job_name=wk"], Task("Wk", 0), "cpu", 1),
+    ],
+)
+def test_a_server_is_a_task_of_any_job(flags: list[str], own: Task, device: str, devices: int) -> None:
+    parsed = flag.parse([*flags, "--device=cpu"], server_verb.VERB.flags)
+    found, task, runtime = server_verb.resolve(run_flags.unset(parsed.values), lambda: 0)
+    assert (task, runtime.device, runtime.num_devices) == (own, device, devices)
+    assert runtime.peers == tuple(address for addresses in found.hosts.values() for address in addresses)
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        (["--sync"], ["--cross_replica_sync=true"]),
+        (["--nosync"], ["--cross_replica_sync=false"]),
+        (["--async"], ["--nocross_replica_sync"]),
+        (["--async=false"], ["--cross_replica_sync"]),
+        (["--async", "--nosync", "--nocross_replica_sync"], ["--nocross_replica_sync"]),
+        (["--task_id=1", "--task_index=1"], ["--task_index=1"]),
+    ],
+)
+def test_another_spelling_is_the_same_value(given: list[str], same: list[str]) -> None:
+    values = flag.parse(given, run_flags.RUN_FLAGS).values
+    assert values == flag.parse(same, run_flags.RUN_FLAGS).values
+    assert not {"sync", "async", "task_id"} & set(values)
+
+
+def test_a_spelling_out_of_range_is_refused_as_the_flag() -> None:
+    with pytest.raises(UsageError, match="--task_index=-1 is too small"):
+        flag.parse(["--task_id=-1"], run_flags.RUN_FLAGS)
+
+
+def test_a_sweep_takes_other_spellings_as_lists(run_bench: RunBench) -> None:
+    words = ("sweep", "--model=trivial", "--device=cpu", "--variable_update=parameter_server", "--dry_run")
+    by_alias, by_name = (run_bench(*words, f"--{name}=true,false") for name in ("async", "cross_replica_sync"))
+    assert by_alias.status == by_name.status == 0, by_alias.stderr
+    assert by_alias.stdout.count("\n") == by_name.stdout.count("\n")
