@@ -52,7 +52,8 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
     asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
     own_images = config.batch_per_device * config.num_devices
     timed_images = config.batch_global if _drives_all(config) else own_images
-    log = RunLog(images_per_step=timed_images, towers=config.num_devices, asynchronous=asynchronous)
+    towers = config.towers_in_total if _drives_all(config) else config.num_devices
+    log = RunLog(images_per_step=timed_images, towers=towers, asynchronous=asynchronous)
     together = own_images if asynchronous else config.batch_global  # images of all that step together
     display = Display(together)
     if config.output_format == "text":
