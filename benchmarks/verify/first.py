@@ -76,10 +76,11 @@ def verify(config: Config, given: Mapping[str, Any], log: RunLog) -> None:
     }
     if failed:
         worst = failed[0]
-        error_text = worst["reason"] or f"error {worst['error']}, at most {worst['may_be']:g}"
+        differs = "not a number" if worst["error"] is None else f"{worst['error']:.1e}"
+        differs = worst["reason"] or f"the error is {differs} and may be {worst['may_be']:g}"
         raise InvalidRunError(
             f"--verify_first: {len(failed)} of {counted(len(compared), 'comparison')} of {report['what']} failed, so "
-            f"nothing was measured; the first against {worst['against']}: {error_text}. {repeat}"
+            f"nothing was measured; the first against {worst['against']}: {differs}. {repeat}"
         )
     if config.output_format == "text":
         say(f"Verified:   {counted(len(compared), 'comparison')} of {report['what']}, largest error {largest:.1e}")

@@ -87,7 +87,7 @@ def test_a_cluster_is_verified_as_one_on_this_host(stand_in: Callable[..., Path]
 def test_a_failed_comparison_ends_the_run(stand_in: Callable[..., Path]) -> None:
     stand_in(OK, FAIL, status=ExitStatus.RUN_FAILED)
     with pytest.raises(
-        InvalidRunError, match="1 of 2 comparisons of .* nothing was measured.* error 0.5, at most 1e-06"
+        InvalidRunError, match="1 of 2 comparisons of .* nothing was measured.* the error is 5.0e-01 and may be 1e-06"
     ):
         _verified()
 
