@@ -36,6 +36,7 @@ TRANSFERS: dict[str, dict[str, Any]] = {
     },
 }
 NO_CHANGE = "no change"
+_PLAIN = Modifiers()
 # Managers of which one tower tests something: where variables live, or nothing that is exchanged.
 _WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
 
@@ -97,16 +98,14 @@ def cases() -> Iterator[Case]:
         yield without_applying(manager)
 
 
-def without_applying(manager: str, modifiers: Modifiers = Modifiers(), shared_on: str = "cpu") -> Case:  # noqa: B008
+def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
     """Returns the comparison of all variables before and after gradients are computed and not applied."""
     return Case(manager, modifiers, shared_on, NO_CHANGE, f"{manager} computing gradients without applying them")
 
 
 def of_setting(manager: str, modifiers: Modifiers, shared_on: str) -> list[Case]:
     """Returns the comparisons of one manager with these modifiers, in one process or in a cluster."""
-    changed = {
-        name: value for name, value in dataclasses.asdict(modifiers).items() if value != getattr(Modifiers(), name)
-    }
+    changed = {name: value for name, value in vars(modifiers).items() if value != getattr(_PLAIN, name)}
     title = " ".join([manager, *(name if value is True else f"{name}={value}" for name, value in changed.items())])
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
     if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):

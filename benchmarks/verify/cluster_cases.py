@@ -98,14 +98,14 @@ def _error(
         return largest_difference(weights, _weights_of_one_device(place.towers_in_total)) if team.is_leader else 0.0
     if case.reference == NO_CHANGE:
         change = oracle.changed_by_gradients(make, plan, session_config, **limited)
-        return max(team.meet(f"case {number}", change).values())
+        return float(np.max([*team.meet(f"case {number}", change).values()]))
     mine = oracle.trained(make, plan, case.reference, session_config, in_turn=case.modifiers.asynchronous, **limited)
     everyone = team.meet(f"case {number}", dataclasses.asdict(mine)).values()
     together = expected.Trajectory(
         a=[sum(parts, []) for parts in zip(*(seen["a"] for seen in everyone), strict=True)],
         b=[sum(parts, []) for parts in zip(*(seen["b"] for seen in everyone), strict=True)],
         loss=[float(np.mean(parts)) for parts in zip(*(seen["loss"] for seen in everyone), strict=True)],
-        others=max(seen["others"] for seen in everyone),
+        others=float(np.max([seen["others"] for seen in everyone])),
     )
     # One client runs the steps of all towers as one process does.
     workers = 0 if case.manager in IN_GRAPH else place.workers
