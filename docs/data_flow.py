@@ -88,22 +88,30 @@ def across_processes(manager: str, *, servers: int, workers: int = 2, gpus: int 
         place = Place(
             tuple(f"{job}/gpu:{gpu}" for gpu in range(gpus)), f"{job}/cpu:0", ps=ps, workers=workers, worker=worker
         )
-        names = [f"weights {letter}" for letter in "AB"[:servers]] or ["weights"]
-        own_copies, own_sent, explained = _built(manager, place, (), made, names)
+        own_copies, own_sent, explained = _built(manager, place, (), made, _weights(servers))
         copies |= own_copies
         sent |= own_sent
-    links = factory.make(manager, place, shared_devices=(), modifiers=made).links(model().variables)
-    by_ends = {(source, target): size / 1e6 for link, size in links.items() for source, target in [link.split(" -> ")]}
-    return Flow(copies, frozenset(sent), explained, by_ends, None)
+    return Flow(copies, frozenset(sent), explained, _links(manager, place, made), None)
 
 
-def of_one_client(workers: int = 2, gpus: int = 2) -> Explanation:
-    """Returns how data flows if one client drives the towers of all workers."""
+def of_one_client(manager: str, *, servers: int, workers: int = 2, gpus: int = 2) -> Flow:
+    """Returns the flow over workers whose towers one client drives, and parameter servers."""
     hosts = tuple(f"/job:worker/task:{worker}/cpu:0" for worker in range(workers) for _ in range(gpus))
     towers = tuple(host.replace("cpu:0", f"gpu:{number % gpus}") for number, host in enumerate(hosts))
-    place = Place(towers, "/job:worker/task:0/cpu:0", hosts=hosts)
-    made = factory.make("distributed_all_reduce", place, shared_devices=(), modifiers=Modifiers())
-    return _named(made.explain())
+    ps = tuple(f"/job:ps/task:{index}/cpu:0" for index in range(servers))
+    place = Place(towers, "/job:worker/task:0/cpu:0", ps=ps, hosts=hosts)
+    copies, sent, explained = _built(manager, place, (), Modifiers(), _weights(servers))
+    return Flow(copies, sent, explained, _links(manager, place, Modifiers()), None)
+
+
+def _weights(servers: int) -> list[str]:
+    """Returns the names of weights in a picture: one for each server."""
+    return [f"weights {letter}" for letter in "AB"[:servers]] or ["weights"]
+
+
+def _links(manager: str, place: Place, modifiers: Modifiers) -> dict[tuple[str, str], float]:
+    links = factory.make(manager, place, shared_devices=(), modifiers=modifiers).links(model().variables)
+    return {(source, target): size / 1e6 for link, size in links.items() for source, target in [link.split(" -> ")]}
 
 
 def of_reduction(algorithm: str, *, workers: int = 1) -> frozenset[tuple[str, str, str]]:

@@ -12,6 +12,7 @@ from variable_mgr.manager import Explanation
 
 COLOURS = {"weights": WEIGHTS, "gradients": GRADIENTS, "means": MEANS}
 _TOWERS_TOP, _TOWER_HEIGHT = 74, 78
+_ONE_CLIENT = "the session of worker 0 (or --controller_host) builds the whole graph; the other workers only serve"
 _MODEL = f"{data_flow.MODEL.upper().replace('VGG', 'VGG-')}"
 
 
@@ -130,9 +131,8 @@ def _workers(drawing: Drawing, copies: Callable[[str], Sequence[str]], note: str
     return workers, towers
 
 
-def _with_servers(manager: str, title: str) -> str:
+def _with_servers(manager: str, title: str, flow: Flow, **more: str) -> str:
     """Two workers and two parameter servers."""
-    flow = data_flow.across_processes(manager, servers=2)
     drawing = Drawing(title, f"--variable_update={manager} --local_cluster=ps:2,worker:2 --num_gpus=2")
     workers, _ = _workers(drawing, lambda name: ["weights"] if name in flow.copies else [], "compute")
     servers = [Box(MARGIN + 60 + number * 340, 330, 200, 74, f"ps {number}") for number in range(2)]
@@ -145,20 +145,28 @@ def _with_servers(manager: str, title: str) -> str:
         drawing.arrow(boxes[source], boxes[target], colour, size, at=0.3 if source[-1] == target[-1] else 0.72)
     sent = "new values of the weights" if flow.copies.keys() - {"ps 0", "ps 1"} else "weights, once per worker"
     drawing.legend(432, [(WEIGHTS, sent), (GRADIENTS, "mean of the gradients of a worker's GPUs")])
-    facts = _facts(flow.explained, Sent=f"{_MODEL}, per step: {sum(flow.links.values()):.0f} MB between processes")
-    return drawing.svg(drawing.facts(462, facts))
+    sent = f"{_MODEL}, per step: {sum(flow.links.values()):.0f} MB between processes"
+    return drawing.svg(drawing.facts(462, _facts(flow.explained, Sent=sent, **more)))
 
 
 def parameter_server_cluster() -> str:
     """One copy, spread over parameter servers."""
     title = "parameter_server in a cluster: one copy, spread over the servers"
-    return _with_servers("parameter_server", title)
+    return _with_servers("parameter_server", title, data_flow.across_processes("parameter_server", servers=2))
 
 
 def distributed_replicated() -> str:
     """A copy per GPU and a master copy on parameter servers."""
     title = "distributed_replicated: a copy per GPU, master copies on servers"
-    return _with_servers("distributed_replicated", title)
+    flow = data_flow.across_processes("distributed_replicated", servers=2)
+    return _with_servers("distributed_replicated", title, flow)
+
+
+def in_graph_parameter_server() -> str:
+    """One copy, spread over parameter servers; one client drives the GPUs of all workers."""
+    flow = data_flow.of_one_client("in_graph_parameter_server", servers=2)
+    title = "in_graph_parameter_server: one copy, and one client for all workers"
+    return _with_servers("in_graph_parameter_server", title, flow, Client=_ONE_CLIENT)
 
 
 def collective_all_reduce() -> str:
@@ -185,7 +193,7 @@ def collective_all_reduce() -> str:
 
 def distributed_all_reduce() -> str:
     """One client drives the GPUs of all workers."""
-    explained = data_flow.of_one_client()
+    explained = data_flow.of_one_client("distributed_all_reduce", servers=0).explained
     drawing = Drawing(
         "distributed_all_reduce: one client drives the GPUs of all workers",
         "--variable_update=distributed_all_reduce --local_cluster=worker:2 --num_gpus=2",
@@ -199,8 +207,7 @@ def distributed_all_reduce() -> str:
         drawing.arrow(tower, below, GRADIENTS)
         drawing.arrow(below, tower, MEANS)
     drawing.legend(306, [(GRADIENTS, "gradients"), (MEANS, "mean of the gradients, the same for all")])
-    client = "the session of worker 0 (or --controller_host) builds the whole graph; the other workers only serve"
-    return drawing.svg(drawing.facts(336, _facts(explained, Client=client)))
+    return drawing.svg(drawing.facts(336, _facts(explained, Client=_ONE_CLIENT)))
 
 
 def fc_model_parallel() -> str:
@@ -247,6 +254,7 @@ DIAGRAMS = (
     independent,
     parameter_server_cluster,
     distributed_replicated,
+    in_graph_parameter_server,
     collective_all_reduce,
     distributed_all_reduce,
     fc_model_parallel,

@@ -251,12 +251,14 @@ _PROCESSES = {
     Processes.PEERS: "workers",
     Processes.SERVERS: "workers and parameter servers",
     Processes.ONE_CLIENT: "workers that one client drives",
+    Processes.SERVERS | Processes.ONE_CLIENT: "parameter servers, and workers that one client drives",
 }
 
 
 def _managers() -> str:
     def where(entry: catalog.Entry) -> str:
-        return "; ".join(words for processes, words in _PROCESSES.items() if processes in entry.processes)
+        words = (words for processes, words in _PROCESSES.items() if processes in entry.processes)
+        return _PROCESSES.get(entry.processes) or "; ".join(words)
 
     rows = ((f"`{name}`", entry.meaning, where(entry)) for name, entry in catalog.MANAGERS.items())
     return _table(("manager", "what it does", "runs in"), rows)

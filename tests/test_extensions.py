@@ -147,6 +147,7 @@ for result in cases.results("cpu", 2, 1, lambda count: devices.session_config("c
         "toy variables on cpu, momentum, True",
         "toy variables on gpu, momentum, True",
         "toy, whole batch, True",
+        "toy computing gradients without applying them, no change, True",
     ]
 
 

@@ -16,7 +16,7 @@ class Processes(enum.Flag):
     ONE = enum.auto()  # a single process
     PEERS = enum.auto()  # several workers without parameter servers, each its own client
     SERVERS = enum.auto()  # several workers with parameter servers
-    ONE_CLIENT = enum.auto()  # several workers whose towers one client drives
+    ONE_CLIENT = enum.auto()  # several workers whose towers one client drives; with SERVERS, these hold the variables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +73,14 @@ MANAGERS = {
         "one full copy per tower, and a master copy on parameter servers, in a cluster",
         Processes.SERVERS,
         (_COMPACT,),
+    ),
+    "in_graph_parameter_server": Entry(
+        "parameter_server",
+        "in_graph_parameter_server",
+        "as parameter_server in a cluster, but one client drives the towers of all workers",
+        Processes.ONE_CLIENT | Processes.SERVERS,
+        ("asynchronous", "staged_vars", _COMPACT),
+        one_copy=True,
     ),
     "independent": Entry(
         "replicated",

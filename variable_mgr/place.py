@@ -38,6 +38,10 @@ class Place:
         """Returns how many towers train together."""
         return self.workers * len(self.towers)
 
+    def host_of(self, tower: int) -> str:
+        """Returns the CPU of a tower's worker."""
+        return self.hosts[tower] if self.hosts else self.host
+
     def by_worker(self) -> dict[str, list[str]]:
         """Returns the towers of each worker's host, in order."""
         workers: dict[str, list[str]] = {}

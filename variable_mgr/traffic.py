@@ -72,7 +72,7 @@ class DividedLayers:
 
 
 def over_servers(
-    variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True
+    variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True, exchanges: int = 1
 ) -> dict[str, int]:
     """Returns the bytes per step by link, such as `worker 0 -> ps 1`.
 
@@ -83,15 +83,16 @@ def over_servers(
         place: of one worker.
         wire_bytes: size of one element of a gradient on the wire.
         training: whether anything comes back.
+        exchanges: how often a worker fetches weights and sends gradients in a step.
     """
     variables = list(variables)
     sizes = [FLOAT32_BYTES * math.prod(variable.shape) for variable in variables]
     sent: Counter[str] = Counter()
     for variable, size, ps in zip(variables, sizes, balance_by_bytes(sizes, range(len(place.ps))), strict=True):
         for worker in range(place.workers):
-            sent[f"ps {ps} -> worker {worker}"] += size
+            sent[f"ps {ps} -> worker {worker}"] += exchanges * size
             if training:
-                back = wire_bytes / FLOAT32_BYTES if variable.kind == "weight" else worker == 0
+                back = exchanges * wire_bytes / FLOAT32_BYTES if variable.kind == "weight" else worker == 0
                 sent[f"worker {worker} -> ps {ps}"] += round(size * back)
     return dict(sent)
 

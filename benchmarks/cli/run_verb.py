@@ -1,9 +1,11 @@
-"""The verb `run`: one run in this process, or a cluster that this command starts. It is here because a run whose batch
-size is `auto` first tries batches, which stands above a run. No TensorFlow before the run.
+"""The verb `run`: one run in this process, or a cluster that this command starts. It is here because a run may
+first try batches (`--batch_size=auto`) or verify its manager (`--verify_first`), which stand above a run. No TensorFlow
+before the run.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ from benchmarks.run import cluster_launch, runner
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.tune import batch_size
+from benchmarks.verify import first
 
 
 def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
@@ -35,7 +38,11 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     require("tensorflow")  # a run would take its absence for a crash
     if launch_plan.is_asked_for(values):
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
-    return runner.run(resolved, cluster_launch.command_of_user(command, values))
+    words = cluster_launch.command_of_user(command, values)
+    leads = resolved.cluster is None or resolved.cluster.own == resolved.cluster.leader
+    if not (resolved.verify_first and leads):
+        return runner.run(resolved, words)
+    return runner.run(resolved, words, functools.partial(first.verify, resolved, values))
 
 
 VERB = Verb(

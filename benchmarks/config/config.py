@@ -85,6 +85,7 @@ class Config:
     shared_on: Literal["cpu", "gpu"]
     modifiers: Modifiers
     keras_application: bool = _later(False)
+    verify_first: bool = _aside(default=False)
 
     data_name: input_options.DataName
     data_dir: str | None = _aside()

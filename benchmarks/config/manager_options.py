@@ -54,10 +54,10 @@ def resolve(
     if cluster and cluster.controller and manager not in IN_GRAPH:
         raise UsageError(
             f"--controller_host: under {manager} every worker is its own client. Use "
-            "--variable_update=distributed_all_reduce, or omit it."
+            f"--variable_update={'in_graph_parameter_server' if cluster.ps else 'distributed_all_reduce'}, or omit it."
         )
     fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
-    return fields | {"keras_application": bool(given["keras_application"])}, notices
+    return fields | {name: bool(given[name]) for name in ("keras_application", "verify_first")}, notices
 
 
 def _resolve_spec(
@@ -95,6 +95,7 @@ _ABOUT_GRADIENTS = (
     "compact_gradient_transfer",
     "local_sgd_steps",
     "fc_model_parallel",
+    "verify_first",
 )
 
 
@@ -132,6 +133,7 @@ _REFUSES = {
     "use_nccl": "decides by itself how gradients are reduced",
     "use_fp16": "does not scale the loss",
     "check_precision": "trains once",
+    "verify_first": "has no variable manager",
     "xla_compile": "runs without XLA",
     "conv1x1_as_matmul": "has Keras' convolutions",
     "filter_gradients_as_matmul": "has Keras' convolutions",

@@ -41,7 +41,7 @@ CLUSTER_FLAGS: Groups = {
         Flag("task_id", int, "the same as --task_index", same_as="task_index"),
         Flag("ps_hosts", str, "addresses of the parameter servers, such as host_0:50000,host_1:50000"),
         Flag("worker_hosts", str, "addresses of the workers, such as host_0:50001,host_1:50001"),
-        Flag("controller_host", str, "distributed_all_reduce: address of the client if it is not a worker"),
+        Flag("controller_host", str, "if one client drives all towers: its address if it is not a worker"),
         Flag("cluster_spec", str, "all addresses in one flag, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
         Flag(
             "cluster", str, "slurm: addresses and job come from srun", ("slurm",), default="those of TF_CONFIG, if set"
@@ -261,6 +261,12 @@ RUN_FLAGS: Groups = {
             "instead of their gradients: for alexnet and vgg16",
         ),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
+        Flag(
+            "verify_first",
+            bool,
+            "before the run, compare this manager with the references of `verify`, in a process of its own; measure "
+            "only if all agree",
+        ),
     ),
     **IMAGE_FLAGS,
     "Optimizer": (

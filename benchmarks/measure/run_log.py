@@ -32,6 +32,7 @@ class RunLog:
         opened_at: when measuring began, by the clock of the steps.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
+        verified: for the record, the result of `--verify_first`; empty without it.
     """
 
     images_per_step: int
@@ -49,6 +50,7 @@ class RunLog:
     steps_per_slice: int | None = None
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
+    verified: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def started(self, phase: str) -> float:
         """Notes that a phase of the start-up has ended, and returns the age of the process."""

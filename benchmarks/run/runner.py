@@ -33,10 +33,15 @@ from results.text import counted
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
-def run(config: Config, command: Sequence[str]) -> ExitStatus:
+def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None] = lambda log: None) -> ExitStatus:
     """Runs `config`, saves a record of it, and prints its result.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all. `command` is for the record.
+    In a cluster this is one of its tasks, and the leader saves the record of all.
+
+    Args:
+        config: what to run.
+        command: for the record.
+        verify: called before anything is prepared, with the log; an error ends the run.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
@@ -47,7 +52,8 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
     own_images = config.batch_per_device * config.num_devices
     timed_images = config.batch_global if _drives_all(config) else own_images
-    log = RunLog(images_per_step=timed_images, towers=config.num_devices, asynchronous=asynchronous)
+    towers = config.towers_in_total if _drives_all(config) else config.num_devices
+    log = RunLog(images_per_step=timed_images, towers=towers, asynchronous=asynchronous)
     together = own_images if asynchronous else config.batch_global  # images of all that step together
     display = Display(together)
     if config.output_format == "text":
@@ -61,8 +67,7 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
         with watched(end.save, end.show) as watchdog:
             Deadlines(watchdog).opening(f"Opening --output_dir={config.output_dir}")
             end.store = open_store(config.output_dir)
-            tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
-            error = _attempt(config, log, display, watchdog)
+            error = _attempt(config, log, display, watchdog, verify)
         end.save(error)
     if not isinstance(error, StoppedError):
         return end.show(error)
@@ -145,10 +150,12 @@ class _End:
         return ExitStatus.OK if self.is_kept else ExitStatus.RUN_FAILED
 
 
-def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
+def _attempt(
+    config: Config, log: RunLog, display: Display, watchdog: Watchdog, verify: Callable[[RunLog], None]
+) -> BenchError | None:
     """Carries out the run, and returns how it failed or was stopped. Afterwards no signal interrupts this process."""
     try:
-        error = _carry_out(config, log, display, watchdog)
+        error = _carry_out(config, log, display, watchdog, verify)
         signals.ignore()
         return error
     except KeyboardInterrupt:
@@ -157,9 +164,14 @@ def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) 
         return StoppedError(terminated.number)
 
 
-def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
+def _carry_out(
+    config: Config, log: RunLog, display: Display, watchdog: Watchdog, verify: Callable[[RunLog], None]
+) -> BenchError | None:
     deadlines = Deadlines(watchdog)
     try:
+        deadlines.none()
+        verify(log)
+        tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others must learn of it
             deadlines.opening(f"Opening --data_dir={config.data_dir}")
             existing_directory(config.data_name, config.data_dir)
@@ -226,6 +238,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
             **provenance.environment,
             **injected_delay.environment(),
             **time_slices.environment(log.steps_per_slice),
+            **({"verified_first": log.verified} if log.verified else {}),
         },
         placement=log.placement,
         measurement=measurement,

@@ -40,7 +40,7 @@ _CHECK_FACTOR = 2
 _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 # Flags that a trial does not get: the length of the run, and its output.
-_NOT_PASSED_ON = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every")
+_NOT_PASSED_ON = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every", "verify_first")
 PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,24 @@ TRANSFERS: dict[str, dict[str, Any]] = {
         "compact_gradient_transfer": True,
     },
 }
+NO_CHANGE = "no change"
+_PLAIN = Modifiers()
 # Managers of which one tower tests something: where variables live, or nothing that is exchanged.
 _WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One comparison: a manager with modifiers against a reference."""
+    """One comparison: a manager with modifiers against a reference.
+
+    Attributes:
+        manager: its name.
+        modifiers: of the manager.
+        shared_on: where shared variables are: `cpu` for the host, `gpu` for the towers' own devices.
+        reference: `sgd` or `momentum`: two scalars in NumPy; `whole batch`: one device with the images of all towers;
+            `no change`: the variables before a step's gradients were computed.
+        title: of the row.
+    """
 
     manager: str
     modifiers: Modifiers
@@ -52,7 +63,8 @@ class Case:
     @property
     def tolerance(self) -> float:
         """Returns the largest error that passes."""
-        return expected.AFTER_CONVOLUTIONS if self.reference == "whole batch" else expected.tolerance(self.modifiers)
+        fixed = {"whole batch": expected.AFTER_CONVOLUTIONS, NO_CHANGE: expected.NO_CHANGE}
+        return fixed.get(self.reference, expected.tolerance(self.modifiers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +84,10 @@ class CaseResult:
 def cases() -> Iterator[Case]:
     """Yields every comparison in one process; it follows from the catalogs of managers and of algorithms."""
     for optimizer, manager in itertools.product(("sgd", "momentum"), MANAGERS):
-        yield from _scalars(manager, optimizer)  # a manager that needs a cluster is a row with the reason
+        if manager in IN_ONE_PROCESS:
+            yield from _scalars(manager, optimizer)
+        else:  # a row with the reason
+            yield Case(manager, Modifiers(), "cpu", optimizer, manager)
     for manager, (transfer, fields) in itertools.product(IN_ONE_PROCESS, TRANSFERS.items()):
         if "gradient_repacking" in MANAGERS[manager].modifiers:
             for algorithm in ALGORITHMS if "all_reduce_spec" in MANAGERS[manager].modifiers else ("",):
@@ -80,6 +95,23 @@ def cases() -> Iterator[Case]:
                 yield Case(manager, modifiers, "cpu", "sgd", " ".join(filter(None, (manager, algorithm, transfer))))
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
+        yield without_applying(manager)
+
+
+def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
+    """Returns the comparison of all variables before and after gradients are computed and not applied."""
+    return Case(manager, modifiers, shared_on, NO_CHANGE, f"{manager} computing gradients without applying them")
+
+
+def of_setting(manager: str, modifiers: Modifiers, shared_on: str) -> list[Case]:
+    """Returns the comparisons of one manager with these modifiers, in one process or in a cluster."""
+    changed = {name: value for name, value in vars(modifiers).items() if value != getattr(_PLAIN, name)}
+    title = " ".join([manager, *(name if value is True else f"{name}={value}" for name, value in changed.items())])
+    references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
+    if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
+        references.append("whole batch")
+    found = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
+    return [*found, without_applying(manager, modifiers, shared_on)]
 
 
 def _scalars(manager: str, optimizer: str) -> Iterator[Case]:
@@ -116,8 +148,9 @@ def results(
     config: Callable[[int], tf.compat.v1.ConfigProto],
     watchdog: Watchdog | None = None,
     step_timeout_seconds: float = 600.0,
+    chosen: Sequence[Case] | None = None,
 ) -> Iterator[CaseResult]:
-    """Runs all cases on `towers` devices of a kind and yields their results.
+    """Runs cases on `towers` devices of a kind and yields their results.
 
     Args:
         kind: `cpu` or `gpu`.
@@ -126,6 +159,7 @@ def results(
         config: makes the session's configuration for a number of devices.
         watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
         step_timeout_seconds: the limit.
+        chosen: what to compare; None: everything.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     limited: dict[str, Any] = {"team": Alone(watchdog), "step_timeout_seconds": step_timeout_seconds}
@@ -139,10 +173,10 @@ def results(
         make = maker("replicated", alone, Modifiers())
         return oracle.convolutional_weights(make, alone, towers, config(1), **limited)
 
-    for case in cases():
+    for case in cases() if chosen is None else chosen:
         devices = plan(towers, case.shared_on)
         reason = why_not(case.manager, case.modifiers, devices.place)
-        if towers == 1 and case.manager not in _WITH_ONE_TOWER:
+        if towers == 1 and chosen is None and case.manager not in _WITH_ONE_TOWER:
             reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
         if reason:
             yield CaseResult(case, None, reason)
@@ -155,6 +189,8 @@ def results(
                     make, devices, towers, config(towers), divided=divided, **limited
                 )
                 error = largest_difference(weights, weights_of_one_device())
+            elif case.reference == NO_CHANGE:
+                error = oracle.changed_by_gradients(make, devices, config(towers), **limited)
             else:
                 wanted = expected.of_manager(case.manager, case.modifiers, case.reference, towers)
                 error = oracle.trained(make, devices, case.reference, config(towers), **limited).error(wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,9 @@ from benchmarks.topology import devices as device_planning
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import trains
 from benchmarks.verify import oracle
-from benchmarks.verify.cases import TRANSFERS, Case, CaseResult, largest_difference, maker
+from benchmarks.verify.cases import NO_CHANGE, TRANSFERS, Case, CaseResult, largest_difference, maker, without_applying
 from variable_mgr import expected
-from variable_mgr.catalog import MANAGERS, Processes, uses_servers
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, Processes, uses_servers
 from variable_mgr.modifiers import Modifiers, why_not
 
 
@@ -31,7 +31,7 @@ def cases() -> Iterator[Case]:
             if "staged_vars" in entry.modifiers:
                 yield Case(manager, Modifiers(staged_vars=True), "cpu", optimizer, f"{manager} staged")
             if "asynchronous" in entry.modifiers:
-                title = f"{manager} asynchronous, workers in turn"
+                title = f"{manager} asynchronous, {'towers' if manager in IN_GRAPH else 'workers'} in turn"
                 yield Case(manager, Modifiers(asynchronous=True), "cpu", optimizer, title)
             for steps in (1, 2) if "local_sgd_steps" in entry.modifiers else ():
                 modifiers = Modifiers(local_sgd_steps=steps)
@@ -44,18 +44,22 @@ def cases() -> Iterator[Case]:
                 yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "sgd", f"{manager} {spec}")
         if entry.exchanges_gradients:
             yield Case(manager, Modifiers(), "cpu", "whole batch", manager)
+        yield without_applying(manager)
 
 
-def results(config: Config, cluster: Cluster, team: ClusterTeam) -> Iterator[CaseResult]:
-    """Runs all cases; every worker must call this, and gets the same cases in the same order.
+def results(
+    config: Config, cluster: Cluster, team: ClusterTeam, chosen: Sequence[Case] | None = None
+) -> Iterator[CaseResult]:
+    """Runs cases; every worker must call this, and gets the same cases in the same order.
 
     Args:
         config: decides which devices workers have.
         cluster: the tasks.
         team: this task among them.
+        chosen: what to compare; None: everything.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    for number, case in enumerate(cases(), start=1):
+    for number, case in enumerate(cases() if chosen is None else chosen, start=1):
         plan = device_planning.plan(
             config.device,
             config.num_devices,
@@ -92,15 +96,21 @@ def _error(
     if case.reference == "whole batch":
         weights = oracle.convolutional_weights(make, plan, place.towers_in_total, session_config, **limited)
         return largest_difference(weights, _weights_of_one_device(place.towers_in_total)) if team.is_leader else 0.0
+    if case.reference == NO_CHANGE:
+        change = oracle.changed_by_gradients(make, plan, session_config, **limited)
+        return float(np.max([*team.meet(f"case {number}", change).values()]))
     mine = oracle.trained(make, plan, case.reference, session_config, in_turn=case.modifiers.asynchronous, **limited)
     everyone = team.meet(f"case {number}", dataclasses.asdict(mine)).values()
     together = expected.Trajectory(
         a=[sum(parts, []) for parts in zip(*(seen["a"] for seen in everyone), strict=True)],
         b=[sum(parts, []) for parts in zip(*(seen["b"] for seen in everyone), strict=True)],
         loss=[float(np.mean(parts)) for parts in zip(*(seen["loss"] for seen in everyone), strict=True)],
+        others=float(np.max([seen["others"] for seen in everyone])),
     )
+    # One client runs the steps of all towers as one process does.
+    workers = 0 if case.manager in IN_GRAPH else place.workers
     return together.error(
-        expected.of_manager(case.manager, case.modifiers, case.reference, len(place.towers), workers=place.workers)
+        expected.of_manager(case.manager, case.modifiers, case.reference, len(place.towers), workers=workers)
     )
 
 

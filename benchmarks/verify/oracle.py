@@ -7,7 +7,8 @@ network without batch normalisation, on N towers and on one device with the N-fo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -21,9 +22,10 @@ from benchmarks.training import objectives, optimizers, training_step
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
-from variable_mgr.manager import VariableManager
+from variable_mgr.manager import TowerUpdate, VariableManager
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
+_UNTRAINED = 3.0
 
 MakeManager = Callable[..., VariableManager]
 
@@ -51,21 +53,52 @@ def trained(
     """
     trajectory = Trajectory()
     with _Training(devices, config, team, step_timeout_seconds) as training:
-        step = training_step.build_training_step(
-            _product_model(),
-            _numbers(devices),
-            devices,
-            manager=make_manager(),
-            optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
-            objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
-        )
-        a, b = _copies("a"), _copies("b")
+        step = _step_of_scalars(make_manager, devices, optimizer)
+        a, b, untrained = _copies("a"), _copies("b"), _copies("untrained")
         session = training.start(step)
         for number in range(STEPS):
             trajectory.loss.append(training.step_in_turn(number) if in_turn else training.step())
             trajectory.a.append([float(value) for value in session.run(a)])
             trajectory.b.append([float(value) for value in session.run(b)])
+            changes = np.subtract(session.run(untrained), _UNTRAINED)
+            trajectory.others = float(np.max([trajectory.others, *np.abs(changes)]))
     return trajectory
+
+
+def changed_by_gradients(
+    make_manager: MakeManager,
+    devices: Devices,
+    config: tf.compat.v1.ConfigProto,
+    team: Team | None = None,
+    *,
+    step_timeout_seconds: float = 600.0,
+) -> float:
+    """Computes the gradients of a step of the scalars without applying them; for the arguments see `trained`.
+
+    Returns:
+        The largest change of any variable that this process uses, which must be 0.
+    """
+    with _Training(devices, config, team, step_timeout_seconds) as training:
+        step = _step_of_scalars(make_manager, devices, "momentum")
+        variables = tf.compat.v1.global_variables()
+        session = training.start(step)
+        training.step_together()  # so that no momentum is zero
+        before = session.run(variables)
+        training.compute(step.updates)
+        after = session.run(variables)
+    changes = [np.max(np.abs(np.subtract(a, b, dtype=np.float64))) for a, b in zip(after, before, strict=True)]
+    return float(np.max(changes))
+
+
+def _step_of_scalars(make_manager: MakeManager, devices: Devices, optimizer: str) -> training_step.Step:
+    return training_step.build_training_step(
+        _product_model(),
+        _numbers(devices),
+        devices,
+        manager=make_manager(),
+        optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
+        objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
+    )
 
 
 class _Training:
@@ -110,6 +143,17 @@ class _Training:
         """Runs one step and returns its loss; its deadline is that of reading the results, too."""
         self._team.expect("A step of a comparison", self._step_timeout_seconds)
         return self._step.run(self._session, self._options)
+
+    def step_together(self) -> None:
+        """Runs one step, and waits until all others have done so."""
+        self.step()
+        self._team.meet(f"{self._name} has stepped")
+
+    def compute(self, updates: Sequence[TowerUpdate]) -> None:
+        """Computes what the towers compute in a step, and stores nothing."""
+        self._team.expect("Computing gradients", self._step_timeout_seconds)
+        computed = [[*update.gradients.values(), *update.state.values()] for update in updates]
+        self._session.run(tf.group(*itertools.chain(*computed)), options=self._options)
 
     def step_in_turn(self, number: int) -> float:
         """Runs this worker's step after those of the workers before it; all continue together."""
@@ -172,11 +216,13 @@ def convolutional_weights(
 
 
 class _Product(keras.layers.Layer):
-    """x * a * b with scalars a and b."""
+    """x * a * b with scalars a and b; a third scalar is neither used nor trained."""
 
     def build(self, input_shape: object) -> None:
         self.a = self.add_weight(shape=(), initializer=keras.initializers.Constant(1.0), name="a")
         self.b = self.add_weight(shape=(), initializer=keras.initializers.Constant(2.0), name="b")
+        constant = keras.initializers.Constant(_UNTRAINED)
+        self.add_weight(shape=(), initializer=constant, name="untrained", trainable=False)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return x * tf.convert_to_tensor(self.a) * tf.convert_to_tensor(self.b)
@@ -213,7 +259,7 @@ def _numbers(devices: Devices) -> list[TowerInput]:
 
 
 def _copies(name: str) -> list[tf.Variable]:
-    """Returns all copies of a weight, in tower order."""
+    """Returns all copies of a variable, in tower order."""
     every = tf.compat.v1.global_variables()
     copies = (variable for variable in every if variable.op.name.endswith(f"/product/{name}"))
     return sorted(copies, key=lambda variable: (len(variable.op.name), variable.op.name))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import collections
+import json
+import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config as config_rules
 from benchmarks.config import device_options
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.flag import Flag, Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
-from benchmarks.errors import ExitStatus
+from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
@@ -22,15 +24,20 @@ from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 if TYPE_CHECKING:
-    from benchmarks.verify.cases import CaseResult
+    from benchmarks.verify.cases import Case, CaseResult
 
 _HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
 
 
-def run(config: Config) -> ExitStatus:
-    """Prints a row per comparison and a closing line.
+def run(config: Config, *, one_setting: bool = False) -> ExitStatus:
+    """Prints a row per comparison and a closing line, or JSON.
+
+    Args:
+        config: the devices, the cluster and the format.
+        one_setting: whether to compare only the configured manager, with its modifiers; else all.
 
     Raises:
         UsageError: the devices are not there.
@@ -41,31 +48,33 @@ def run(config: Config) -> ExitStatus:
         deadlines.importing()
         plan, _ = start(config.runtime)
         deadlines.none()
+        from benchmarks.verify import cases
+
+        chosen = cases.of_setting(config.variable_update, config.modifiers, config.shared_on) if one_setting else None
         if config.cluster:
-            return _in_cluster(config, config.cluster, watchdog)
-        return _in_one_process(config, plan.description, watchdog)
+            return _in_cluster(config, config.cluster, chosen, watchdog)
+        return _in_one_process(config, plan.description, chosen, watchdog)
 
 
-def _in_one_process(config: Config, devices: str, watchdog: Watchdog) -> ExitStatus:
+def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     from benchmarks.topology.devices import session_config
     from benchmarks.verify import cases
 
-    say(f"Every manager, reduction and modifier on {devices}, against NumPy (sgd, momentum) and against one")
-    say("device with the whole batch. The error is the largest relative difference, absolute below 1.\n")
-    with progress.counted("comparing", sum(1 for _ in cases.cases())):
-        return _table(
-            cases.results(
-                config.device,
-                config.num_devices,
-                config.virtual_gpus,
-                lambda count: session_config(config.device, count, **config.runtime.session_options()),
-                watchdog,
-                config.step_timeout_seconds,
-            )
+    what = config.variable_update if chosen else "Every manager, reduction and modifier"
+    with progress.counted("comparing", len(chosen or list(cases.cases()))):
+        results = cases.results(
+            config.device,
+            config.num_devices,
+            config.virtual_gpus,
+            lambda count: session_config(config.device, count, **config.runtime.session_options()),
+            watchdog,
+            config.step_timeout_seconds,
+            chosen,
         )
+        return _report(results, f"{what} on {devices}", config.output_format)
 
 
-def _in_cluster(config: Config, cluster: Cluster, watchdog: Watchdog) -> ExitStatus:
+def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
     from benchmarks.run import cluster_run
@@ -75,57 +84,107 @@ def _in_cluster(config: Config, cluster: Cluster, watchdog: Watchdog) -> ExitSta
 
     def work(team: ClusterTeam) -> None:
         nonlocal status
-        results = cluster_cases.results(config, cluster, team)
+        results = cluster_cases.results(config, cluster, team, chosen)
         if team.is_leader:
-            say("\nEvery manager that works across processes, against NumPy (sgd, momentum) and against one device")
-            say("with the whole batch. The error is the largest relative difference, absolute below 1.\n")
-            status = _table(results)
+            what = config.variable_update if chosen else "Every manager that works across processes"
+            status = _report(results, f"{what} on {cluster.num_workers} workers", config.output_format)
         else:
             collections.deque(results, maxlen=0)
 
-    cluster_run.take_part(config, cluster, watchdog, work if cluster.own.has_towers else None)
+    works = cluster.own.has_towers or cluster.own == cluster.leader
+    cluster_run.take_part(config, cluster, watchdog, work if works else None)
     return status
 
 
-def _table(results: Iterable[CaseResult]) -> ExitStatus:
-    """Prints a row per result as it arrives, and how many passed."""
-    say(_HEADING)
+def _report(results: Iterable[CaseResult], what: str, output_format: str) -> ExitStatus:
+    """Prints a row per result as it arrives, and how many passed; or all at once as JSON."""
+    as_text, rows = output_format == "text", []
+    if as_text:
+        say(f"{what}, against NumPy (sgd, momentum), one device with the whole batch,")
+        say("and the variables before (no change). The error is the largest relative difference, absolute below 1.\n")
+        say(_HEADING)
     counts = {"ok": 0, "FAIL": 0, "-": 0}
     for result in results:
         progress.advance()
-        word = "-" if result.error is None else "ok" if result.passed else "FAIL"
-        counts[word] += 1
-        error = "" if result.error is None else f"{result.error:.1e}"
-        line = f"{word:4}  {error:>8}  {result.case.tolerance:>8.0e}  {result.case.reference:<11}  {result.case.title}"
-        say(f"{line}: {result.reason}" if result.reason else line)
-    say(f"\n{counts['ok']} ok, {counts['FAIL']} failed, {counts['-']} cannot run here.")
+        row = _row(result)
+        counts[row["result"]] += 1
+        rows.append(row)
+        if as_text:
+            error = "" if result.error is None else f"{result.error:.1e}"
+            line = f"{row['result']:4}  {error:>8}  {row['may_be']:>8.0e}  {row['against']:<11}  {row['what']}"
+            say(f"{line}: {result.reason}" if result.reason else line)
+    if as_text:
+        say(f"\n{counts['ok']} ok, {counts['FAIL']} failed, {counts['-']} cannot run here.")
+    else:
+        say(json.dumps({"what": what, "rows": rows, "counts": counts}))
     if counts["FAIL"]:
         warn("The arithmetic of the failed rows is wrong on these devices: do not trust their speed either.")
         return ExitStatus.RUN_FAILED
     return ExitStatus.OK
 
 
+def _row(result: CaseResult) -> dict[str, Any]:
+    """Returns a result as JSON can hold it; an error that is not finite is null."""
+    return {
+        "result": "-" if result.error is None else "ok" if result.passed else "FAIL",
+        "error": result.error if result.error is not None and math.isfinite(result.error) else None,
+        "may_be": result.case.tolerance,
+        "against": result.case.reference,
+        "what": result.case.title,
+        "reason": result.reason,
+    }
+
+
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     """Verifies on all devices if none are named; starts the cluster first if the flags say so."""
     values = dict(given.values)
+    if values["variable_update"] in REFERENCE_LOOPS:
+        raise UsageError(
+            f"verify compares variable managers, and {values['variable_update']} is a reference training loop: omit it."
+        )
+    one_setting = any(values[flag.name] is not None for flag in SETTING_FLAGS)
     cluster, _ = discovery.resolve(values, os.environ)
-    if cluster:
+    if cluster and not one_setting:
         values["variable_update"] = discovery.manager_for(cluster)
-    else:
+    if not cluster:
         values = device_options.default_to_all(values, hardware.count_gpus())
     resolved = config_rules.resolve(values, hardware.count_gpus)
     if launch_plan.is_asked_for(values):
         return cluster_launch.run(resolved, values, command, hardware.count_gpus, keeps_record=False)
-    return run(resolved)
+    return run(resolved, one_setting=one_setting)
 
 
-# Everything but the devices is fixed.
-VERIFY_FLAGS: Groups = {"Devices": SEVERAL_DEVICES, "Several processes": RUN_FLAGS["Several processes"]}
+# Any of these chooses one manager with its modifiers. Model, precision and optimizer are fixed.
+SETTING_FLAGS = tuple(
+    flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name not in ("keras_application", "verify_first")
+)
+VERIFY_FLAGS: Groups = {
+    "Devices": SEVERAL_DEVICES,
+    "Variables and gradients": SETTING_FLAGS,
+    "Several processes": RUN_FLAGS["Several processes"],
+    "Output": (
+        Flag(
+            "output_dir",
+            str,
+            "with --local_cluster or --hosts: directory of the tasks' logs",
+            default="out",
+            path="directory",
+        ),
+        Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
+    ),
+}
 VERB = Verb(
     "verify",
     "is the arithmetic of every variable manager right here?",
     VERIFY_FLAGS,
     _resolve_and_run,
-    details="Compares each manager with a reference in NumPy on these devices.",
-    examples=("verify", "verify --device=cpu --num_gpus=3", "verify --local_cluster=ps:2,worker:2"),
+    details="Compares each manager with references on these devices: two scalars in NumPy, one device with the whole "
+    "batch, and the variables before gradients are computed. With a flag on variables and gradients: only that manager "
+    "with these modifiers.",
+    examples=(
+        "verify",
+        "verify --device=cpu --num_gpus=3",
+        "verify --num_gpus=4 --variable_update=replicated --all_reduce_spec=xring",
+        "verify --local_cluster=ps:2,worker:2",
+    ),
 )

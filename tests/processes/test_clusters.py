@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
-from variable_mgr.catalog import MANAGERS
+from variable_mgr.catalog import MANAGERS, uses_servers
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
@@ -66,6 +66,7 @@ def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBe
         ("distributed_replicated", "ps:1,worker:2"),
         ("collective_all_reduce", "worker:2"),
         ("distributed_all_reduce", "worker:2"),
+        ("in_graph_parameter_server", "ps:1,worker:2"),
     ],
 )
 def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
@@ -76,7 +77,7 @@ def test_workers_leave_out_the_same_updates(run_process: RunBench, records: Reco
     (record,) = records()
     scales = record["measurement"]["loss_scales"]
     assert scales[0] < 2**32 and scales == sorted(scales, reverse=True) and scales[-1] == scales[-2] >= 1
-    assert record["measurement"]["replica_drift"] == (None if manager == "parameter_server" else 0.0)
+    assert record["measurement"]["replica_drift"] == (None if MANAGERS[manager].one_copy else 0.0)
     assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
 
 
@@ -120,10 +121,34 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBen
 
 
 @pytest.mark.slow
+def test_losses_do_not_depend_on_who_the_client_is(run_process: RunBench, records: Records) -> None:
+    """One client or one per worker, one copy of the weights or one per tower: the same images, the same losses."""
+    for manager in ("in_graph_parameter_server", "parameter_server", "distributed_all_reduce", "collective_all_reduce"):
+        cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
+        done = run_process(*SMALL, "--num_gpus=2", *local(cluster), f"--variable_update={manager}")
+        assert done.status == 0, done.stderr
+    first, *others = (record["measurement"]["losses"] for record in records())
+    assert first[-1] < first[0]
+    for losses in others:
+        assert losses == pytest.approx(first, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_one_client_drives_asynchronous_towers_of_all_workers(run_process: RunBench, records: Records) -> None:
+    flags = ("--num_gpus=2", "--variable_update=in_graph_parameter_server", "--cross_replica_sync=false")
+    done = run_process(*SMALL, *local("ps:1,worker:2"), *flags)
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    steps = [len(seconds) for seconds in record["measurement"]["tower_step_seconds"]]
+    assert len(steps) == 4
+    assert sum(steps) == sum(record["measurement"]["staleness_counts"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", [name for name in MANAGERS if name not in ("independent", "replicated")])
 def test_every_manager_across_processes(manager: str, run_process: RunBench, records: Records) -> None:
     """To be registered is to be tested; the arithmetic is that of `verify` below."""
-    cluster = "ps:2,worker:2" if manager in ("parameter_server", "distributed_replicated") else "worker:2"
+    cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
     done = run_process(*SMALL, *local(cluster), f"--variable_update={manager}", "--optimizer=adam")
     assert done.status == 0, done.stderr
     (record,) = records()
@@ -138,7 +163,7 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, run_process:
     done = run_process("verify", *local(cluster), "--device=cpu", f"--num_gpus={towers}")
     assert done.status == 0, done.stdout + done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
-    assert len(rows) >= 37 and "FAIL" not in done.stdout
+    assert len(rows) >= 57 and "FAIL" not in done.stdout
 
 
 @pytest.mark.slow

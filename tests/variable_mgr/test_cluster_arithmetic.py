@@ -34,6 +34,10 @@ OTHERS = {
     ("parameter_server compact", "sgd"),
     ("distributed_replicated compact", "sgd"),
     ("distributed_all_reduce pscpu/xring", "sgd"),
+    ("in_graph_parameter_server", "whole batch"),
+    ("in_graph_parameter_server compact", "sgd"),
+    ("in_graph_parameter_server computing gradients without applying them", "no change"),
+    ("distributed_replicated computing gradients without applying them", "no change"),
 }
 CASES = [
     case for case in cluster_cases.cases() if case.reference == "momentum" or (case.title, case.reference) in OTHERS

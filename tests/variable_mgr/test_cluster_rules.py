@@ -27,6 +27,7 @@ RUNS_IN = {
     "collective_all_reduce": ({"one", "without ps"}, "no use for parameter servers"),
     "distributed_all_reduce": ({"without ps"}, "several processes|no use for parameter servers"),
     "distributed_replicated": ({"with ps"}, "several processes|this cluster has none"),
+    "in_graph_parameter_server": ({"with ps"}, "several processes|this cluster has none"),
     "independent": ({"one"}, "one process only"),
     "local_sgd": ({"one", "without ps"}, "no use for parameter servers"),
     "parameter_server": ({"one", "with ps"}, "this cluster has none"),

@@ -58,6 +58,42 @@ def test_masters_are_of_weights_only() -> None:
     }
 
 
+def _links_of_one_client(*, training: bool = True, **modifiers: object) -> dict[str, int]:
+    """Two workers, the first with two towers and the second with two."""
+    ps = tuple(f"/job:ps/replica:0/task:{index}/cpu:0" for index in range(2))
+    hosts = ("worker 0", "worker 0", "worker 1", "worker 1")
+    place = Place(("/cpu:0", "/cpu:1", "/cpu:2", "/cpu:3"), "worker 0", ps=ps, hosts=hosts)
+    made = factory.make("in_graph_parameter_server", place, shared_devices=(), modifiers=Modifiers(**modifiers))
+    return made.links(VARIABLES, training=training)
+
+
+@pytest.mark.parametrize(
+    ("modifiers", "fetched", "sent_back"),
+    [
+        ({}, 1, 1),
+        ({"staged_vars": True}, 1, 1),
+        ({"compact_gradient_transfer": True}, 1, 0.5),
+        ({"asynchronous": True}, 2, 2),
+    ],
+)
+def test_one_client_has_each_worker_send_what_its_own_client_would(
+    modifiers: dict[str, object], fetched: int, sent_back: float
+) -> None:
+    """Asynchronous towers, two of each worker, fetch and send on their own."""
+    assert _links_of_one_client(**modifiers) == {
+        "ps 0 -> worker 0": 400 * fetched,
+        "ps 0 -> worker 1": 400 * fetched,
+        "ps 1 -> worker 0": 92 * fetched,
+        "ps 1 -> worker 1": 92 * fetched,
+        "worker 0 -> ps 0": 400 * sent_back,
+        "worker 1 -> ps 0": 400 * sent_back,
+        "worker 0 -> ps 1": 80 * sent_back + 12,
+        "worker 1 -> ps 1": 80 * sent_back,
+    }
+    inference = _links_of_one_client(training=False)
+    assert sum(inference.values()) == 2 * 492 and all(link.startswith("ps") for link in inference)
+
+
 def test_a_forward_pass_only_fetches() -> None:
     sent = _links("parameter_server", 2, training=False)
     assert sent == {f"ps {ps} -> worker {n}": size for n in range(WORKERS) for ps, size in ((0, 400), (1, 92))}

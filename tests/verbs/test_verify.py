@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -9,8 +10,11 @@ from benchmarks.config import device_options
 from benchmarks.errors import ExitStatus
 from benchmarks.topology import devices
 from benchmarks.verify import cases as verify
+from benchmarks.verify import cluster_cases
 from tests.support.commands import Finished
-from variable_mgr.catalog import IN_ONE_PROCESS
+from variable_mgr import variables
+from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
+from variable_mgr.managers.replicated import Replicated
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place, Turn
 from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
@@ -56,6 +60,66 @@ def test_what_cannot_run_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatc
 
 def _case(manager: str, reference: str = "sgd", **modifiers: object) -> verify.Case:
     return verify.Case(manager, Modifiers(**modifiers), "cpu", reference, f"{manager} {reference}")
+
+
+def test_every_manager_is_checked_for_changes_while_gradients_are_computed() -> None:
+    checked = {case.manager for case in [*verify.cases(), *cluster_cases.cases()] if case.reference == "no change"}
+    assert checked == set(MANAGERS)
+
+
+def test_a_variable_that_changes_while_gradients_are_computed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = verify.without_applying("replicated")
+    assert _only(monkeypatch, case).error == 0.0
+    read = Replicated.read
+
+    def counting(manager: Replicated, tower: int) -> list[tf.Tensor]:
+        first, *others = read(manager, tower)
+        with tf.device(manager.placed()[0].device):
+            return [manager._copies[tower]["product/a"].assign_add(2.0**-20).read_value(), *others]
+
+    monkeypatch.setattr(Replicated, "read", counting)
+    found = _only(monkeypatch, case)
+    assert found.error == 2.0**-20 and not found.passed
+
+
+def test_a_step_that_changes_what_is_not_trained_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assign_all = variables.assign_all
+
+    def drifting(copy: dict[str, tf.Variable], values: dict[str, tf.Tensor]) -> list[tf.Operation]:
+        return assign_all(copy, {name: value + 2.0**-10 for name, value in values.items()})
+
+    monkeypatch.setattr(variables, "assign_all", drifting)
+    found = _only(monkeypatch, _case("replicated"))
+    assert found.error == pytest.approx(5 * 2.0**-10) and not found.passed
+
+
+def _rows(modifiers: Modifiers, manager: str = "replicated") -> list[str]:
+    return [case.reference for case in verify.of_setting(manager, modifiers, "cpu")]
+
+
+def test_a_setting_is_compared_with_what_it_must_equal() -> None:
+    everything = ["sgd", "momentum", "whole batch", "no change"]
+    assert _rows(Modifiers(all_reduce_spec="xring")) == everything
+    assert _rows(Modifiers(staged_vars=True), "parameter_server") == ["sgd", "momentum", "no change"]
+    assert _rows(Modifiers(compact_gradient_transfer=True)) == ["sgd", "momentum", "no change"]
+    assert _rows(Modifiers(), "independent") == ["sgd", "momentum", "no change"]
+    assert _rows(Modifiers(fc_model_parallel=True)) == ["whole batch", "no change"]
+
+
+def test_one_manager_is_verified_with_its_modifiers(run_bench: Callable[..., Finished]) -> None:
+    flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
+    assert done.status == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [row["against"] for row in report["rows"]] == ["sgd", "momentum", "whole batch", "no change"]
+    assert {row["result"] for row in report["rows"]} == {"ok"}
+    assert report["rows"][0]["what"] == "replicated all_reduce_spec=xring"
+    assert report["counts"] == {"ok": 4, "FAIL": 0, "-": 0}
+
+
+def test_a_reference_loop_is_not_verified(run_bench: Callable[..., Finished]) -> None:
+    done = run_bench("verify", "--device=cpu", "--variable_update=keras_fit")
+    assert done.status == 2 and "reference training loop" in done.stderr
 
 
 @pytest.mark.parametrize(("last_error", "status"), [(1e-6, 0), (2e-6, ExitStatus.RUN_FAILED)])
@@ -111,7 +175,7 @@ def test_every_comparison_passes(run_bench: Callable[..., Finished]) -> None:
     rows = [line for line in done.stdout.splitlines() if line.startswith(("ok ", "- "))]
     assert len(rows) == len(list(verify.cases()))
     for row in rows:
-        assert row.startswith("-") == any(word in row for word in ("nccl", "rechd", "distributed_")), row
+        assert row.startswith("-") == any(word in row for word in ("nccl", "rechd", "distributed_", "in_graph")), row
 
 
 def test_one_tower_proves_no_reduction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,29 @@ import tensorflow as tf
 
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
+from variable_mgr.reductions.kernels import mean
 
 CHIEF = 0
+
+
+def local_means(
+    towers: Sequence[Sequence[tf.Tensor]], devices: Sequence[str], wire_dtype: str = "float32"
+) -> list[tf.Tensor]:
+    """Returns the mean over a worker's towers of each tensor, in the type that travels.
+
+    Each is computed on the device of one of the towers, chosen to balance bytes.
+
+    Args:
+        towers: the tensors of each.
+        devices: of these towers.
+        wire_dtype: the type that travels.
+    """
+    homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], devices)
+    means = []
+    for values, home in zip(zip(*towers, strict=True), homes, strict=True):
+        with tf.device(home):
+            means.append(tf.cast(mean(values), wire_dtype))
+    return means
 
 
 class Gathering:
@@ -40,17 +61,8 @@ class Gathering:
         return self._place.worker == CHIEF
 
     def local_means(self, towers: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Returns the mean over this worker's towers of each tensor, in the type that travels.
-
-        Each is computed on the device of one of the towers, chosen to balance bytes.
-        """
-        homes = balance_by_bytes([tensor.shape.num_elements() for tensor in towers[0]], self._place.towers)
-        means = []
-        for values, home in zip(zip(*towers, strict=True), homes, strict=True):
-            with tf.device(home):
-                mean = values[0] if len(values) == 1 else tf.add_n(values) / len(values)
-                means.append(tf.cast(mean, self._wire_dtype))
-        return means
+        """Returns the mean over this worker's towers of each tensor, in the type that travels."""
+        return local_means(towers, self._place.towers, self._wire_dtype)
 
     def send(self, name: str, gradient: tf.Tensor, variable: tf.Variable, after: Sequence[tf.Tensor]) -> tf.Operation:
         """Sends this worker's gradient to the variable's device after `after`, tensors on the same device."""
@@ -72,9 +84,9 @@ class Gathering:
             with tf.device(variable.device):
                 queues = [self._queue("gradient", name, w, self._wire_dtype, variable.shape) for w in range(workers)]
                 sent = [tf.cast(queue.dequeue(), variable.dtype) for queue in queues]
-                mean = sent[0] if workers == 1 else tf.add_n(sent) / workers
-                with tf.control_dependencies([mean]):
-                    means.append(mean + decay[name] * variable.read_value() if name in decay else mean)
+                average = mean(sent)
+                with tf.control_dependencies([average]):
+                    means.append(average + decay[name] * variable.read_value() if name in decay else average)
         return means
 
     def publish(self, name: str, variable: tf.Variable, after: Sequence[tf.Operation]) -> list[tf.Operation]:

@@ -32,7 +32,7 @@ class OneCopy(VariableManager):
         self._shared: dict[str, tf.Variable] = {}
         self._tower_state: list[dict[str, tf.Variable]] = []
         self._reads: dict[str, tf.Tensor] = {}  # on the variables' devices
-        self._fetched: dict[str, tf.Tensor] = {}  # what towers read
+        self._fetched: dict[str, dict[str, tf.Tensor]] = {}  # what towers read, by the host of their worker
         self._updates: tf.Variable | None = None
         self._updates_at_read: tf.Tensor | None = None
 
@@ -54,17 +54,15 @@ class OneCopy(VariableManager):
         with tf.control_dependencies(count_first):
             reads = variables.read_all(shared, self._shared)
         self._reads = {spec.name: read for spec, read in zip(shared, reads, strict=True)}
-        self._fetched = self._reads
-        if self._place.ps:
-            with tf.device(self._place.host):  # otherwise each tower fetches its own over the network
-                self._fetched = {name: tf.identity(read) for name, read in self._reads.items()}
+        self._fetched = dict.fromkeys(map(self._place.host_of, range(len(self._place.towers))), self._reads)
+        for host in self._fetched if self._place.ps else ():
+            with tf.device(host):  # otherwise each tower fetches its own over the network
+                self._fetched[host] = {name: tf.identity(read) for name, read in self._reads.items()}
 
     def read(self, tower: int) -> list[tf.Tensor]:
         """Returns what was read of every shared variable, and the tower's own state."""
-        own = self._tower_state[tower]
-        return [
-            variables.read_all([spec], own)[0] if spec.name in own else self._fetched[spec.name] for spec in self._specs
-        ]
+        own, fetched = self._tower_state[tower], self._fetched[self._place.host_of(tower)]
+        return [variables.read_all([spec], own)[0] if spec.name in own else fetched[spec.name] for spec in self._specs]
 
     def _counted(self, operations: Sequence[tf.Operation]) -> Applied:
         """Counts an asynchronous update when it is complete."""

@@ -1,14 +1,18 @@
-"""`parameter_server`: one shared copy of every variable, in one process or on the parameter servers of a cluster."""
+"""`parameter_server`: one shared copy of every variable, in one process or on the parameter servers of a cluster.
+
+`in_graph_parameter_server` is the form of one process with its towers on the workers of a cluster.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 from variable_mgr.manager import Applied, Explanation, Optimizer, TowerUpdate, VariableManager, VariableSpec
-from variable_mgr.managers.gathering import Gathering
+from variable_mgr.managers.gathering import Gathering, local_means
 from variable_mgr.managers.one_copy import OneCopy
 from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
@@ -25,7 +29,7 @@ _DIAGRAM = """\
 _CLUSTER_DIAGRAM = """\
     worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...
        ^            |                ^            |
-    weights   mean gradient       weights   mean gradient        over the network, once per worker
+    weights   {gradient:^13}       weights   {gradient:^13}        over the network, once per {sender}
        |            v                |            v
     [parameter servers: weights, {update}]"""
 
@@ -41,49 +45,89 @@ def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Mod
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
 
-class ParameterServer(OneCopy):
-    """Keeps one copy in one process, on one device or spread over several by bytes.
+def in_graph_parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> VariableManager:
+    """Makes the form whose towers, on all workers, one client drives, staged if the modifiers ask for it."""
+    manager = ParameterServer(place, place.ps, asynchronous=modifiers.asynchronous, wire_dtype=modifiers.wire_dtype)
+    return Staged(manager, place.towers) if modifiers.staged_vars else manager
 
-    The mean gradient is taken and applied where the variable lives. Asynchronously, every tower applies its own
-    gradient as soon as it is computed. An update of one variable is never torn (it holds the variable's lock), and none
-    is lost.
+
+class ParameterServer(OneCopy):
+    """Keeps one copy, driven by one client, on one device or spread over several by bytes.
+
+    The mean gradient is taken and applied where the variable lives; a worker of a cluster sends the mean over its
+    towers. Asynchronously, every tower applies its own gradient as soon as it is computed. An update of one variable is
+    never torn (it holds the variable's lock), and none is lost.
 
     Args:
-        place: the towers' devices, and the host, which counts the updates of asynchronous towers.
+        place: the towers' devices; the host, or the first parameter server, counts the updates of asynchronous towers.
         variable_devices: where variables may live.
         asynchronous: whether each tower applies its own gradients.
+        wire_dtype: in which type gradients travel.
     """
+
+    def __init__(
+        self,
+        place: Place,
+        variable_devices: Sequence[str],
+        *,
+        asynchronous: bool = False,
+        wire_dtype: str = "float32",
+    ) -> None:
+        super().__init__(place, variable_devices, asynchronous=asynchronous)
+        self._wire_dtype = wire_dtype
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies each gradient on the variable's device: the towers' mean once, or each tower's own."""
+        names, devices = list(updates[0].gradients), self._place.towers
+        sent = [
+            local_means(
+                [[updates[tower].gradients[name] for name in names] for tower in senders],
+                [devices[tower] for tower in senders],
+                self._wire_dtype,
+            )
+            for senders in self._senders()
+        ]
+        state = [self._store_state(tower, update) for tower, update in enumerate(updates)]
         if self._asynchronous:
             return [
-                self._counted([*self._update(update.gradients, optimizer), *self._store_state(tower, update)])
-                for tower, update in enumerate(updates)
+                self._counted([*self._update(names, [own], optimizer), *its_state])
+                for own, its_state in zip(sent, state, strict=True)
             ]
-        means = {}
-        for name in updates[0].gradients:
-            with tf.device(self._shared[name].device):
-                means[name] = mean([update.gradients[name] for update in updates])
-        operations = self._update(means, optimizer)
-        for tower, update in enumerate(updates):
-            operations += self._store_state(tower, update)
-        return [Applied(tf.group(*operations))]
+        return [Applied(tf.group(*self._update(names, sent, optimizer), *itertools.chain(*state)))]
 
-    def _update(self, gradients: Mapping[str, tf.Tensor], optimizer: Optimizer) -> list[tf.Operation]:
+    def _senders(self) -> list[list[int]]:
+        """Returns the towers whose gradients travel as one mean: those of a worker, if they step together."""
+        towers = range(len(self._place.towers))
+        if self._asynchronous or not self._place.hosts:
+            return [[tower] for tower in towers]
+        hosts = self._place.hosts
+        return [[tower for tower in towers if hosts[tower] == host] for host in dict.fromkeys(hosts)]
+
+    def _update(
+        self, names: Sequence[str], sent: Sequence[Sequence[tf.Tensor]], optimizer: Optimizer
+    ) -> list[tf.Operation]:
+        means, shared = [], [self._shared[name] for name in names]
+        for variable, *values in zip(shared, *sent, strict=True):
+            with tf.device(variable.device):
+                means.append(mean([tf.cast(value, variable.dtype) for value in values]))
         # A gradient that does not depend on its variable's value could otherwise update it before the step reads it.
         with tf.control_dependencies([tf.group(*self._reads.values())]):
-            return optimizer.apply([self._shared[name] for name in gradients], list(gradients.values()))
+            return optimizer.apply(shared, means)
 
     def explain(self, optimizer: str = "sgd") -> Explanation:
         """Returns how data flows."""
-        where = self._variable_devices
+        where, workers = self._variable_devices, len(self._place.by_worker()) if self._place.hosts else 0
         weights = f"one shared copy {'on' if len(where) == 1 else 'spread by bytes over'} {', '.join(where)}"
+        update = "an update per tower" if self._asynchronous else "mean of the gradients, one update"
+        diagram = _DIAGRAM.format(update=update)
+        if workers:
+            gradient, sender = ("gradients", "tower") if self._asynchronous else ("mean gradient", "worker")
+            diagram = _CLUSTER_DIAGRAM.format(update=update, gradient=gradient, sender=sender)
+            diagram += f"\n    all driven by one client, at {self._place.host}"
         if not self._asynchronous:
-            diagram = _DIAGRAM.format(update="mean of the gradients, one update")
-            return Explanation(weights, "averaged and applied where the variable lives", diagram)
-        gradients = "applied by each tower for itself where the variable lives"
-        alone = Explanation(weights, gradients, _DIAGRAM.format(update="an update per tower"))
+            over = f" over a worker's towers, then over {workers} workers," if workers else ""
+            return Explanation(weights, f"averaged{over} and applied where the variable lives", diagram)
+        alone = Explanation(weights, "applied by each tower for itself where the variable lives", diagram)
         if len(self._place.towers) == 1:
             return alone
         return dataclasses.replace(
@@ -98,6 +142,19 @@ class ParameterServer(OneCopy):
         towers = len(self._place.towers) - (self._variable_devices != [self._place.host])
         size_bytes = towers * FLOAT32_BYTES * sum(weights_elements)
         return Traffic(read_bytes=size_bytes, gradient_bytes=size_bytes)
+
+    def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
+        """Returns what workers and parameter servers send each other; nothing in one process."""
+        if not self._place.hosts:
+            return {}
+        workers = len(self._place.by_worker())
+        return over_servers(
+            [variable for variable in variables if variable.kind != "tower_state"],
+            dataclasses.replace(self._place, workers=workers),
+            wire_bytes=tf.as_dtype(self._wire_dtype).size,
+            training=training,
+            exchanges=len(self._senders()) // workers,
+        )
 
 
 class ClusterParameterServer(OneCopy):
@@ -146,12 +203,14 @@ class ClusterParameterServer(OneCopy):
                 weights,
                 f"averaged over a worker's towers, then over {self._place.workers} workers, and applied once where the "
                 "variable lives",
-                _CLUSTER_DIAGRAM.format(update="mean over the workers, one update"),
+                _CLUSTER_DIAGRAM.format(
+                    update="mean over the workers, one update", gradient="mean gradient", sender="worker"
+                ),
             )
         return Explanation(
             weights,
             "averaged over a worker's towers; each worker's mean applied as it comes where the variable lives",
-            _CLUSTER_DIAGRAM.format(update="an update per worker"),
+            _CLUSTER_DIAGRAM.format(update="an update per worker", gradient="mean gradient", sender="worker"),
             "of the weights as they were when the worker read them (the record of a run has a histogram)",
             "not plain SGD: one update per worker, of weights that others have updated meanwhile",
         )
