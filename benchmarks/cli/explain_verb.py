@@ -13,9 +13,9 @@ from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
+from benchmarks.doctor.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
 from benchmarks.microbench.roofline import amount
-from benchmarks.microbench.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models import specs
