@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config as config_rules
 from benchmarks.config import device_options
@@ -22,6 +22,9 @@ from benchmarks.topology.start import start
 from models import specs
 from results.text import counted, table
 from variable_mgr.catalog import MANAGERS, SHORTHANDS
+
+if TYPE_CHECKING:
+    from benchmarks.training.model_facts import ModelFacts
 
 _DEFAULT_MANAGER = "replicated"
 
@@ -89,7 +92,7 @@ def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _of_model(config: Config, facts: Any) -> dict[str, Any]:
+def _of_model(config: Config, facts: ModelFacts) -> dict[str, Any]:
     shares = {
         f"{kind}_share_of_{of}": count / sum(counts.values())
         for of, counts in (("flops", facts.flops_by_kind), ("parameters", facts.parameters_by_kind))

@@ -119,7 +119,8 @@ class Rates:
     ) -> Balance:
         """Returns the balance of a configuration, as far as rates are known; arguments are as of `Balance`.
 
-        Of records, those of one machine are used: that of the newest run or all-reduce on this kind of device.
+        Of records, those of one machine are used: that of the newest run or all-reduce on this kind of device. None
+        has the rate of the network of a cluster.
         """
         records = [
             record
@@ -134,7 +135,7 @@ class Rates:
             batch_per_device=config.batch_per_device,
             sent_bytes=sent_bytes,
             images_per_sec=self._computing(records, config, flops_per_image),
-            link_bytes_per_sec=given or _sending(records, config, gradient_bytes),
+            link_bytes_per_sec=given or (None if config.cluster else _sending(records, config, gradient_bytes)),
         )
 
     def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
@@ -197,6 +198,11 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
         found.append("How much this setting sends is unknown: it has no formula.")
+    elif config.cluster and any(balance.exchange_seconds is None for balance in balances.values()):
+        found.append(
+            "No rate of the network is known: 'run_bench.py doctor' with the same cluster measures it; pass it as "
+            "--link_gbytes_per_second."
+        )
     elif any(balance.exchange_seconds is None for balance in balances.values()):
         found.append(
             f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, config.num_devices)}' "

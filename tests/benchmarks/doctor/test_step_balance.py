@@ -117,6 +117,17 @@ def test_an_all_reduce_of_the_same_setting_takes_as_long_as_it_took() -> None:
     assert _balance(Rates(records=[measured]), sent_bytes=sent_per_device).exchange_seconds == pytest.approx(0.125)
 
 
+def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
+    cluster = _config("--model=resnet50", "--device=cpu", "--local_cluster=ps:1,worker:2", "--batch_size=8")
+    measured = _reduction("pscpu", 100_000_000, 0.1, device="cpu")
+    assert _balance(Rates(records=[measured]), ON_CPU).link_bytes_per_sec
+    unknown = _balance(Rates(records=[measured], peak_flops_per_sec=1e12), cluster)
+    assert unknown.link_bytes_per_sec is None
+    assert "doctor' with the same cluster measures it" in how_to_measure(cluster, {"resnet50": unknown})[0]
+    given = _balance(Rates(records=[measured], link_bytes_per_sec=1e9), cluster)
+    assert given.link_bytes_per_sec == Rate(1e9, "--link_gbytes_per_second")
+
+
 def test_commands_are_named_that_measure_what_is_unknown() -> None:
     unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link_bytes_per_sec=1e9))
     compute, link = how_to_measure(ON_CPU, {"alexnet": unknown, "mlp": known, "vgg16": unknown})
