@@ -90,6 +90,7 @@ def build(
     seed: int,
     precision: str = "fp32",
     products: Products = NO_PRODUCTS,
+    fused_bn: bool = True,
     owning: bool = False,
 ) -> Model:
     """Builds a model; equal seeds give equal initial values.
@@ -102,10 +103,11 @@ def build(
         precision: with `bf16` and `fp16`, layers compute in 16 bits; variables, batch-norm statistics and logits stay
             in float32.
         products: the parts of convolutions that are computed as matrix products; NHWC only.
+        fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
         owning: Keras allocates and owns the variables, for a reference loop such as `fit`. It needs the eager runtime.
     """
     with (_seeded_building if owning else stateless_building)(seed, _POLICIES[precision]):
-        layers = Layers(data_format, products=products)
+        layers = Layers(data_format, products=products, fused_bn=fused_bn)
         return adapt(_architecture(spec, layers, num_classes))
 
 

@@ -6,6 +6,7 @@ never uses TensorFlow's fused kernel.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Literal
 
@@ -60,6 +61,28 @@ class FusedBatchNorm(keras.layers.BatchNormalization):
         return config
 
 
+class SeparateBatchNorm(FusedBatchNorm):
+    """The same in separate operations: mean, variance, normalisation, and the moving averages; all in float32."""
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Normalises a 4-D batch in this layer's data format."""
+        images = tf.cast(inputs, tf.float32)
+        mean, variance = (tf.convert_to_tensor(average) for average in (self.moving_mean, self.moving_variance))
+        if training:
+            axes = [0, 2, 3] if self.data_format == "NCHW" else [0, 1, 2]
+            mean, variance = tf.nn.moments(images, axes)
+            count = tf.cast(tf.size(images) // tf.size(mean), tf.float32)
+            unbiased = variance * (count / tf.maximum(count - 1.0, 1.0))
+            for average, of_batch in ((self.moving_mean, mean), (self.moving_variance, unbiased)):
+                average.assign(self.momentum * tf.convert_to_tensor(average) + (1.0 - self.momentum) * of_batch)
+        shape = [-1, 1, 1] if self.data_format == "NCHW" else [-1]
+        mean, variance, gamma, beta = (
+            None if value is None else tf.reshape(value, shape) for value in (mean, variance, self.gamma, self.beta)
+        )
+        outputs = tf.nn.batch_normalization(images, mean, variance, beta, gamma, self.epsilon)
+        return tf.cast(outputs, inputs.dtype)
+
+
 class Pool(keras.layers.Layer):
     """Maximum or average pooling with `tf.nn`, which has kernels for both data formats."""
 
@@ -106,17 +129,27 @@ class Layers:
     the kernel, as the code of most papers does.
     """
 
-    def __init__(self, data_format: DataFormat, style: Style = Style(), products: Products = NO_PRODUCTS) -> None:
+    def __init__(
+        self,
+        data_format: DataFormat,
+        style: Style = Style(),
+        products: Products = NO_PRODUCTS,
+        *,
+        fused_bn: bool = True,
+    ) -> None:
         self.data_format = data_format
         self._style = style
         self._products = products
+        self._batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
         self._keras_format, self._channel_axis = (
             ("channels_first", 1) if data_format == "NCHW" else ("channels_last", 3)
         )
 
     def styled(self, style: Style) -> Layers:
         """Returns layers of the same data format in another style."""
-        return Layers(self.data_format, style, self._products)
+        styled = copy.copy(self)
+        styled._style = style
+        return styled
 
     def conv(self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
         """Convolution with bias and ReLU."""
@@ -136,7 +169,7 @@ class Layers:
     ) -> Tensor:
         """Convolution without bias, then batch normalisation, then ReLU unless `relu` is false."""
         x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
-        x = FusedBatchNorm(
+        x = self._batch_norm(
             data_format=self.data_format,
             momentum=0.9,
             epsilon=self._style.batch_norm_epsilon,

@@ -33,6 +33,7 @@ class ModelSpec:
         channels: of an input image: 3 for colour, 1 for grey.
         classes: without a background class.
         has_conv1x1: some of its convolutions have a 1x1 kernel.
+        has_batch_norm: it has batch normalisation.
         has_larger_convolutions: some of its convolutions have a larger kernel and no stride.
         batch_on_gpu: default images per device and step on a GPU.
         batch_on_cpu: default images per device and step on a CPU.
@@ -51,6 +52,7 @@ class ModelSpec:
     channels: int = NUM_CHANNELS
     classes: int = IMAGENET_CLASSES
     has_conv1x1: bool = False
+    has_batch_norm: bool = False
     has_larger_convolutions: bool = True
     batch_on_gpu: int
     batch_on_cpu: int
@@ -76,6 +78,7 @@ _RESNET50 = ModelSpec(
     options={"stride_in_3x3": False},
     image_size=224,
     has_conv1x1=True,
+    has_batch_norm=True,
     batch_on_gpu=64,
     batch_on_cpu=8,
     learning_rate=0.003,
@@ -104,6 +107,7 @@ MODELS = (
         module="inception",
         image_size=299,
         has_conv1x1=True,
+        has_batch_norm=True,
         batch_on_gpu=64,
         batch_on_cpu=4,
         learning_rate=0.01,
@@ -136,6 +140,7 @@ MODELS = (
         data_name="cifar10",
         image_size=32,
         classes=10,
+        has_batch_norm=True,
         batch_on_gpu=128,
         batch_on_cpu=32,
         learning_rate=0.05,

@@ -138,6 +138,7 @@ COLUMNS = (
     Column("mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", "derived.mfu_of_measured_peak"),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
     Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
+    Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn"),
 )
 
 

@@ -13,7 +13,9 @@ from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
+from benchmarks.doctor.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.microbench.roofline import amount
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models import specs
@@ -23,6 +25,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.traffic import FLOAT32_BYTES, Traffic, busiest_server, weight_elements
 
 if TYPE_CHECKING:
+    from benchmarks.training.model_facts import ModelFacts
     from models.building import Model
     from variable_mgr.manager import VariableManager
 
@@ -53,8 +56,8 @@ def with_manager(words: Sequence[str], values: Mapping[str, Any]) -> dict[str, A
     return {**chosen, "local_cluster": entry.smallest_cluster}
 
 
-def run(config: Config) -> ExitStatus:
-    """Prints where variables live, what is sent, how old the applied gradient is, and a diagram.
+def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
+    """Prints where variables live, what is sent and how long that takes, how old the applied gradient is, a diagram.
 
     Raises:
         UsageError: the configuration has no variable manager, or its layers cannot be divided.
@@ -65,7 +68,8 @@ def run(config: Config) -> ExitStatus:
             f"name one of {', '.join(MANAGERS)}."
         )
     start(Runtime())
-    from benchmarks.training.traffic import manager_on_real_devices
+    from benchmarks.training import model_facts
+    from benchmarks.training.traffic import manager_on_real_devices, model_traffic
     from models import building
     from variable_mgr import factory
 
@@ -80,10 +84,15 @@ def run(config: Config) -> ExitStatus:
     if config.cluster:
         manager = factory.make(name, config.place, shared_devices=(config.place.host,), modifiers=modifiers)
         each = f"{counted(config.num_workers, 'worker')} with {each} each"
-        sent = _links(manager.links(model.variables))
+        links = manager.links(model.variables)
+        sent = _links(links)
+        sent_bytes: float | None = busiest_server(links) or max(links.values(), default=None)
     else:
         manager = in_one_process(modifiers)
         sent = _between_devices(in_one_process, modifiers, model, towers, config.batch_per_device, spec)
+        divided_over = towers if modifiers.fc_model_parallel else 0
+        total_bytes = model_traffic(manager, model, config.batch_per_device, divided_over=divided_over).total_bytes
+        sent_bytes = None if total_bytes is None else total_bytes / towers
     explained = manager.explain(config.optimizer)
     elements = weight_elements(model.variables)
     facts = {
@@ -94,12 +103,39 @@ def run(config: Config) -> ExitStatus:
         "Applied at step t": f"the gradient {explained.applied}",
         "Arithmetic": explained.deviation or _arithmetic(modifiers, config.towers_in_total, config.batch_global),
         **sent,
+        **_balance(config, model_facts.of(model, spec), sent_bytes, rates),
     }
     width = max(map(len, facts)) + 1
     for fact, value in facts.items():
         say(f"{fact + ':':{width}} {value}")
     say("\n" + explained.diagram)
     return ExitStatus.OK
+
+
+def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates: Rates) -> dict[str, str]:
+    """Returns whether computing or exchanging takes longer, as far as rates are known."""
+    per_byte = config.batch_per_device * model.flops_per_image / model.gradient_bytes
+    facts = {
+        "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
+    }
+    balance = rates.balance(
+        config, flops_per_image=model.flops_per_image, gradient_bytes=model.gradient_bytes, sent_bytes=sent_bytes
+    )
+    if balance.compute_seconds is not None and balance.images_per_sec:
+        facts["Computed per step"] += (
+            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:.3g} images/s per device "
+            f"({balance.images_per_sec.source})"
+        )
+    if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
+        link = balance.link_bytes_per_sec
+        facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
+    if balance.ratio is None:
+        facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.model: balance})])
+    else:
+        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} of the time to compute"
+        if balance.ratio and not config.modifiers.fc_model_parallel:  # else more images are more to exchange
+            facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
+    return facts
 
 
 def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:
@@ -189,16 +225,19 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if given.values["print_config"]:
         say(json.dumps(chosen.to_dict(), indent=2))
         return ExitStatus.OK
-    return run(chosen)
+    return run(chosen, known_rates(given.values, chosen))
 
 
 VERB = Verb(
     "explain",
     "where variables live and what is sent; needs no devices",
-    RUN_FLAGS,
+    {**RUN_FLAGS, "Rates": RATE_FLAGS},
     _resolve_and_run,
     takes="words",
     words="[MANAGER]",
     known_words=(*MANAGERS, *SHORTHANDS),
-    examples=("explain replicated --num_gpus=8 --model=vgg16",),
+    examples=(
+        "explain replicated --num_gpus=8 --model=vgg16",
+        "explain replicated --num_gpus=8 --model=vgg16 --peak_tflops=100 --link_gbytes_per_second=10",
+    ),
 )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import cluster_verb, completion_verb, explain_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import (
+    cluster_verb,
+    completion_verb,
+    explain_verb,
+    models_verb,
+    report_verb,
+    run_verb,
+    server_verb,
+)
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
@@ -25,6 +33,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         doctor_verb.VERB,
         verify_verb.VERB,
         explain_verb.VERB,
+        models_verb.VERB,
         allreduce_verb.VERB,
         input_verb.VERB,
         cluster_verb.VERB,

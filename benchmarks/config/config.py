@@ -58,6 +58,7 @@ class Config:
     xla: Literal["off", "jit"] = _later("off")
     conv1x1_as_matmul: bool = _later(False)
     filter_gradients_as_matmul: bool = _later(False)
+    fused_bn: bool = _later(True)
     onednn: Literal["on", "off"] | None = _later(None)
     check_precision: bool = _aside(default=False)
     forward_only: bool
@@ -251,7 +252,7 @@ def _find_model(given: Mapping[str, Any]) -> specs.ModelSpec:
         spec = specs.find(given["model"] or DEFAULTS["model"])
     except specs.UnknownModelError as error:
         raise UsageError(str(error)) from error
-    precision_options.refuse_without_convolutions(given, spec)
+    precision_options.refuse_without_layers(given, spec)
     return spec
 
 

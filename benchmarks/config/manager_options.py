@@ -123,6 +123,7 @@ _TAKES = {
     "optimizer": ("sgd", "momentum"),
     "precision": ("fp32", "tf32", "bf16"),
     "xla": ("off",),
+    "fused_bn": (True,),
 }
 _REFUSES = {
     "data_dir": "trains on synthetic images only",
@@ -159,7 +160,7 @@ def _refuse_for_reference_loops(given: Mapping[str, Any], cluster: Cluster | Non
     for name, taken in _TAKES.items():
         if given[name] not in (None, *taken):
             raise UsageError(
-                f"--{name}={given[name]}: {loop} takes {' or '.join(taken)} only. Use that, or "
+                f"--{name}={given[name]}: {loop} takes {' or '.join(map(str, taken))} only. Use that, or "
                 "--variable_update=replicated."
             )
     for name, does in _REFUSES.items():

@@ -56,6 +56,7 @@ class Computing:
         xla: `jit` compiles each tower as a whole.
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
         filter_gradients_as_matmul: the gradients by the filter of larger ones without strides are.
+        fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
         check_precision: train a second time in fp32 after the run, and compare the losses.
@@ -66,6 +67,7 @@ class Computing:
     xla: Literal["off", "jit"] = "off"
     conv1x1_as_matmul: bool = False
     filter_gradients_as_matmul: bool = False
+    fused_bn: bool = True
     onednn: Literal["on", "off"] | None = None
     check_precision: bool = False
 
@@ -100,10 +102,13 @@ def resolve(
         xla=xla,
         conv1x1_as_matmul=bool(given["conv1x1_as_matmul"]),
         filter_gradients_as_matmul=bool(given["filter_gradients_as_matmul"]),
+        fused_bn=given["fused_bn"] is not False,
         onednn=given["onednn"],
         check_precision=bool(given["check_precision"]),
     )
     _refuse(computing, given, on_gpu, modifiers, data_format)
+    if not computing.fused_bn and xla != "off":
+        of_xla += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices + of_xla
 
 
@@ -116,8 +121,8 @@ def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, .
     return tuple(flag for flag in AS_MATMUL if has[flag])
 
 
-def refuse_without_convolutions(given: Mapping[str, Any], spec: ModelSpec) -> None:
-    """Refuses flags of `AS_MATMUL` where the model has no such convolutions.
+def refuse_without_layers(given: Mapping[str, Any], spec: ModelSpec) -> None:
+    """Refuses flags of `AS_MATMUL`, and --nofused_bn, where the model has no such layers.
 
     Args:
         given: flag values; None: not given.
@@ -129,6 +134,8 @@ def refuse_without_convolutions(given: Mapping[str, Any], spec: ModelSpec) -> No
     for flag in AS_MATMUL:
         if given[flag] and flag not in as_matmul_of(spec):
             raise UsageError(f"--{flag}: {spec.name} has no convolutions {_CONVOLUTIONS[flag]}: leave it out.")
+    if given["fused_bn"] is False and not spec.has_batch_norm:
+        raise UsageError(f"--nofused_bn: {spec.name} has no batch normalisation: leave it out.")
 
 
 def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[str, tuple[str, ...]]:
@@ -137,7 +144,11 @@ def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[s
         raise UsageError(f"--use_fp16={given['use_fp16']} and --precision={precision} contradict each other: drop one.")
     if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
         name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
-        return precision, (f"--precision={precision}: this CPU has no {name} instructions, so it will be slower.",)
+        better = "fp32" if precision == "bf16" or not has_instructions("bf16", cpuinfo) else "bf16 or fp32"
+        return precision, (
+            f"--precision={precision}: this CPU has no {name} instructions, and emulating them is much slower than "
+            f"fp32: use --precision={better}.",
+        )
     return precision, ()
 
 

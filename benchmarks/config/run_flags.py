@@ -125,6 +125,12 @@ RUN_FLAGS: Groups = {
             bool,
             "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
         ),
+        Flag(
+            "fused_bn",
+            bool,
+            "batch normalisation in TensorFlow's fused kernel; with --nofused_bn in separate operations",
+            default=Computing.fused_bn,
+        ),
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "print and record the top-1 and top-5 accuracy of each step"),
     ),

@@ -56,6 +56,7 @@ def build(config: Config, devices: Devices) -> RunGraph:
         seed=config.seed,
         precision=config.precision,
         products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
+        fused_bn=config.fused_bn,
     )
     tower_input = build_input(config, devices.towers)
     trained: building.Model | splitting.SplitModel = model

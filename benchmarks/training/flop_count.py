@@ -29,17 +29,20 @@ class Work:
             this large if no tensor stays in a cache from one operation to the next.
         uncounted: sorted types of operations that would count but cannot be counted; if any, the other figures are too
             small.
+        convolution_flops: those of the operations that are convolutions; the others are matrix products.
     """
 
     flops: int = 0
     moved_bytes: int = 0
     uncounted: tuple[str, ...] = ()
+    convolution_flops: int = 0
 
     def __add__(self, other: Work) -> Work:
         return Work(
             self.flops + other.flops,
             self.moved_bytes + other.moved_bytes,
             tuple(sorted({*self.uncounted, *other.uncounted})),
+            self.convolution_flops + other.convolution_flops,
         )
 
     def per_image(self, images: int) -> dict[str, int | None]:
@@ -96,7 +99,8 @@ def _of(operation: tf.Operation) -> Work:
     if not all(tensor.shape.is_fully_defined() for tensor in tensors):
         return Work(uncounted=(operation.type,))
     moved_bytes = sum(math.prod(tensor.shape) * tensor.dtype.size for tensor in tensors)
-    return Work(2 * _COUNTED[operation.type](operation), moved_bytes)
+    flops = 2 * _COUNTED[operation.type](operation)
+    return Work(flops, moved_bytes, convolution_flops=flops if _COUNTED[operation.type] is _convolution else 0)
 
 
 def _matmul(operation: tf.Operation) -> int:

@@ -6,18 +6,24 @@ import pytest
 import tensorflow as tf
 
 from models import building
-from models.layers import FusedBatchNorm, Layers, Pool, Style
+from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm, Style
 
 EPSILON, MOMENTUM = 1e-3, 0.75
 IMAGES = np.random.default_rng(3).normal(1.0, 2.0, size=(5, 4, 4, 3)).astype(np.float32)
 VALUES = {"gamma": [1.0, 2.0, 0.5], "beta": [0.0, 1.0, -1.0], "mean": [0.5, -0.5, 0.0], "variance": [1.0, 4.0, 0.25]}
 
 
-def _batch_norm(data_format: str, *, scale: bool, training: bool) -> tuple[np.ndarray, list[np.ndarray]]:
+BatchNorm = type[FusedBatchNorm]
+every_kind = pytest.mark.parametrize("kind", [FusedBatchNorm, SeparateBatchNorm])
+
+
+def _batch_norm(
+    kind: BatchNorm, data_format: str, *, scale: bool, training: bool
+) -> tuple[np.ndarray, list[np.ndarray]]:
     shape = (3, 4, 4) if data_format == "NCHW" else (4, 4, 3)
     with building.stateless_building(seed=0):
         images = keras.Input(shape)
-        layer = FusedBatchNorm(data_format=data_format, epsilon=EPSILON, momentum=MOMENTUM, scale=scale, name="bn")
+        layer = kind(data_format=data_format, epsilon=EPSILON, momentum=MOMENTUM, scale=scale, name="bn")
         model = building.adapt(keras.Model(images, layer(images)))
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         values = [tf.constant(v) for name, v in VALUES.items() if scale or name != "gamma"]
@@ -27,10 +33,11 @@ def _batch_norm(data_format: str, *, scale: bool, training: bool) -> tuple[np.nd
     return (outputs.transpose(0, 2, 3, 1) if data_format == "NCHW" else outputs), state
 
 
+@every_kind
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 @pytest.mark.parametrize("scale", [True, False])
-def test_batch_norm_in_training_against_numpy(data_format: str, scale: bool) -> None:
-    outputs, (mean, variance) = _batch_norm(data_format, scale=scale, training=True)
+def test_batch_norm_in_training_against_numpy(kind: BatchNorm, data_format: str, scale: bool) -> None:
+    outputs, (mean, variance) = _batch_norm(kind, data_format, scale=scale, training=True)
     batch_mean, batch_variance = IMAGES.mean((0, 1, 2)), IMAGES.var((0, 1, 2))
     gamma = np.array(VALUES["gamma"]) if scale else 1.0
     expected = (IMAGES - batch_mean) / np.sqrt(batch_variance + EPSILON) * gamma + VALUES["beta"]
@@ -40,13 +47,38 @@ def test_batch_norm_in_training_against_numpy(data_format: str, scale: bool) -> 
     np.testing.assert_allclose(variance, MOMENTUM * np.array(VALUES["variance"]) + (1 - MOMENTUM) * unbiased, rtol=1e-5)
 
 
+@every_kind
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-def test_batch_norm_in_inference_uses_the_averages_and_leaves_them(data_format: str) -> None:
-    outputs, (mean, variance) = _batch_norm(data_format, scale=True, training=False)
+def test_batch_norm_in_inference_uses_the_averages_and_leaves_them(kind: BatchNorm, data_format: str) -> None:
+    outputs, (mean, variance) = _batch_norm(kind, data_format, scale=True, training=False)
     expected = (IMAGES - VALUES["mean"]) / np.sqrt(np.array(VALUES["variance"]) + EPSILON)
     np.testing.assert_allclose(outputs, expected * VALUES["gamma"] + VALUES["beta"], atol=1e-5)
     np.testing.assert_allclose(mean, VALUES["mean"])
     np.testing.assert_allclose(variance, VALUES["variance"])
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_gradients_of_batch_norm_are_the_same_fused_and_in_separate_operations(
+    data_format: str, dtype: tf.DType
+) -> None:
+    """A gradient through the batch statistics, of the images, the scale and the offset, in the type of the images."""
+    found = []
+    for kind in (FusedBatchNorm, SeparateBatchNorm):
+        with building.stateless_building(seed=0):
+            images = keras.Input((4, 4, 3) if data_format == "NHWC" else (3, 4, 4), dtype=dtype.name)
+            model = building.adapt(keras.Model(images, kind(data_format=data_format, epsilon=EPSILON)(images)))
+        with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+            values = [tf.constant(value) for value in VALUES.values()]
+            fed = tf.cast(IMAGES if data_format == "NHWC" else IMAGES.transpose(0, 3, 1, 2), dtype)
+            outputs, _ = model.call(values, fed, training=True)
+            upstream = tf.cast(tf.cos(tf.range(IMAGES.size, dtype=tf.float32)), dtype)
+            gradients = tf.gradients(outputs, [fed, *values[:2]], tf.reshape(upstream, outputs.shape))
+            found.append(session.run([tf.cast(tensor, tf.float32) for tensor in (outputs, *gradients)]))
+        fused_kernels = [operation for operation in graph.get_operations() if "FusedBatchNorm" in operation.type]
+        assert outputs.dtype == dtype and bool(fused_kernels) == (kind is FusedBatchNorm)
+    for fused, separate in zip(*found, strict=True):
+        np.testing.assert_allclose(separate, fused, atol=(1e-5 if dtype is tf.float32 else 0.02) * np.abs(fused).max())
 
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
@@ -63,7 +95,7 @@ def test_pools_say_the_shape_that_they_make(kind: str, size: int, stride: int, p
 
 def test_layers_can_be_saved_and_made_again() -> None:
     for layer in (
-        FusedBatchNorm(data_format="NCHW", epsilon=0.5, momentum=0.25, scale=False),
+        SeparateBatchNorm(data_format="NCHW", epsilon=0.5, momentum=0.25, scale=False),
         Pool("avg", size=3, stride=2, padding="same", data_format="NHWC"),
     ):
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()

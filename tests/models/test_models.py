@@ -16,6 +16,7 @@ from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
+from models.layers import FusedBatchNorm, SeparateBatchNorm
 from models.specs import ModelSpec
 from tests.support import models
 from tests.support.models import small_and_whole_models
@@ -192,3 +193,11 @@ def test_a_model_says_which_convolutions_it_has(spec: ModelSpec) -> None:
     model = models.build(spec.name, products=products)
     for has, kind in ((spec.has_conv1x1, PixelwiseProduct), (spec.has_larger_convolutions, ProductGradient)):
         assert has == any(isinstance(layer, kind) for layer in model.keras_model.layers)
+
+
+@every_model
+def test_a_model_says_whether_it_has_batch_normalisation(spec: ModelSpec) -> None:
+    fused, separate = (models.build(spec.name, fused_bn=fused).keras_model.layers for fused in (True, False))
+    assert spec.has_batch_norm == any(isinstance(layer, FusedBatchNorm) for layer in fused)
+    assert spec.has_batch_norm == any(isinstance(layer, SeparateBatchNorm) for layer in separate)
+    assert not any(isinstance(layer, SeparateBatchNorm) for layer in fused)

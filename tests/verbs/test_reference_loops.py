@@ -185,6 +185,7 @@ def _resolve(*arguments: str, gpus: int = 0) -> config.Config:
         "--xla_compile",
         "--conv1x1_as_matmul",
         "--filter_gradients_as_matmul",
+        "--nofused_bn",
         "--check_precision",
         "--local_cluster=worker:2",
         "--local_parameter_device=cpu",

@@ -98,6 +98,11 @@ def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more
     assert products == pytest.approx(kernels, rel=0.02 if "--precision=bf16" in more else 1e-3)
 
 
+def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: TrainHere) -> None:
+    fused, separate = (train_here(*SMALL, f"--fused_bn={on}").measured.losses for on in ("true", "false"))
+    assert separate == pytest.approx(fused, rel=1e-3)
+
+
 @pytest.mark.slow
 def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, records: Records) -> None:
     for more in (("--precision=bf16", "--check_precision"), ("--precision=fp32",)):

@@ -177,6 +177,8 @@ def test_a_data_set_without_its_directory_is_synthetic_and_says_so() -> None:
         ("--noxla", False),
         ("--conv1x1_as_matmul", True),
         ("--filter_gradients_as_matmul", True),
+        ("--nofused_bn", True),
+        ("--fused_bn", False),
         ("--onednn=on", True),
         ("--num_batches=7", False),
         ("--output_dir=elsewhere", False),
@@ -223,6 +225,11 @@ def test_keys_are_those_of_earlier_records(arguments: list[str], key: str) -> No
 def test_convolutions_to_be_computed_as_products_must_be_there(flag: str, model: str, kind: str) -> None:
     with pytest.raises(UsageError, match=f"--{flag}: {model} has no convolutions of {kind}: leave it out"):
         resolve(f"--{flag}", f"--model={model}")
+
+
+def test_batch_normalisation_to_be_separate_must_be_there() -> None:
+    with pytest.raises(UsageError, match="--nofused_bn: vgg16 has no batch normalisation: leave it out"):
+        resolve("--nofused_bn", "--model=vgg16")
 
 
 def test_learning_rate_follows_the_optimizer_unless_given() -> None:

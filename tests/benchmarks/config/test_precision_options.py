@@ -20,6 +20,7 @@ _FLAGS = (
     "xla",
     "xla_compile",
     *AS_MATMUL,
+    "fused_bn",
     "onednn",
     "forward_only",
     "datasets_sloppy_parallel_interleave",
@@ -48,9 +49,21 @@ def test_a_cpu_without_instructions_is_told(tmp_path: Path, precision: str, inst
     flags = {"precision": precision}
     slow, (notice,) = _resolve(flags, cpuinfo=_cpu(tmp_path, "sse2 avx2"))
     assert slow.precision == precision and f"no {name} instructions" in notice
+    assert "much slower than fp32: use --precision=fp32." in notice
     assert _resolve(flags, on_gpu=True, cpuinfo=_cpu(tmp_path, "sse2"))[1] == ()
     assert _resolve(flags, cpuinfo=_cpu(tmp_path, f"sse2 {instructions}"))[1] == ()
     assert _resolve(flags, cpuinfo=tmp_path / "nothing")[1] == ()
+
+
+def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(tmp_path: Path) -> None:
+    (notice,) = _resolve({"precision": "fp16"}, cpuinfo=_cpu(tmp_path, "sse2 avx512_bf16"))[1]
+    assert "no float16 instructions" in notice and notice.endswith("use --precision=bf16 or fp32.")
+
+
+def test_separate_batch_normalisation_is_compiled_by_xla_as_the_fused_one() -> None:
+    computing, (notice,) = _resolve({"fused_bn": False, "xla": "jit"})
+    assert not computing.fused_bn and "XLA compiles batch normalisation" in notice
+    assert _resolve({"fused_bn": False}) == (Computing(fused_bn=False), ())
 
 
 def test_the_peers_spellings_mean_the_same() -> None:

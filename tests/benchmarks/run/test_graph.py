@@ -27,3 +27,12 @@ def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernel
         graph.build(chosen, graph.plan_devices(chosen))
         types = collections.Counter(operation.type for operation in built_in.get_operations())
     assert (types["Conv2DBackpropFilter"], types["MatMul"]) == (kernels, products)
+
+
+@pytest.mark.parametrize(("words", "kernels"), [([], 19), (["--nofused_bn"], 0)])
+def test_a_flag_decides_whether_batch_normalisation_is_fused(words: list[str], kernels: int) -> None:
+    given = ["--device=cpu", "--model=resnet20", "--forward_only", *words]
+    chosen = config.resolve(flag.parse(given, run_flags.RUN_FLAGS).values, lambda: 0)
+    with tf.Graph().as_default() as built_in:
+        graph.build(chosen, graph.plan_devices(chosen))
+        assert sum(operation.type == "FusedBatchNormV3" for operation in built_in.get_operations()) == kernels

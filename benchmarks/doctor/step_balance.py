@@ -1,0 +1,264 @@
+"""Does computing or exchanging take longer in a training step? From measured rates. Imports no TensorFlow.
+
+A step takes at least the longer of the two times, and at most their sum: managers overlap them in part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from benchmarks import record_files
+from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag
+from benchmarks.microbench import device_peak
+from benchmarks.microbench.roofline import amount, devices_with_a_peak
+from benchmarks.system import hardware, provenance
+from results.record import Kind, Record, Status
+from variable_mgr.reductions.algorithms import ALGORITHMS
+
+ASSUMED_MFU = 0.5
+RATE_FLAGS = (
+    Flag("results", str, "records of runs on one device, and of allreduce", default="out/results.jsonl", path="file"),
+    Flag(
+        "link_gbytes_per_second",
+        float,
+        "1e9 bytes/s that each device, or process of a cluster, sends",
+        default="from records of allreduce",
+        above=0,
+    ),
+    Flag(
+        "peak_tflops",
+        float,
+        "peak of one GPU, or of a host's cores together, in 1e12 FLOP/s",
+        default="from records of runs; else the peak that doctor measured here",
+        above=0,
+    ),
+    Flag("assumed_mfu", float, "share of that peak that a step reaches", default=ASSUMED_MFU, above=0, at_most=1),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A rate and, in words, where it comes from."""
+
+    value: float
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Balance:
+    """A training step's time to compute and to exchange.
+
+    Attributes:
+        batch_per_device: images.
+        sent_bytes: what a device sends, by the manager's formula; in a cluster, the busiest process. None: unknown.
+        images_per_sec: of one device while all compute and exchange nothing. None: not measured.
+        link_bytes_per_sec: at which a device, or process, sends. None: not measured.
+    """
+
+    batch_per_device: int
+    sent_bytes: float | None
+    images_per_sec: Rate | None
+    link_bytes_per_sec: Rate | None
+
+    @property
+    def compute_seconds(self) -> float | None:
+        """Returns the time to compute, if it is known."""
+        return self.batch_per_device / self.images_per_sec.value if self.images_per_sec else None
+
+    @property
+    def exchange_seconds(self) -> float | None:
+        """Returns the time to exchange, if it is known."""
+        if self.sent_bytes is None or not (self.sent_bytes == 0 or self.link_bytes_per_sec):
+            return None
+        return self.sent_bytes / self.link_bytes_per_sec.value if self.link_bytes_per_sec else 0.0
+
+    @property
+    def ratio(self) -> float | None:
+        """Returns the time to exchange over the time to compute, if both are known."""
+        if self.compute_seconds is None or self.exchange_seconds is None:
+            return None
+        return self.exchange_seconds / self.compute_seconds
+
+    @property
+    def bound_by(self) -> Literal["communication", "compute", "unknown"]:
+        """Returns what takes longer."""
+        if self.ratio is None:
+            return "unknown"
+        return "communication" if self.ratio > 1 else "compute"
+
+    @property
+    def compute_bound_batch(self) -> int | None:
+        """Returns the smallest batch per device that is compute-bound, if bytes and images/s do not depend on it."""
+        return None if self.ratio is None else max(1, math.ceil(self.ratio * self.batch_per_device))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What is known of the hardware.
+
+    Attributes:
+        records: of which rates are taken, oldest first.
+        peak_flops_per_sec: of one GPU, or of a host's cores together; None without one.
+        peak_is_given: the user gives the peak, which replaces the rates of records.
+        assumed_mfu: share of the peak that a step reaches.
+        link_bytes_per_sec: given by the user; None: from records.
+    """
+
+    records: Sequence[Record] = ()
+    peak_flops_per_sec: float | None = None
+    peak_is_given: bool = False
+    assumed_mfu: float = ASSUMED_MFU
+    link_bytes_per_sec: float | None = None
+
+    def balance(
+        self, config: Config, *, flops_per_image: float, gradient_bytes: int, sent_bytes: float | None
+    ) -> Balance:
+        """Returns the balance of a configuration, as far as rates are known; arguments are as of `Balance`.
+
+        Of records, those of one machine are used: that of the newest run or all-reduce on this kind of device. None
+        has the rate of the network of a cluster.
+        """
+        records = [
+            record
+            for record in reversed(self.records)
+            if record.status is Status.OK
+            and record.kind in (Kind.RUN, Kind.ALL_REDUCE)
+            and record.config.get("device") == config.device
+        ]
+        records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
+        given = Rate(self.link_bytes_per_sec, "--link_gbytes_per_second") if self.link_bytes_per_sec else None
+        return Balance(
+            batch_per_device=config.batch_per_device,
+            sent_bytes=sent_bytes,
+            images_per_sec=self._computing(records, config, flops_per_image),
+            link_bytes_per_sec=given or (None if config.cluster else _sending(records, config, gradient_bytes)),
+        )
+
+    def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
+        """Returns images/s of one device: of the fastest run of the model on one, if possible with the same batch."""
+        runs = [] if self.peak_is_given else [one for one in newest_first if _is_alone(one, config)]
+        rate = None
+        if runs:
+            best = max(runs, key=lambda one: (_batch(one) == config.batch_per_device, one.derived.images_per_sec))
+            assert best.derived.images_per_sec
+            rate = Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
+        elif self.peak_flops_per_sec:
+            of_peak = f"{self.assumed_mfu:.0%} of {amount(self.peak_flops_per_sec, 'FLOP/s')}"
+            rate = Rate(self.assumed_mfu * self.peak_flops_per_sec / flops_per_image, of_peak)
+        if rate is None:
+            return None
+        at_once = devices_with_a_peak(
+            config.device,
+            num_devices=config.num_devices,
+            virtual_gpus=config.virtual_gpus,
+            num_workers=config.num_workers,
+            num_hosts=config.num_hosts,
+        )
+        return Rate(rate.value * at_once / config.towers_in_total, rate.source)
+
+
+UNKNOWN = Rates()
+
+
+def known_rates(values: Mapping[str, Any], config: Config) -> Rates:
+    """Reads records and the stored peak of this machine for a device and precision, unless flags give the rates.
+
+    Raises:
+        DataError: the file that `--results` names cannot be read.
+    """
+    files = record_files.paths([values["results"]] if values["results"] else [])
+    link, peak = values["link_gbytes_per_second"], values["peak_tflops"]
+    return Rates(
+        records=record_files.load(files) if values["results"] or files[0].exists() else (),
+        peak_flops_per_sec=1e12 * peak if peak else _stored_peak(config),
+        peak_is_given=bool(peak),
+        assumed_mfu=values["assumed_mfu"] or ASSUMED_MFU,
+        link_bytes_per_sec=1e9 * link if link else None,
+    )
+
+
+def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]:
+    """Returns sentences on which commands measure what is unknown.
+
+    Args:
+        config: of any of the balances.
+        balances: by model.
+    """
+    found = []
+    on = "--device=cpu " if config.device == "cpu" else ""
+    if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
+        verb = "sweep " if len(unmeasured) > 1 else ""
+        found.append(
+            f"No rate of computing is known of {', '.join(unmeasured)}: 'run_bench.py {verb}{on}--num_gpus=1 "
+            f"--model={','.join(unmeasured)}' measures it, or pass --peak_tflops and --assumed_mfu."
+        )
+    if any(balance.sent_bytes is None for balance in balances.values()):
+        found.append("How much this setting sends is unknown: it has no formula.")
+    elif config.cluster and any(balance.exchange_seconds is None for balance in balances.values()):
+        found.append(
+            "No rate of the network is known: 'run_bench.py doctor' with the same cluster measures it; pass it as "
+            "--link_gbytes_per_second."
+        )
+    elif any(balance.exchange_seconds is None for balance in balances.values()):
+        found.append(
+            f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, config.num_devices)}' "
+            "measures it, or pass --link_gbytes_per_second."
+        )
+    return found
+
+
+def _stored_peak(config: Config) -> float | None:
+    inventory = hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory()
+    if config.device == "gpu" and not inventory.gpus:
+        return None
+    version = provenance.describe_software()["tensorflow_version"]
+    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, config.precision)
+    found = device_peak.stored_peak(key)
+    return found.flops_per_sec if found else None
+
+
+def _is_alone(record: Record, config: Config) -> bool:
+    """Returns whether a record is of training the same model on one device, which exchanges nothing."""
+    same = all(record.config.get(name) == getattr(config, name) for name in ("model", "precision", "forward_only"))
+    towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
+    return record.kind is Kind.RUN and same and towers == (1, 1) and bool(record.derived.images_per_sec)
+
+
+def _batch(record: Record) -> Any:
+    return record.config.get("batch_per_device")
+
+
+def _sending(newest_first: Sequence[Record], config: Config, gradient_bytes: int) -> Rate | None:
+    """Returns the bytes/s that each device sent in an all-reduce.
+
+    It is, if possible, of the same reduction and number of devices, and of the message that is nearest in size.
+    """
+
+    def nearness(item: tuple[Record, float]) -> tuple[bool, bool, float]:
+        record, _ = item
+        spec = record.config["modifiers"]["all_reduce_spec"]
+        away = abs(math.log(record.measurement.message_bytes / gradient_bytes))  # type: ignore[operator]
+        return spec == config.modifiers.all_reduce_spec, record.config["num_devices"] == config.num_devices, -away
+
+    measured = [(record, rate) for record in newest_first if (rate := _sent_per_sec(record))]
+    if not measured:
+        return None
+    record, rate = max(measured, key=nearness)
+    spec, count = record.config["modifiers"]["all_reduce_spec"], record.config["num_devices"]
+    return Rate(rate, f"allreduce {record.identity.run_id}, {spec}, {count} devices, {record.config['message']}")
+
+
+def _sent_per_sec(record: Record) -> float | None:
+    """Returns the bytes/s that each device sends in a recorded all-reduce, by its formula; None if it has none."""
+    modifiers, towers = record.config.get("modifiers") or {}, record.config.get("num_devices")
+    size, seconds = record.measurement.message_bytes, record.measurement.step_seconds
+    algorithm = ALGORITHMS.get(str(modifiers.get("all_reduce_spec")).partition("#")[0])
+    if not (size and isinstance(towers, int) and towers > 1 and algorithm and algorithm.sent):
+        return None
+    if modifiers.get("compact_gradient_transfer"):
+        return None
+    return algorithm.sent(towers) / towers * size * len(seconds) / sum(seconds)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.doctor import step_balance
+from benchmarks.doctor.step_balance import Balance, Rate, Rates, how_to_measure
+from results.record import Record, Status
+from tests.support.records import fake_reduction, fake_run
+
+
+def _config(*words: str) -> config.Config:
+    return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 16)
+
+
+ON_GPUS = _config("--model=resnet50", "--num_gpus=4", "--batch_size=64", "--variable_update=replicated")
+ON_CPU = _config("--model=resnet50", "--device=cpu", "--num_gpus=2", "--batch_size=8", "--variable_update=replicated")
+
+
+def _reduction(spec: str, size_bytes: int, seconds: float, **fields: Any) -> Record:
+    record = fake_reduction(spec, size_bytes, seconds)
+    return dataclasses.replace(record, config={**record.config, "device": "gpu", **fields})
+
+
+def _balance(rates: Rates, chosen: config.Config = ON_GPUS, sent_bytes: float | None = 150e6) -> Balance:
+    return rates.balance(chosen, flops_per_image=20e9, gradient_bytes=100_000_000, sent_bytes=sent_bytes)
+
+
+def test_a_step_by_hand() -> None:
+    """64 images at 640 per s take 0.1 s; 1 GB at 5 GB/s takes 0.2 s, as long as 128 images."""
+    step = Balance(
+        batch_per_device=64, sent_bytes=1e9, images_per_sec=Rate(640.0, ""), link_bytes_per_sec=Rate(5e9, "")
+    )
+    assert (step.compute_seconds, step.exchange_seconds, step.ratio) == (0.1, 0.2, 2.0)
+    assert (step.bound_by, step.compute_bound_batch) == ("communication", 128)
+    at_the_limit = dataclasses.replace(step, batch_per_device=128)
+    assert (at_the_limit.ratio, at_the_limit.bound_by, at_the_limit.compute_bound_batch) == (1.0, "compute", 128)
+    assert dataclasses.replace(step, sent_bytes=1e6).compute_bound_batch == 1
+
+
+def test_what_is_not_measured_is_unknown() -> None:
+    for unknown in ("images_per_sec", "link_bytes_per_sec", "sent_bytes"):
+        known = {"sent_bytes": 1e9, "images_per_sec": Rate(1.0, ""), "link_bytes_per_sec": Rate(1.0, "")}
+        step = Balance(batch_per_device=1, **{**known, unknown: None})  # type: ignore[arg-type]
+        assert (step.ratio, step.bound_by, step.compute_bound_batch) == (None, "unknown", None)
+    alone = Balance(batch_per_device=1, sent_bytes=0, images_per_sec=Rate(1.0, ""), link_bytes_per_sec=None)
+    assert (alone.exchange_seconds, alone.bound_by) == (0.0, "compute"), "nothing is sent, so no link is needed"
+
+
+def test_rates_that_the_user_gives() -> None:
+    """Half of 100 TFLOP/s is 2500 images/s of 20 GFLOP on each GPU; a CPU's devices share those of their host."""
+    rates = Rates(peak_flops_per_sec=100e12, peak_is_given=True, link_bytes_per_sec=10e9)
+    step = _balance(rates)
+    assert step.images_per_sec == Rate(2500.0, "50% of 100 TFLOP/s")
+    assert step.exchange_seconds == pytest.approx(0.015)
+    shared = _balance(dataclasses.replace(rates, assumed_mfu=0.2), ON_CPU).images_per_sec
+    assert shared and shared.value == pytest.approx(1000.0 / 2)
+    measured = fake_run(batch_per_device=64, step_seconds=0.064)
+    assert _balance(dataclasses.replace(rates, records=[measured])).images_per_sec == step.images_per_sec
+    of_record = _balance(dataclasses.replace(rates, records=[measured], peak_is_given=False)).images_per_sec
+    assert of_record == Rate(pytest.approx(1000.0), f"run {measured.identity.run_id}, batch 64")
+
+
+def test_of_runs_those_of_the_model_on_one_device_count_and_first_those_with_the_same_batch() -> None:
+    """The fastest of these has 1000 images/s; the faster ones are something else."""
+    wanted = fake_run(batch_per_device=64, step_seconds=0.064)
+    records = [
+        fake_run(batch_per_device=64, step_seconds=0.08),
+        wanted,
+        fake_run(batch_per_device=128, step_seconds=0.064),
+        fake_run(batch_per_device=64, step_seconds=0.001, model="vgg16"),
+        fake_run(batch_per_device=64, step_seconds=0.001, precision="fp16"),
+        fake_run(batch_per_device=64, step_seconds=0.001, forward_only=True),
+        fake_run(batch_per_device=64, step_seconds=0.001, num_devices=2),
+        fake_run(batch_per_device=64, step_seconds=0.001, num_workers=2),
+        fake_run(batch_per_device=64, step_seconds=0.001, status=Status.CRASH, reason="it broke"),
+        fake_run(batch_per_device=64, step_seconds=0.001, device="cpu"),
+    ]
+    rate = _balance(Rates(records=records)).images_per_sec
+    assert rate == Rate(pytest.approx(1000.0), f"run {wanted.identity.run_id}, batch 64")
+    other_batches = [record for record in records if record.config["batch_per_device"] != 64]
+    fastest = _balance(Rates(records=other_batches)).images_per_sec
+    assert fastest and fastest.value == pytest.approx(2000.0)
+
+
+def test_rates_of_two_machines_are_not_mixed() -> None:
+    old = fake_run(batch_per_device=64, step_seconds=0.001, hardware="the old machine")
+    new = fake_run(batch_per_device=64, step_seconds=0.064)
+    rate = _balance(Rates(records=[old, new])).images_per_sec
+    assert rate and rate.value == pytest.approx(1000.0)
+    assert _balance(Rates(records=[old, fake_run(model="vgg16")])).images_per_sec is None
+
+
+def test_the_rate_of_the_links_is_that_of_the_nearest_all_reduce() -> None:
+    """On two devices, xring sends 2 x 1/2 of the message from each, and pscpu 2 x 2/2; 0.1 s each."""
+    psgpu = _reduction("psgpu", 50_000_000, 0.1, num_devices=2)
+    wanted = _reduction("psgpu", 50_000_000, 0.1, num_devices=4)
+    others = [_reduction("xring", 100_000_000, 0.1, num_devices=4), _reduction("psgpu", 4096, 0.1, num_devices=4)]
+    assert ON_GPUS.modifiers.all_reduce_spec == "psgpu"
+    link = _balance(Rates(records=[wanted, psgpu, *others])).link_bytes_per_sec
+    assert link and link.value == pytest.approx(2 * 3 / 4 * 50e6 / 0.1)
+    assert link.source == f"allreduce {wanted.identity.run_id}, psgpu, 4 devices, {wanted.config['message']}"
+    for spec, bytes_per_sec in (("xring#2", 1e9), ("pscpu", 2e9)):
+        only = _balance(Rates(records=[_reduction(spec, 100_000_000, 0.1)])).link_bytes_per_sec
+        assert only and only.value == pytest.approx(bytes_per_sec)
+    compact = {"modifiers": {"all_reduce_spec": "psgpu", "compact_gradient_transfer": True}}
+    unusable = [_reduction("pscpu:32K:xring", 4096, 0.1), _reduction("psgpu", 4096, 0.1, **compact)]
+    assert _balance(Rates(records=unusable)).link_bytes_per_sec is None
+
+
+def test_an_all_reduce_of_the_same_setting_takes_as_long_as_it_took() -> None:
+    measured = _reduction("psgpu", 100_000_000, 0.125, num_devices=4)
+    sent_per_device = 2 * 3 / 4 * 100_000_000
+    assert _balance(Rates(records=[measured]), sent_bytes=sent_per_device).exchange_seconds == pytest.approx(0.125)
+
+
+def test_an_all_reduce_between_devices_says_nothing_of_a_network() -> None:
+    cluster = _config("--model=resnet50", "--device=cpu", "--local_cluster=ps:1,worker:2", "--batch_size=8")
+    measured = _reduction("pscpu", 100_000_000, 0.1, device="cpu")
+    assert _balance(Rates(records=[measured]), ON_CPU).link_bytes_per_sec
+    unknown = _balance(Rates(records=[measured], peak_flops_per_sec=1e12), cluster)
+    assert unknown.link_bytes_per_sec is None
+    assert "doctor' with the same cluster measures it" in how_to_measure(cluster, {"resnet50": unknown})[0]
+    given = _balance(Rates(records=[measured], link_bytes_per_sec=1e9), cluster)
+    assert given.link_bytes_per_sec == Rate(1e9, "--link_gbytes_per_second")
+
+
+def test_commands_are_named_that_measure_what_is_unknown() -> None:
+    unknown, known = _balance(Rates()), _balance(Rates(peak_flops_per_sec=1e12, link_bytes_per_sec=1e9))
+    compute, link = how_to_measure(ON_CPU, {"alexnet": unknown, "mlp": known, "vgg16": unknown})
+    assert "'run_bench.py sweep --device=cpu --num_gpus=1 --model=alexnet,vgg16' measures it" in compute
+    assert "'run_bench.py allreduce --device=cpu --num_gpus=2' measures it" in link
+    assert how_to_measure(ON_GPUS, {"mlp": known}) == []
+    assert how_to_measure(ON_GPUS, {"mlp": dataclasses.replace(known, sent_bytes=None)}) == [
+        "How much this setting sends is unknown: it has no formula."
+    ]
+
+
+def test_flags_and_files_are_where_rates_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(step_balance, "_stored_peak", lambda chosen: 3e12)
+    values: dict[str, Any] = dict.fromkeys(("results", "link_gbytes_per_second", "peak_tflops", "assumed_mfu"))
+    assert step_balance.known_rates(values, ON_GPUS) == Rates(peak_flops_per_sec=3e12)
+    given = {"link_gbytes_per_second": 2.0, "peak_tflops": 4.0, "assumed_mfu": 0.25}
+    assert step_balance.known_rates({**values, **given}, ON_GPUS) == Rates(
+        peak_flops_per_sec=4e12, peak_is_given=True, assumed_mfu=0.25, link_bytes_per_sec=2e9
+    )
+    measured = fake_run()
+    (tmp_path / "mine.jsonl").write_text(measured.to_json() + "\n")
+    (record,) = step_balance.known_rates({**values, "results": "mine.jsonl"}, ON_GPUS).records
+    assert record.identity == measured.identity
