@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import completion_verb, explain_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import completion_verb, devices_verb, explain_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
@@ -22,6 +22,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         recommend_verb.VERB,
     ),
     "Diagnose": (
+        devices_verb.VERB,
         doctor_verb.VERB,
         verify_verb.VERB,
         explain_verb.VERB,

@@ -122,12 +122,7 @@ def _core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]
 
 def _container(root: Path) -> dict[str, float]:
     """Returns numbers of the control group (version 2) with the tightest CPU limit, of ours and its parents."""
-    limits = []
-    for group in linux.control_groups(root):
-        quota, *period = (linux.text(group / "cpu.max") or "max").split()
-        if quota.isdigit() and period:
-            limits.append((int(quota) / int(period[0]), group))
-    cores, group = min(limits, default=(math.nan, root))  # which has no such file
+    cores, group = min(linux.cpu_limits(root), default=(math.nan, root))  # which has no such file
     stat = linux.table(group / "cpu.stat")
     used, throttled = (stat.get(name, math.nan) / 1e6 for name in ("usage_usec", "throttled_usec"))
     return {"container_cores": cores, "container_used_seconds": used, "container_throttled_seconds": throttled}
