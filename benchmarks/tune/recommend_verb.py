@@ -107,7 +107,7 @@ def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = Non
     if plan.output_format == "json":
         say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc, "by_topology": by_topology}))
         return
-    for line in filter(None, [*report.lines(answer), by_topology]):
+    for line in [*report.lines(answer), *([by_topology] if by_topology else [])]:
         say(line)
     if remembered_utc:
         say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
