@@ -44,7 +44,8 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
     hosts, where = _hosts_of_flags(given)
     if launch_plan.is_asked_for(given) and not hosts:
         _refuse_task(given)
-        return launch_plan.planned(given, DEFAULT_SERVER_PORT), ()
+        ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."
+        return launch_plan.planned(given, DEFAULT_SERVER_PORT), (ignored,) if given["cluster"] else ()
     if hosts:
         _check_hosts(hosts, where)
         return _cluster(hosts, _own_of_flags(given, hosts, where), given), _ignored(given, environ, hosts)
