@@ -25,7 +25,7 @@ RUNS = {
     "local cluster": ("--device=cpu", "--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
     "Keras": ("--device=cpu", "--variable_update=keras_fit"),
 }
-# A value for each flag whose table does not say one.
+# Values that the table does not have, or that act on small models.
 TEXTS = {
     "model": "resnet20",
     "data_dir": "y",
@@ -40,6 +40,7 @@ TEXTS = {
     "output_dir": "elsewhere",
     "session_id": "mine",
     "num_classes": 1000,
+    "agg_small_grads_max_bytes": 100_000,
 }
 # Read by the command `run` or its launcher; the first task of no cluster is this process.
 READ_ELSEWHERE = {"print_config", "ssh", "private_network", "task_index"}
