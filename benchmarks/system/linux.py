@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +32,25 @@ def table(path: Path) -> dict[str, int]:
     """Returns the lines of a file that are a name and a whole number."""
     lines = (line.replace(":", " ").split() for line in (text(path) or "").splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
+def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
+    """Returns the busy, stolen and total seconds of these cores since the host started; NaN if they are unknown.
+
+    Where a container renumbers its cores, they are those of all cores.
+
+    Args:
+        stat: the text of `/proc/stat`.
+        cpus: numbers of the cores.
+    """
+    rows = {name: times for name, *times in map(str.split, stat.splitlines()) if name.startswith("cpu")}
+    own = [rows[f"cpu{cpu}"] for cpu in cpus if f"cpu{cpu}" in rows] or [rows[name] for name in rows if name == "cpu"]
+    # user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include what follows.
+    ticks = [sum(map(int, column)) for column in zip(*own, strict=False)][:8]
+    if len(ticks) < 8:
+        return math.nan, math.nan, math.nan
+    user, nice, system, _, _, irq, softirq, steal = (count / os.sysconf("SC_CLK_TCK") for count in ticks)
+    return user + nice + system + irq + softirq, steal, sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 class PackageCounters:
