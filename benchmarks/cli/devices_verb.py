@@ -181,7 +181,7 @@ def _matrix(topology: GpuTopology) -> Iterator[str]:
 
 VERB = Verb(
     "devices",
-    "what is in this machine: CPU, GPUs and what connects them, TensorFlow",
+    "what is in this machine: CPU, GPUs and their connections",
     {
         "The inventory": (
             Flag(
