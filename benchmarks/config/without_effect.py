@@ -69,7 +69,7 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
 )
 
 
-# The flags of a way to start a cluster, the flags of which they need one, and the value that needs none.
+# Flags of a way to start a cluster: each acts only with one of these flags, unless it has the harmless value.
 _NEEDS: Mapping[str, tuple[tuple[str, ...], bool | None]] = {
     "server_port": (("hosts", "cluster"), None),
     "ssh": (("hosts",), False),
