@@ -206,6 +206,6 @@ def find(name: str) -> ModelSpec:
     for spec in MODELS:
         if spec.name == wanted:
             return spec
-    near = difflib.get_close_matches(wanted, names(), n=1)
+    near = difflib.get_close_matches(wanted, names(), n=1, cutoff=0.7)
     hint = f" Did you mean '{near[0]}'?" if near else ""
     raise UnknownModelError(f"There is no model '{name}'.{hint} Models: {', '.join(names())}.")

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from results.input_verdict import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
 from results.statistics import MIN_STEPS_FOR_INTERVAL, rate, rate_jitter
+from results.text import counted
 
-BUSY_LOAD_PER_CORE = 0.3
+BUSY_LOAD_PER_CORE = 0.5
+_OTHERS_SHARE = 0.10
 _UNSTEADY_SHARE = 0.10
 _DRIFT_SHARE = 0.10
 _MIN_STEPS_FOR_TREND = 10
@@ -21,9 +23,13 @@ _CLOCK_FALL_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains."""
+    """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
 
-    load_per_core: float
+    `load_per_core` is None where it says nothing: where it is known what other processes used during the run, and where
+    nothing was measured.
+    """
+
+    load_per_core: float | None
     cpu_devices: int
     cores: int
     training: bool = True
@@ -47,7 +53,13 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "
             "step is shorter, so the rate is too high: give more --num_warmup_batches or a smaller --fp16_loss_scale."
         )
-    if conditions.load_per_core > BUSY_LOAD_PER_CORE:
+    used = measurement.telemetry[0].get("cpu_cores_used_by_others") if len(measurement.telemetry) == 1 else None
+    if conditions.load_per_core is None and used is not None and used > _OTHERS_SHARE * conditions.cores:
+        yield (
+            f"Other processes used {used:.1f} of {counted(conditions.cores, 'core')} during the measurement, which may "
+            "have slowed it: repeat it on an idle machine ('run_bench.py doctor --noladder' names them)."
+        )
+    if conditions.load_per_core is not None and conditions.load_per_core > BUSY_LOAD_PER_CORE:
         yield (
             f"The machine was busy before the run (load {conditions.load_per_core:.1f} per core), so other work may "
             "have slowed it: repeat it on an idle machine."

@@ -8,6 +8,7 @@ from benchmarks import console
 from benchmarks.cli import help_text, requirements
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, run_flags
+from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
 from benchmarks.process import signals
@@ -55,7 +56,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     Raises:
         BenchError: it cannot be run; the message says why.
     """
-    if list(arguments) == ["--version"]:
+    if "--version" in arguments:
         say(help_text.versions())
         return ExitStatus.OK
     rest = list(arguments)
@@ -63,10 +64,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         rest = [*rest[1:], "--help"]
     name = rest.pop(0) if rest and not rest[0].startswith("-") else ""
     if name and name not in VERBS:
-        raise UsageError(
-            f"There is no verb '{name}'.{did_you_mean(name, [*VERBS, 'help'])} Verbs: {', '.join(VERBS)}; "
-            "everything else is spelled --flag=value."
-        )
+        raise UsageError(_no_verb(name))
     verb = VERBS[name or "run"]
     if any(word in _HELP_WORDS for word in rest):
         full = _FULL_HELP in rest
@@ -74,6 +72,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
             help_text.of_verb(verb, flags_of(verb), full=full) if name or full else help_text.of_program(VERBS_BY_TITLE)
         )
         return ExitStatus.OK
+    _refuse_verbs_as_flags(verb, rest)
     if verb.takes == "lists":
         parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
     else:
@@ -81,6 +80,29 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if verb.takes != "words":
         _refuse_words(rest, parsed.words)
     return verb.run(flag.Parsed(run_flags.unset(parsed.values), parsed.words), arguments)
+
+
+def _no_verb(name: str) -> str:
+    """Returns a sentence on a first word that is no verb, but perhaps a flag without its dashes."""
+    word, *_ = name.split("=")
+    for one in (one for group in run_flags.RUN_FLAGS.values() for one in group):
+        if one.name == word:
+            return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help})."
+    if word == "version":
+        return "'version' is not a verb, but a flag: --version."
+    return (
+        f"There is no verb '{name}'.{did_you_mean(name, [*VERBS, 'help'])} Verbs: {', '.join(VERBS)}; everything else "
+        "is spelled --flag=value."
+    )
+
+
+def _refuse_verbs_as_flags(verb: Verb, arguments: Sequence[str]) -> None:
+    """Refuses words such as `--explain`, with how the verb is written."""
+    flags = {one.name for group in flags_of(verb).values() for one in group}
+    for word in arguments:
+        name = word.removeprefix("--").partition("=")[0]
+        if word.startswith("--") and name in VERBS and name not in flags:
+            raise UsageError(f"{word}: {name} is a verb, which comes first: run_bench.py {VERBS[name].examples[0]}")
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:

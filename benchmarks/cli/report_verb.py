@@ -47,10 +47,10 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     records = record_files.matching(record_files.load(paths), values["where"])
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
+    rows = summarize(records)
     if values["output"] is None:
         if values["against"]:
             raise UsageError("--against is about plots and the page: give --output=DIR, too.")
-        rows = summarize(records)
         for line in [*headline.lines(rows), "", *anomalies(rows), *warnings_of(records)]:
             say(line)
         return ExitStatus.OK
@@ -70,6 +70,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(
             f"--output={output}: {error.strerror or error}. Name a directory that can be written."
         ) from error
+    say("\n".join([*headline.lines(rows), ""]))
     for note in notes[:_MOST_NOTES]:
         warn(note)
     say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks.cli import (
     cluster_verb,
     completion_verb,
+    devices_verb,
     explain_verb,
     models_verb,
     report_verb,
@@ -30,6 +31,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         recommend_verb.VERB,
     ),
     "Diagnose": (
+        devices_verb.VERB,
         doctor_verb.VERB,
         verify_verb.VERB,
         explain_verb.VERB,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks.config import device_options, input_options, manager_options, precision_options
+from benchmarks.config import device_options, input_options, manager_options, precision_options, without_effect
 from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.errors import UsageError
@@ -69,6 +69,7 @@ class Config:
     visible_gpus: tuple[int, ...] | None
     gpu_memory_fraction: float | None
     gpu_allow_growth: bool
+    gpu_memory_limit_mib: int | None = _later(None)
     gpu_thread_mode: str | None = _later(None)
     per_gpu_thread_count: int = _later(0)
     num_intra_threads: int
@@ -197,10 +198,13 @@ def resolve(
         raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
+    without_effect.refuse_without_cluster(given)
     spec = _find_model(given)
     cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
     devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
     on_gpu = devices["device"] == "gpu"
+    usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
+    given, idle_notices = without_effect.drop(given, usual, on_gpu=on_gpu, in_cluster=cluster is not None)
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     data_format, computing, notices = _arithmetic(given, on_gpu, variables, cluster)
@@ -213,7 +217,6 @@ def resolve(
         **vars(computing),
         forward_only=bool(given["forward_only"]),
         **devices,
-        gpu_memory_fraction=given["gpu_memory_frac"],
         gpu_allow_growth=bool(given["allow_growth"]),
         num_intra_threads=given["num_intra_threads"] or 0,
         num_inter_threads=given["num_inter_threads"] or 0,
@@ -239,7 +242,7 @@ def resolve(
         output_format=given["output_format"] or DEFAULTS["output_format"],
         display_every=given["display_every"] or DEFAULTS["display_every"],
         session_id=given["session_id"] or "",
-        notices=data_notices + cluster_notices + variable_notices + notices,
+        notices=data_notices + cluster_notices + variable_notices + notices + idle_notices,
     )
     problem = why_not(config.variable_update, config.modifiers, config.place)
     if problem:

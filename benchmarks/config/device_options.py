@@ -9,6 +9,14 @@ from benchmarks.errors import UsageError
 from results.text import counted
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
+_OF_GPUS = (
+    "gpus",
+    "gpu_memory_frac",
+    "gpu_memory_limit_mb",
+    "virtual_gpus",
+    "gpu_thread_mode",
+    "per_gpu_thread_count",
+)
 
 
 def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str, Any]:
@@ -27,16 +35,21 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
         UsageError: there are too few GPUs, or flags contradict each other.
     """
     wanted = 1 if given["num_gpus"] is None else given["num_gpus"]
-    on_cpu = {"device": "cpu", "num_devices": wanted, "virtual_gpus": 1, "visible_gpus": None}
+    on_cpu = {
+        "device": "cpu",
+        "num_devices": wanted,
+        "virtual_gpus": 1,
+        "visible_gpus": None,
+        "gpu_memory_fraction": None,
+    }
     if given["device"] == "cpu":
-        for name in ("gpus", "gpu_memory_frac", "virtual_gpus", "gpu_thread_mode", "per_gpu_thread_count"):
-            if given[name] not in (None, "auto"):
-                raise UsageError(f"--{name} is about GPUs, and --device=cpu uses none: leave one of them out.")
+        _refuse_on_cpu(given, "--device=cpu uses none: leave one of them out")
         return on_cpu
     visible = _visible_gpus(given["gpus"])
     existing = count_gpus()
     demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
     if not existing and not demanded:
+        _refuse_on_cpu(given, "this machine has none that this process may see: leave it out")
         return on_cpu
     there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
     if visible and max(visible) >= existing:
@@ -56,14 +69,25 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
             f"--per_gpu_thread_count={threads} counts threads of each GPU, and there are only global ones: use "
             "--gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
         )
+    if given["gpu_memory_limit_mb"] and given["gpu_memory_frac"]:
+        raise UsageError("--gpu_memory_limit_mb and --gpu_memory_frac both limit a GPU's memory: drop one of them.")
     return {
         "device": "gpu",
         "num_devices": wanted,
         "virtual_gpus": split,
         "visible_gpus": visible,
+        "gpu_memory_fraction": given["gpu_memory_frac"],
+        "gpu_memory_limit_mib": given["gpu_memory_limit_mb"],
         "gpu_thread_mode": mode,
         "per_gpu_thread_count": threads,
     }
+
+
+def _refuse_on_cpu(given: Mapping[str, Any], why: str) -> None:
+    """Refuses flags that ask for something of a GPU."""
+    for name in _OF_GPUS:
+        if given[name] not in (None, "auto"):
+            raise UsageError(f"--{name} is about GPUs, and {why}.")
 
 
 def _visible_gpus(text: str | None) -> tuple[int, ...] | None:

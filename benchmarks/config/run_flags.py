@@ -153,6 +153,13 @@ RUN_FLAGS: Groups = {
             at_least=1,
         ),
         Flag("gpu_memory_frac", float, "share of a GPU's memory that may be taken", above=0, at_most=1),
+        Flag(
+            "gpu_memory_limit_mb",
+            int,
+            "MiB of each GPU's memory that may be taken, instead of --gpu_memory_frac; of split GPUs, by all parts "
+            "together",
+            at_least=1,
+        ),
         Flag("allow_growth", bool, "take a GPU's memory as it is needed, not all at the start"),
         Flag(
             "gpu_thread_mode",
@@ -320,7 +327,8 @@ _SEVERAL_DEVICES = Flag(
 SEVERAL_DEVICES = tuple(
     _SEVERAL_DEVICES if flag.name == "num_gpus" else flag
     for flag in RUN_FLAGS["Devices"]
-    if flag.name in ("device", "num_gpus", "gpus", "virtual_gpus", "gpu_memory_frac", "allow_growth")
+    if flag.name
+    in ("device", "num_gpus", "gpus", "virtual_gpus", "gpu_memory_frac", "gpu_memory_limit_mb", "allow_growth")
 )
 
 

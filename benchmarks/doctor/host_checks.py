@@ -81,7 +81,7 @@ def _read(root: Path, cpus: frozenset[int]) -> dict[str, float]:
     proc, folder = root / "proc", root / _CPUS
     # These three belong together: what this process does between them would count as work of others.
     clock, own_cpu, stat = time.monotonic(), time.process_time(), linux.text(proc / "stat")
-    busy, stolen, total = _core_seconds(stat or "", cpus)
+    busy, stolen, total = linux.core_seconds(stat or "", cpus)
     memory, pages = linux.table(proc / "meminfo"), linux.table(proc / "vmstat")
     no_turbo = _number(folder / "intel_pstate/no_turbo")
     return {
@@ -108,26 +108,9 @@ def _number(path: Path, pattern: str = r"\A([0-9]+)\Z") -> float:
     return float(match[1]) if match else math.nan
 
 
-def _core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
-    """Returns the busy, stolen and total seconds of these cores, or of all where a container renumbers its cores."""
-    rows = {name: times for name, *times in map(str.split, stat.splitlines()) if name.startswith("cpu")}
-    own = [rows[f"cpu{cpu}"] for cpu in cpus if f"cpu{cpu}" in rows] or [rows[name] for name in rows if name == "cpu"]
-    # user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include what follows.
-    ticks = [sum(map(int, column)) for column in zip(*own, strict=False)][:8]
-    if len(ticks) < 8:
-        return math.nan, math.nan, math.nan
-    user, nice, system, _, _, irq, softirq, steal = (count / os.sysconf("SC_CLK_TCK") for count in ticks)
-    return user + nice + system + irq + softirq, steal, sum(ticks) / os.sysconf("SC_CLK_TCK")
-
-
 def _container(root: Path) -> dict[str, float]:
     """Returns numbers of the control group (version 2) with the tightest CPU limit, of ours and its parents."""
-    limits = []
-    for group in linux.control_groups(root):
-        quota, *period = (linux.text(group / "cpu.max") or "max").split()
-        if quota.isdigit() and period:
-            limits.append((int(quota) / int(period[0]), group))
-    cores, group = min(limits, default=(math.nan, root))  # which has no such file
+    cores, group = min(linux.cpu_limits(root), default=(math.nan, root))  # which has no such file
     stat = linux.table(group / "cpu.stat")
     used, throttled = (stat.get(name, math.nan) / 1e6 for name in ("usage_usec", "throttled_usec"))
     return {"container_cores": cores, "container_used_seconds": used, "container_throttled_seconds": throttled}

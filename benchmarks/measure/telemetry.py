@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import math
+import os
 import resource
 import statistics
 import threading
@@ -28,6 +30,8 @@ CPU_PACKAGE = "CPU package"
 _INTERVAL_SECONDS = 1.0
 # A shorter window holds too few of the driver's own readings, some of which are means of a second.
 _MIN_ENERGY_SECONDS = 1.0
+# The kernel counts CPU time of cores in hundredths of a second.
+_MIN_COUNTED_SECONDS = 1.0
 _JOIN_SECONDS = 5.0
 
 
@@ -50,10 +54,14 @@ class GpuSample:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One moment: the clock's time, this process' CPU time and memory, the CPU packages' energy counters, the GPUs."""
+    """One moment: the clock's time, this process' CPU time and memory, the CPU packages' energy counters, the GPUs.
+
+    `busy_seconds` is the CPU time of all processes on the cores that this process may use; NaN if it is unknown.
+    """
 
     at_seconds: float
     cpu_seconds: float
+    busy_seconds: float
     resident_bytes: int | None
     package_microjoules: Sequence[int] | None
     gpus: Sequence[GpuSample]
@@ -70,6 +78,7 @@ class Sources:
         cpu_seconds: Callable[[], float] = time.process_time,
     ) -> None:
         self._root, self._clock, self._cpu_seconds = root, clock, cpu_seconds
+        self._cpus = frozenset(os.sched_getaffinity(0))
         self.gpus = list({gpu.index: gpu for gpu in gpus}.values())
         # For a MIG instance the driver reports only the usage of the whole GPU, which others may share.
         self._divided = [gpu.is_divided for gpu in self.gpus]
@@ -84,6 +93,7 @@ class Sources:
         return Sample(
             at_seconds=self._clock(),
             cpu_seconds=self._cpu_seconds(),
+            busy_seconds=linux.core_seconds(linux.text(self._root / "proc/stat") or "", self._cpus)[0],
             resident_bytes=int(pages[1]) * resource.getpagesize() if len(pages) > 1 else None,
             package_microjoules=self.packages.read(),
             gpus=[_look(gpu, divided) for gpu, divided in zip(self.gpus, self._divided, strict=True)],
@@ -166,6 +176,8 @@ class Telemetry:
         if seconds >= _MIN_ENERGY_SECONDS:
             package_joules = self._sources.packages.joules([sample.package_microjoules for sample in samples])
         cpu_seconds = samples[-1].cpu_seconds - samples[0].cpu_seconds
+        of_others = samples[-1].busy_seconds - samples[0].busy_seconds - cpu_seconds
+        knows_others = seconds >= _MIN_COUNTED_SECONDS and not math.isnan(of_others)
         joules = {
             GPU_ONLY: {gpu["uuid"]: gpu["energy_joules"] for gpu in gpus},
             CPU_PACKAGE: {self._sources.host: package_joules},
@@ -175,6 +187,7 @@ class Telemetry:
             "samples": len(samples),
             "sampling_cpu_share": self._own_seconds / seconds,
             "cpu_cores_used": cpu_seconds / seconds,
+            "cpu_cores_used_by_others": max(0.0, of_others) / seconds if knows_others else None,
             "resident_bytes": _summary([sample.resident_bytes for sample in samples]),
             "cpu_package_joules": package_joules,
             "gpus": gpus,

@@ -37,6 +37,7 @@ class Runtime:
         virtual_gpus: logical GPUs per physical GPU; they share its memory evenly.
         visible_gpus: indices, among the GPUs visible now, of those that may be used; None leaves all.
         gpu_memory_fraction: share of a GPU's memory that may be taken; None is TensorFlow's default.
+        gpu_memory_limit_mib: MiB of a GPU's memory that may be taken; None is TensorFlow's default.
         gpu_allow_growth: take a GPU's memory only as it is needed.
         gpu_thread_mode: whose threads launch GPU kernels: `global`, `gpu_private` or `gpu_shared`; None leaves it to
             TensorFlow and the user's variables.
@@ -54,6 +55,7 @@ class Runtime:
     virtual_gpus: int = 1
     visible_gpus: Sequence[int] | None = None
     gpu_memory_fraction: float | None = None
+    gpu_memory_limit_mib: int | None = None
     gpu_allow_growth: bool = False
     gpu_thread_mode: str | None = None
     per_gpu_thread_count: int = 0
@@ -71,6 +73,7 @@ class Runtime:
 _OF_SESSIONS = (
     "virtual_gpus",
     "gpu_memory_fraction",
+    "gpu_memory_limit_mib",
     "gpu_allow_growth",
     "num_intra_threads",
     "num_inter_threads",

@@ -227,7 +227,8 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         ),
     )
     conditions = Conditions(
-        load_per_core=provenance.load_per_core,
+        # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
+        load_per_core=provenance.load_per_core if config.cluster and measurement.step_seconds else None,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,

@@ -28,6 +28,7 @@ from benchmarks.system.provenance import Provenance, describe_software, of_this_
 from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline
+from results.report.anomalies import warnings_of
 from results.summary import summarize
 from results.text import counted
 from variable_mgr.modifiers import Modifiers
@@ -77,6 +78,8 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
         finished = _run_all(runner, rounds, done, values["stop_after_seconds"])
         for line in headline.lines(summarize(finished)):
             say(line)
+        for warning in warnings_of(finished):
+            warn(warning)
         say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK

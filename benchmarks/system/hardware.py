@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import platform
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Inventory:
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
     with nvml.opened(environment) as driver:
-        return Inventory(tuple(_describe_gpu(gpu) for gpu in driver.gpus), driver.version)
+        return Inventory(tuple(describe_gpu(gpu) for gpu in driver.gpus), driver.version)
 
 
 def count_gpus() -> int:
@@ -43,7 +44,8 @@ def count_gpus() -> int:
     return len(gpu_inventory().gpus)
 
 
-def _describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
+def describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
+    """Returns the name and memory of one GPU of the driver."""
     memory = gpu.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
     memory_bytes = memory.total if memory else psutil.virtual_memory().total
     name = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU")
@@ -74,6 +76,47 @@ def cpu_instructions(cpuinfo: Path = CPUINFO) -> frozenset[str] | None:
     return None if names is None else frozenset(names.split())
 
 
+# Extensions of the instruction set that convolutions gain from, and Linux' names of them: x86, then Arm.
+_EXTENSIONS = {
+    "AVX2": "avx2",
+    "AVX-512": "avx512f",
+    "AVX-512 VNNI": "avx512_vnni",
+    "AVX-512 BF16": "avx512_bf16",
+    "AVX-512 FP16": "avx512_fp16",
+    "AMX BF16": "amx_bf16",
+    "AMX INT8": "amx_int8",
+    "NEON FP16": "asimdhp",
+    "SVE": "sve",
+    "BF16": "bf16",
+}
+
+
+def describe_host(root: Path = Path("/")) -> dict[str, Any]:
+    """Returns the processors and the memory of this machine, and what its control groups leave of them.
+
+    Args:
+        root: holds `proc` and `sys`. What cannot be read there is None.
+    """
+    cpuinfo = root / "proc/cpuinfo"
+    sockets = set(re.findall(r"^physical id\s*:\s*(\d+)", linux.text(cpuinfo) or "", re.MULTILINE))
+    known, nodes = cpu_instructions(cpuinfo), list((root / "sys/devices/system/node").glob("node[0-9]*"))
+    limits, memory = linux.cpu_limits(root), psutil.virtual_memory().total
+    return {
+        "cpu_model": _cpu_model(cpuinfo),
+        "sockets": len(sockets) or None,
+        "cores": psutil.cpu_count(logical=False),
+        "threads": psutil.cpu_count(),
+        "threads_usable": usable_cores(),
+        "container_cores": min(limits)[0] if limits else None,
+        "numa_nodes": len(nodes) or None,
+        "extensions": None
+        if known is None
+        else [name for name, linux_name in _EXTENSIONS.items() if linux_name in known],
+        "memory_bytes": memory,
+        "container_memory_bytes": next((limit for limit in linux.memory_limits(root) if limit < memory), None),
+    }
+
+
 def describe_hardware(inventory: Inventory) -> dict[str, Any]:
     """Returns what determines speed, without the host's name: equal dictionaries are equal hardware."""
     return {
@@ -85,9 +128,9 @@ def describe_hardware(inventory: Inventory) -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
+def _cpu_model(cpuinfo: Path = CPUINFO) -> str:
     """Returns the processor's name with family, model and stepping, since clouds shorten the name alone."""
-    fields = _cpu_fields(CPUINFO)
+    fields = _cpu_fields(cpuinfo)
     if not fields:
         return platform.processor() or platform.machine()
     numbers = "/".join(fields.get(name, "?") for name in ("cpu family", "model", "stepping"))

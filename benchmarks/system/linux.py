@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +32,25 @@ def table(path: Path) -> dict[str, int]:
     """Returns the lines of a file that are a name and a whole number."""
     lines = (line.replace(":", " ").split() for line in (text(path) or "").splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+
+
+def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
+    """Returns the busy, stolen and total seconds of these cores since the host started; NaN if they are unknown.
+
+    Where a container renumbers its cores, they are those of all cores.
+
+    Args:
+        stat: the text of `/proc/stat`.
+        cpus: numbers of the cores.
+    """
+    rows = {name: times for name, *times in map(str.split, stat.splitlines()) if name.startswith("cpu")}
+    own = [rows[f"cpu{cpu}"] for cpu in cpus if f"cpu{cpu}" in rows] or [rows[name] for name in rows if name == "cpu"]
+    # user, nice, system, idle, iowait, irq, softirq, steal; user and nice already include what follows.
+    ticks = [sum(map(int, column)) for column in zip(*own, strict=False)][:8]
+    if len(ticks) < 8:
+        return math.nan, math.nan, math.nan
+    user, nice, system, _, _, irq, softirq, steal = (count / os.sysconf("SC_CLK_TCK") for count in ticks)
+    return user + nice + system + irq + softirq, steal, sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 class PackageCounters:
@@ -79,15 +100,38 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def _left_by_groups(root: Path) -> Iterator[int]:
-    """Yields what each limit of memory leaves, of control groups of version 2 and 1."""
+    """Yields what each limit of memory leaves."""
+    for limit, group, used_name in _memory_groups(root):
+        used = number(group / used_name)
+        if used is not None:
+            # Cached files count as used, and are dropped when memory is needed.
+            yield max(0, limit - used + table(group / "memory.stat").get("inactive_file", 0))
+
+
+def memory_limits(root: Path = Path("/")) -> list[int]:
+    """Returns the limits of memory that control groups set, in bytes, the smallest first."""
+    return sorted(limit for limit, _, _ in _memory_groups(root))
+
+
+def _memory_groups(root: Path) -> Iterator[tuple[int, Path, str]]:
+    """Yields each limit of memory, its control group (version 2 or 1), and the file with what the group uses."""
     for group, limit_name, used_name in (
         *((group, "memory.max", "memory.current") for group in control_groups(root)),
         (root / _GROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        limit, used = number(group / limit_name), number(group / used_name)
-        if limit is not None and used is not None:  # else it is "max"
-            # Cached files count as used, and are dropped when memory is needed.
-            yield max(0, limit - used + table(group / "memory.stat").get("inactive_file", 0))
+        limit = number(group / limit_name)
+        if limit is not None:  # else it is "max"
+            yield limit, group, used_name
+
+
+def cpu_limits(root: Path = Path("/")) -> list[tuple[float, Path]]:
+    """Returns each limit of CPU time, in cores, and the control group (version 2) that sets it."""
+    limits = []
+    for group in control_groups(root):
+        quota, *period = (text(group / "cpu.max") or "max").split()
+        if quota.isdigit() and period:
+            limits.append((int(quota) / int(period[0]), group))
+    return limits
 
 
 def control_groups(root: Path = Path("/")) -> list[Path]:

@@ -136,6 +136,7 @@ def session_config(
     *,
     virtual_gpus: int = 1,
     gpu_memory_fraction: float | None = None,
+    gpu_memory_limit_mib: int | None = None,
     gpu_allow_growth: bool = False,
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
@@ -148,10 +149,14 @@ def session_config(
         count: number of towers.
         virtual_gpus: see `Runtime`, as for all arguments below.
         gpu_memory_fraction: of split GPUs, the share that all parts have together.
+        gpu_memory_limit_mib: of split GPUs, what all parts have together.
         gpu_allow_growth: ignored where GPUs are split.
         num_intra_threads: of the process.
         num_inter_threads: of the process.
         log_device_placement: to stderr.
+
+    Raises:
+        UsageError: a GPU has less memory than the limit.
     """
     config = tf.compat.v1.ConfigProto(
         allow_soft_placement=False,
@@ -164,17 +169,25 @@ def session_config(
         config.gpu_options.allow_growth = gpu_allow_growth
         physical = -(-count // virtual_gpus)  # the others' memory is left alone
         config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
-        if virtual_gpus > 1:  # TensorFlow accepts either limits per virtual device or a fraction per GPU
-            for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, gpu_memory_fraction):
+        # TensorFlow accepts either limits per virtual device, of which a GPU may have one, or a fraction per GPU.
+        if virtual_gpus > 1 or gpu_memory_limit_mib:
+            for each_mib in _mib_per_virtual_gpu(physical, virtual_gpus, gpu_memory_fraction, gpu_memory_limit_mib):
                 config.gpu_options.experimental.virtual_devices.add().memory_limit_mb.extend([each_mib] * virtual_gpus)
         elif gpu_memory_fraction is not None:
             config.gpu_options.per_process_gpu_memory_fraction = gpu_memory_fraction
     return config
 
 
-def _mib_per_virtual_gpu(physical: int, virtual_gpus: int, fraction: float | None) -> list[float]:
-    share = (fraction or _DEFAULT_SPLIT_FRACTION) / virtual_gpus
-    return [share * gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[:physical]]
+def _mib_per_virtual_gpu(physical: int, parts: int, fraction: float | None, limit_mib: int | None) -> list[float]:
+    """Returns the memory of each of the equal parts of each physical GPU."""
+    memory_mib = [gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[:physical]]
+    if limit_mib is None:
+        return [(fraction or _DEFAULT_SPLIT_FRACTION) / parts * mib for mib in memory_mib]
+    if limit_mib > min(memory_mib, default=limit_mib):
+        raise UsageError(
+            f"--gpu_memory_limit_mb={limit_mib}: a GPU here has {min(memory_mib):.0f} MiB. Give less, or leave it out."
+        )
+    return [limit_mib / parts] * physical
 
 
 def configure_eager_runtime(runtime: Runtime) -> None:
@@ -188,11 +201,13 @@ def configure_eager_runtime(runtime: Runtime) -> None:
         return
     physical = tf.config.list_physical_devices("GPU")[: -(-count // virtual_gpus)]
     tf.config.set_visible_devices(physical, "GPU")
-    if virtual_gpus == 1 and runtime.gpu_memory_fraction is None:
+    if virtual_gpus == 1 and runtime.gpu_memory_fraction is None and runtime.gpu_memory_limit_mib is None:
         for gpu in physical:
             tf.config.experimental.set_memory_growth(gpu, runtime.gpu_allow_growth)
         return
-    limits = _mib_per_virtual_gpu(len(physical), virtual_gpus, runtime.gpu_memory_fraction)
+    limits = _mib_per_virtual_gpu(
+        len(physical), virtual_gpus, runtime.gpu_memory_fraction, runtime.gpu_memory_limit_mib
+    )
     for gpu, each_mib in zip(physical, limits, strict=True):
         limited = tf.config.LogicalDeviceConfiguration(memory_limit=each_mib)
         tf.config.set_logical_device_configuration(gpu, [limited] * virtual_gpus)

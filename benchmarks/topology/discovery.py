@@ -87,7 +87,8 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
         _refuse_task(given)
         planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
         hosts = {job: tuple(addresses) for job, addresses in planned.items()}
-        return Found(hosts=hosts, is_explicit=True, is_launcher=True)
+        ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."
+        return Found(hosts=hosts, is_explicit=True, is_launcher=True, notices=(ignored,) if given["cluster"] else ())
     if hosts:
         _check_hosts(hosts, where, of_run=of_run)
         flags = _names(dict.fromkeys(where[job] for job in hosts))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config import config, run_flags
+from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
@@ -17,9 +18,10 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep.isolated_run import CellRunner
-from benchmarks.system import cache
+from benchmarks.system import cache, gpu_topology
 from benchmarks.system.hardware import count_gpus
 from benchmarks.system.provenance import of_this_run
+from benchmarks.topology.rule_of_thumb import advice
 from benchmarks.tune import report, stages
 from benchmarks.tune.report import Answer
 from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, RecommendPlan
@@ -101,13 +103,21 @@ def _cached(key: str) -> tuple[Answer, str] | None:
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
+    by_topology = _by_topology(plan.usual)
     if plan.output_format == "json":
-        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc}))
+        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc, "by_topology": by_topology}))
         return
-    for line in report.lines(answer):
+    for line in [*report.lines(answer), *([by_topology] if by_topology else [])]:
         say(line)
     if remembered_utc:
         say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
+
+
+def _by_topology(usual: Config) -> str | None:
+    """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
+    if usual.device == "cpu" or usual.virtual_gpus > 1:
+        return None
+    return advice(gpu_topology.read().only((usual.visible_gpus or range(usual.num_devices))[: usual.num_devices]))
 
 
 # recommend runs single processes, and chooses the length of each run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 from results.summary import Row, published_table
 
@@ -61,6 +62,22 @@ def beside(row: Row, table: str) -> list[Figure]:
         return []
     wanted = (_MODELS.get(str(row.config.get("model"))), row.config.get("batch_per_device"), row.devices)
     return [f for f in figures(table) if (f.model, f.batch_per_device, f.devices) == wanted]
+
+
+def why_none(rows: Sequence[Row], table: str) -> str | None:
+    """Returns a sentence if no row with a rate has a figure in the table, with what the table has; else None."""
+    if any(row.images_per_sec is not None and beside(row, table) for row in rows):
+        return None
+    batches: dict[str, list[str]] = {}
+    for name, title in _MODELS.items():
+        found = sorted({f.batch_per_device for f in figures(table) if f.model == title and f.batch_per_device})
+        batches[name] = [str(batch) for batch in found]
+    known = ", ".join(f"{name} ({', '.join(found)})" for name, found in batches.items() if found)
+    devices = ", ".join(map(str, sorted({figure.devices for figure in figures(table)})))
+    return (
+        f"No row has a figure in {table}: the model, the batch per device and the number of devices must be the same, "
+        f"in training. It has these models (batches per device): {known}; on {devices} devices."
+    )
 
 
 def lines_of(table: str, model: str) -> dict[str, list[Figure]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from results.record import Record, Status
-from results.report import headline, page
+from results.report import headline, page, published
 from results.report.anomalies import anomalies, title, warnings_of
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.figures import Plot, drawn
@@ -46,7 +46,8 @@ def write(
         OSError: the directory cannot be written.
     """
     rows = summarize(records)
-    notes = [*anomalies(rows), *warnings_of(records)]
+    unmatched = published.why_none(rows, against_table) if against_table else None
+    notes = [*([unmatched] if unmatched else []), *anomalies(rows), *warnings_of(records)]
     (output / "plots").mkdir(parents=True, exist_ok=True)
     plots = [*PLOTS, reductions(records), *([against(against_table)] if against_table else [])]
     drawings = []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from benchmarks.errors import headline
+from benchmarks.errors import did_you_mean, headline
 
 
 def test_the_headline_of_an_error_is_what_was_wrong() -> None:
@@ -22,3 +22,20 @@ def test_the_headline_of_what_a_session_raises() -> None:
             with pytest.raises(tf.errors.OpError) as raised:
                 call()
             assert "Unknown image file format" in headline(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("vgg61", "vgg16"),
+        ("inceptionv3", "inception3"),
+        ("mirrored", "mirrored_strategy"),
+        ("ResNet", "resnet20"),
+        ("googlenet", None),
+        ("precision", None),
+        ("mi", None),
+    ],
+)
+def test_only_a_near_word_is_suggested(word: str, nearest: str | None) -> None:
+    known = ("alexnet", "inception3", "resnet20", "vgg16", "mirrored_strategy", "version")
+    assert did_you_mean(word, known) == (f" Did you mean '{nearest}'?" if nearest else "")

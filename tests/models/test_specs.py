@@ -17,6 +17,8 @@ def test_a_miss_names_the_nearest_and_all() -> None:
     with pytest.raises(specs.UnknownModelError) as caught:
         specs.find("transformer")
     assert "Did you mean" not in str(caught.value)
+    with pytest.raises(specs.UnknownModelError, match="no model .googlenet.. Models: alexnet"):
+        specs.find("googlenet")
 
 
 def test_names_are_unique() -> None:

@@ -53,3 +53,12 @@ def test_reductions_of_gpus_are_right(run_process: Callable[..., Finished], reco
     assert done.status == 0, done.stdout + done.stderr
     measured = [record for record in records() if record["status"] == "ok"]
     assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
+
+
+def test_a_limit_of_memory_is_kept(run_process: Callable[..., Finished], records: Records) -> None:
+    done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert 0 < record["derived"]["peak_gpu_memory_bytes"] <= 3000 * 2**20
+    done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=99999999", "--num_batches=5")
+    assert done.status == 2 and "--gpu_memory_limit_mb=99999999: a GPU here has" in done.stderr

@@ -44,6 +44,16 @@ def test_a_busy_machine_and_shared_cores_are_named() -> None:
     assert "4 logical CPU devices share 2 cores" in _warnings([0.1] * 10, busy)
 
 
+@pytest.mark.parametrize(("cores_used", "is_named"), [(None, False), (0.1, False), (0.3, True)])
+def test_other_processes_are_named_if_they_use_a_tenth_of_the_cores(cores_used: float | None, is_named: bool) -> None:
+    seen = [{"cpu_cores_used_by_others": cores_used}]
+    measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 10, telemetry=seen)
+    alone = Conditions(load_per_core=None, cpu_devices=0, cores=2)
+    found = quality_warnings(measurement, derive(measurement, 1), alone)
+    sentence = "Other processes used 0.3 of 2 cores during the measurement"
+    assert [one.startswith(sentence) for one in found] == [True] * is_named
+
+
 def test_steady_towers_that_complete_in_beats_are_not_called_unsteady() -> None:
     beats = {"images_per_step": 8, "step_seconds": [0.1, 0.2] * 6}
     steady = Measurement(**beats, tower_step_seconds=[[0.3] * 8, [0.3] * 8])

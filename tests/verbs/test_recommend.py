@@ -18,11 +18,12 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
-from benchmarks.system import hardware
+from benchmarks.system import gpu_topology, hardware
 from benchmarks.tune import recommend_verb, search, stages
 from benchmarks.tune.report import Answer
 from results.record import Record, Status
 from tests.support.commands import Finished
+from tests.support.nvidia import Machine
 from tests.support.records import fake_run
 
 ON_ANY_THREADS = ("--model=trivial", "--device=cpu", "--onednn=off")
@@ -286,6 +287,7 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     assert again.startswith(first.rstrip("\n")) and "Remembered from 20" in again and "--fresh" in again
     _recommend(*ON_CPU, "--output_format=json")
     answer = _answer(capsys)
+    assert answer.pop("by_topology") is None, "there is no GPU"
     assert answer.pop("remembered_utc").startswith("20") and Answer.from_dict(answer).to_dict() == answer
     _recommend(*ON_CPU, "--fresh")
     assert len(runs.cells) == 2 * count
@@ -494,3 +496,15 @@ def test_only_what_can_run_is_varied(words: tuple[str, ...], count: int) -> None
     for choice in choices:
         given = [f"--{name}={value}" for name, value in {**fixed, **choice}.items() if value]
         config.resolve(flag.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)
+
+
+def test_what_the_topology_suggests_is_printed_beside_it(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = gpu_topology.read({}, Machine(3, nvlinks={0: [2], 2: [0]}), Path("/nowhere"))
+    monkeypatch.setattr(gpu_topology, "read", lambda: found)
+    words = ("--model=trivial", "--num_gpus=2", "--gpus=0,2", "--batch_size=8", "--data_format=NHWC")
+    values = run_flags.unset(flag.parse(words, recommend_verb.RECOMMEND_FLAGS).values)
+    recommend_verb.run(recommend_verb.resolve(values, lambda: 3), [], lambda: 3)
+    line = "By topology (a rule of thumb, not measured): --num_gpus=2 --variable_update=replicated"
+    assert line in capsys.readouterr().out

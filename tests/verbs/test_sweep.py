@@ -598,6 +598,8 @@ def test_the_verbs_about_records(run_bench: Callable[..., Finished], tmp_path: P
     made = run_bench("report", "out", "--output=here", "--against=modern", "--where=status=ok,num_gpus=2")
     assert made.status == 0, made.stderr
     assert (tmp_path / "here" / "report.html").exists() and "1 records" in made.stdout
+    assert all(shown.stdout.startswith("model     variable manager") for shown in (table, made)), "with --output, too"
+    assert "No row has a figure in modern" in made.stderr
     differ = run_bench("diff", one.identity.run_id, other.identity.run_id)
     assert "config.num_devices: 1 -> 2" in differ.stdout and "derived.images_per_sec: 320 -> 533.3" in differ.stdout
     shown = run_bench("rerun", one.identity.run_id[:8], "--dry_run")

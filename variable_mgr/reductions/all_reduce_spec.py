@@ -87,7 +87,7 @@ def _parse_range(text: str) -> tuple[str, int]:
     name = match["algorithm"].lower()
     for part in name.split("/"):
         if part not in ALGORITHMS:
-            near = difflib.get_close_matches(part, ALGORITHMS, n=1)
+            near = difflib.get_close_matches(part, ALGORITHMS, n=1, cutoff=0.7)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise SpecError(f"There is no algorithm '{part}'.{hint} Algorithms: {', '.join(ALGORITHMS)}.")
     return name, int(match["shards"] or 1)

@@ -65,6 +65,12 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
         (["hlep"], "There is no verb 'hlep'. Did you mean 'help'?"),
         (["help", "swep"], "There is no verb 'swep'. Did you mean 'sweep'?"),
         (["help", "nothing"], "There is no verb 'nothing'."),
+        (["--explain"], "--explain: explain is a verb, which comes first: run_bench.py explain replicated"),
+        (["--explain=replicated", "--model=vgg16"], "explain is a verb, which comes first"),
+        (["sweep", "--report"], "report is a verb, which comes first: run_bench.py report"),
+        (["version"], "'version' is not a verb, but a flag: --version."),
+        (["cluster"], "'cluster' is not a verb, but a flag: --cluster=slurm (slurm: addresses"),
+        (["model=vgg16"], "'model' is not a verb, but a flag: --model=NAME (what is trained)."),
     ],
 )
 def test_an_unknown_verb_is_refused(run_bench: RunBench, arguments: list[str], words: str) -> None:
@@ -73,6 +79,7 @@ def test_an_unknown_verb_is_refused(run_bench: RunBench, arguments: list[str], w
 
 
 def test_the_versions_are_printed(run_bench: RunBench) -> None:
+    assert run_bench("sweep", "--version").stdout == run_bench("--version").stdout
     done = run_bench("--version")
     assert done.status == 0
     assert done.stdout.startswith(f"cnn-train-bench {SUITE_VERSION} (TensorFlow 2.")

@@ -141,6 +141,7 @@ WITH = {
     "fp16_inc_loss_scale_every_n": ("--precision=fp16", "--fp16_enable_auto_loss_scale"),
     "local_sgd_steps": ("--variable_update=local_sgd",),
     "num_ps": ("--cluster=slurm",),
+    "server_port": ("--cluster=slurm",),
     "distort_color_in_yiq": ("--distortions",),
     "private_network": ("--local_cluster=ps:1,worker:2", "--variable_update=distributed_replicated"),
     "virtual_gpus": ("--device=gpu",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import threading
 import types
@@ -272,6 +273,21 @@ def test_a_run_on_cpus_has_the_energy_of_its_hosts_packages(tmp_path: Path) -> N
     assert (seen["energy_of"], seen["mean_watts"]) == (CPU_PACKAGE, {"12345678": 60.0})
     assert seen["resident_bytes"]["mean"] == 200 * telemetry.resource.getpagesize()
     assert watch(Growing(count=0), tmp_path, "")["mean_watts"] == {}, "where others take part that are not seen"
+
+
+def test_the_cores_that_other_processes_use_are_counted(tmp_path: Path) -> None:
+    class Host(Driver):
+        """Each second, all processes together use two seconds of user time and half of system time."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "moment":
+                ticks = os.sysconf("SC_CLK_TCK") * value
+                (tmp_path / "proc").mkdir(exist_ok=True)
+                (tmp_path / "proc/stat").write_text(f"cpu {2 * ticks} 0 {ticks // 2} {9 * ticks} 0 0 0 0 0 0\n")
+
+    assert watch(Host(count=0), tmp_path)["cpu_cores_used_by_others"] == pytest.approx(2.5 - 1.5)
+    assert watch(Driver(count=0), tmp_path / "none")["cpu_cores_used_by_others"] is None
 
 
 # The thread.

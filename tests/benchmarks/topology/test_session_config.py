@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.errors import UsageError
 from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 
@@ -36,6 +37,26 @@ def test_a_share_of_split_gpus_is_a_limit_for_each_part() -> None:
     assert config.gpu_options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
     (gpu,) = config.gpu_options.experimental.virtual_devices
     assert list(gpu.memory_limit_mb) == pytest.approx([0.25 * 140 * 1024] * 2)
+
+
+def test_a_limit_is_that_of_each_whole_gpu() -> None:
+    config = devices.session_config("gpu", 2, gpu_memory_limit_mib=30_000, gpu_allow_growth=True)
+    limits = [list(gpu.memory_limit_mb) for gpu in config.gpu_options.experimental.virtual_devices]
+    assert limits == [[30_000], [30_000]]
+    assert config.gpu_options.per_process_gpu_memory_fraction == 0, "TensorFlow refuses both"
+    assert config.gpu_options.allow_growth
+
+
+def test_the_parts_of_a_split_gpu_share_its_limit() -> None:
+    config = devices.session_config("gpu", 2, virtual_gpus=2, gpu_memory_limit_mib=30_000)
+    (gpu,) = config.gpu_options.experimental.virtual_devices
+    assert list(gpu.memory_limit_mb) == [15_000, 15_000]
+
+
+def test_a_limit_beyond_the_memory_is_refused() -> None:
+    devices.session_config("gpu", 1, gpu_memory_limit_mib=140 * 1024)
+    with pytest.raises(UsageError, match="--gpu_memory_limit_mb=143361: a GPU here has 143360 MiB. Give less"):
+        devices.session_config("gpu", 1, gpu_memory_limit_mib=140 * 1024 + 1)
 
 
 def test_a_cpu_run_names_no_gpu() -> None:

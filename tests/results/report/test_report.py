@@ -113,6 +113,18 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
 
 
+def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:
+    run = fake_run(num_devices=3)
+    assert published.why_none(summarize([fake_run(), run]), "guide2017") is None, "the first has one"
+    (first, *_) = write.write([run], ["x"], tmp_path, against_table="guide2017")
+    assert first.startswith("No row has a figure in guide2017: ") and "inception3 (32, 64)," in first
+    assert "on 1, 2, 4, 8, 16, 32, 64 devices" in first
+    for name in ("report.html", "report.md"):
+        assert "No row has a figure in guide2017" in (tmp_path / name).read_text()
+    failed = summarize([fake_run(status=Status.CRASH, reason="It broke.", step_seconds=[])])
+    assert published.why_none(failed, "modern"), "it has no rate"
+
+
 def test_published_figures_stand_beside_the_same_model_and_devices() -> None:
     (row,) = summarize([fake_run(num_devices=8, batch_per_device=64)])
     beside = published.beside(row, "guide2017")
