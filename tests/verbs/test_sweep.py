@@ -470,7 +470,7 @@ def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyP
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", terminal)
     display = SweepDisplay([1.0])
-    display.begin(Cell(("--model=[red]",), None))
+    display.begin("--model=[red]")
     display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
     assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
 
@@ -490,10 +490,10 @@ def test_a_terminal_that_is_closed_ends_no_sweep(monkeypatch: pytest.MonkeyPatch
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     display = SweepDisplay([1.0, 1.0])
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     terminal.is_closed = True
     display.end(fake_run())
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     display.end(fake_run())
 
 
@@ -504,9 +504,9 @@ def test_the_time_left_is_scaled_by_what_the_runs_took(
     monkeypatch.setenv("TERM", "xterm")
     now = iter([0.0, 20.0, 20.0])
     display = SweepDisplay([10.0, 30.0], clock=lambda: next(now))
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     display.end(fake_run())
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     shown = capsys.readouterr().err
     assert "[1/2] --model=mlp, 40 s left" in shown, "nothing has run yet: the estimate"
     assert "320.00 images/sec   (60 s left)\n" in shown, "the first took twice its estimate"
