@@ -100,9 +100,7 @@ def _of_gpus(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _of_input(
-    measurement: Measurement, derived: Derived, options: Mapping[str, Any] | None
-) -> Iterator[str]:
+def _of_input(measurement: Measurement, derived: Derived, options: Mapping[str, Any] | None) -> Iterator[str]:
     without_waiting = None
     if derived.images_per_sec is not None and derived.input_wait_share is not None:
         without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)

@@ -41,8 +41,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
         given = [name for name in given if name != "output_dir"]  # gets the logs of the tasks
     elif cluster and given == ["output_dir"]:
         raise UsageError(
-            "--output_dir gets the logs of the tasks that --local_cluster or --hosts starts; this task prints to its own "
-            "terminal: leave the flag out."
+            "--output_dir gets the logs of the tasks that --local_cluster or --hosts starts; this task prints to its "
+            "own terminal: leave the flag out."
         )
     if given:
         where = "with a cluster" if cluster else "with --noladder"

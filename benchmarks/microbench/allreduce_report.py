@@ -148,7 +148,10 @@ class Report:
     def give_up(self, specs: Sequence[str], error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of the message that was begun."""
         if self._begun:
-            failed, cannot = Timing(failure=str(error), failed_as=error.record_status), self._cannot.get(self._begun[1], {})
+            failed, cannot = (
+                Timing(failure=str(error), failed_as=error.record_status),
+                self._cannot.get(self._begun[1], {}),
+            )
             self.add(*self._begun, {spec: failed for spec in specs if spec not in cannot})
 
     def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
@@ -200,8 +203,10 @@ class Report:
             [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._counts)]
             for message, leads in self._winners.items()
         ]
-        note = "Fastest reduction (*), and how much longer the next takes; a lead within the noise (paired rounds, 99 %)"
-        return ["", f"{note} is none:", *table([header, *rows], rule=True), ""]
+        note = (
+            "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
+        )
+        return ["", note, *table([header, *rows], rule=True), ""]
 
     def _measured(self, message: Message, spec: str, num_devices: int, timing: Timing) -> Record:
         measurement = Measurement(

@@ -192,7 +192,7 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
 _NUMBERS_OF_DEVICES = dataclasses.replace(
-    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="devices; 1,2,4,8 compares several numbers of them", at_least=None
+    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="devices; 1,2,4,8 compares several numbers", at_least=None
 )
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
@@ -241,5 +241,9 @@ VERB = Verb(
         resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
     ),
     details="Messages are single tensors of each size, and each model's gradients.",
-    examples=("allreduce --num_gpus=8", "allreduce --num_gpus=1,2,4,8 --time_limit_seconds=120", "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring"),
+    examples=(
+        "allreduce --num_gpus=8",
+        "allreduce --num_gpus=1,2,4,8 --time_limit_seconds=120",
+        "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring",
+    ),
 )

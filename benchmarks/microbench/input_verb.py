@@ -111,11 +111,13 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
             build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how),
             deadlines=deadlines,
         ) as probes:
-            how_long = {"rounds": _ROUNDS, "seconds": seconds / _ROUNDS}
-            rates = input_stages.measure(probes, **how_long, deadlines=deadlines)
+            measure = functools.partial(
+                input_stages.measure, probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines
+            )
+            rates = measure()
             if odd := out_of_order(_stage_rounds(rates)):
-                warn(f"'{odd[0]}' was faster than '{odd[1]}' before it, by more than the noise: all are measured again.")
-                for name, more in input_stages.measure(probes, **how_long, deadlines=deadlines).items():
+                warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
+                for name, more in measure().items():
                     rates[name].rounds += more.rounds
                     rates[name].batch_seconds += more.batch_seconds
             deadlines.preparation("Ending the input's pipelines")
@@ -205,7 +207,8 @@ def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapp
 
     stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
-    say(f"{'pipeline up to':15} {'images/s':>9} {'95 % interval':>15} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}")
+    header = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
+    say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
     found = costs(stages, rounds)
     for cost in found:
         span = "" if cost.low is None or cost.high is None else f"{cost.low:.0f} to {cost.high:.0f}"
@@ -223,7 +226,7 @@ def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapp
     if not all(cost.is_clear for cost in found):
         say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
     if odd := out_of_order(rounds):
-        say(f"'{odd[0]}' stayed faster than '{odd[1]}' before it: the load of the machine changed. Measure again, longer.")
+        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
     say(advice(stages, options, rounds))
     if measurement.shuffle_buffer:
         say(in_words(measurement.shuffle_buffer))

@@ -97,7 +97,7 @@ class _Samples:
         self._capacity, self._epoch = capacity, 0
 
     def add(self, held: np.ndarray) -> None:
-        """Adds a sample: records in the buffer of each epoch, modulo _EPOCHS; that of an epoch that is over is empty."""
+        """Adds a sample: the records in the buffer of each epoch, modulo _EPOCHS; after its epoch a buffer is empty."""
         alive = [step for step in range(_EPOCHS) if held[(self._epoch + step) % _EPOCHS] > 0]
         self._epoch += alive[0] if alive else 0
         # The counters are read while they change.
@@ -109,7 +109,9 @@ def _counted(dataset: tf.data.Dataset, counter: tf.Variable, epoch: tf.Tensor) -
 
     def count(*element: Any) -> Any:
         one = tf.ones([], tf.int64)
-        with tf.control_dependencies([tf.raw_ops.ResourceScatterAdd(resource=counter.handle, indices=epoch, updates=one)]):
+        with tf.control_dependencies(
+            [tf.raw_ops.ResourceScatterAdd(resource=counter.handle, indices=epoch, updates=one)]
+        ):
             return tf.nest.map_structure(tf.identity, element)
 
     return dataset.map(count)
@@ -120,8 +122,8 @@ def in_words(found: Mapping[str, float]) -> str:
     capacity = found["capacity"]
     text = (
         f"Shuffle buffer: {found['at_start']:.0f} of {capacity:.0f} records after the first batch, which took "
-        f"{found['fill_seconds']:.2f} s; {found['at_end']:.0f} at the end, {found['least']:.0f} at least. It was at least "
-        f"half full in {found['share_half_full']:.0%} of the samples."
+        f"{found['fill_seconds']:.2f} s; {found['at_end']:.0f} at the end, {found['least']:.0f} at least. It was at "
+        f"least half full in {found['share_half_full']:.0%} of the samples."
     )
     if found["at_start"] < capacity // 2:
         return f"{text} It never fills, because an epoch has fewer records than it holds."

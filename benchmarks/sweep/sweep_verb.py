@@ -130,7 +130,7 @@ def _run_all(
         if limit is not None and time.monotonic() - begun > limit:
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
-        display.begin(own[cell] or what_is_run(cell))
+        display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
         records.append(runner.run(cell, count))
         display.end(records[-1])
     return records

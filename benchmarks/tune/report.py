@@ -14,8 +14,8 @@ from results.text import counted
 
 _MOST_CLOSE = 3
 _TIE_RULE = (
-    "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a paired "
-    "test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
+    "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
+    "paired test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
 )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results import repeats
+from results.repeats import ENOUGH_REPEATS, Outcome
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
-from results.repeats import ENOUGH_REPEATS, Outcome
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
 from results.text import counted, one_line, without_secrets
 
@@ -62,7 +62,9 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
 
 def _outcomes(row: Row) -> list[Outcome]:
     return [
-        Outcome(seconds=0.0, images_per_step=r.measurement.images_per_step or 0, step_seconds=r.measurement.step_seconds)
+        Outcome(
+            seconds=0.0, images_per_step=r.measurement.images_per_step or 0, step_seconds=r.measurement.step_seconds
+        )
         for r in row.valid
     ]
 
@@ -134,22 +136,24 @@ def crossings(found: Sequence[Standing]) -> list[tuple[str, str]]:
 
 def _crossings_of(alike: Sequence[Standing]) -> Iterator[str]:
     """Yields sentences on rows that differ only in the manager and in the numbers of workers, servers and devices."""
-    for fixed, varying, noun in (("num_devices", "num_workers", "worker"), ("num_workers", "num_devices", "device")):
-        for number, group in _grouped(alike, lambda one, name=fixed: one.row.count(name)).items():
-            by_manager = {
-                name: {one.row.count(varying): one for one in line} for name, line in _grouped(group, _manager).items()
-            }
-            pairs = list(itertools.combinations(by_manager, 2))
-            each = f", {counted(number, 'device' if noun == 'worker' else 'worker')} each" if number > 1 else ""
-            for names in pairs:
-                lines = [by_manager[name] for name in names]
-                counts = sorted(set(lines[0]) & set(lines[1]))
-                if len(counts) < 2:
+    of_workers, of_devices = ("num_devices", "num_workers", "worker"), ("num_workers", "num_devices", "device")
+    for fixed, varying, noun in (of_workers, of_devices):
+        for number, group in _grouped(alike, _count(fixed)).items():
+            lines = {name: _grouped(line, _count(varying)) for name, line in _grouped(group, _manager).items()}
+            each = f", in each of {number} workers" if noun == "device" else f", each with {number} devices"
+            for names in itertools.combinations(lines, 2):
+                first, second = (lines[name] for name in names)
+                points = {n: (first[n][0], second[n][0]) for n in sorted(set(first) & set(second))}
+                if len(points) < 2:
                     continue
-                signs = {n: lines[0][n].beats(lines[1][n]) - lines[1][n].beats(lines[0][n]) for n in counts}
-                if len(by_manager) <= _FEW_MANAGERS or {-1, 1} <= set(signs.values()):
-                    ratios = {n: lines[1][n].row.rate / lines[0][n].row.rate for n in counts}
-                    yield _crossing(names, signs, ratios, noun) + each + "."
+                signs = {n: one.beats(other) - other.beats(one) for n, (one, other) in points.items()}
+                if len(lines) <= _FEW_MANAGERS or {-1, 1} <= set(signs.values()):
+                    ratios = {n: other.row.rate / one.row.rate for n, (one, other) in points.items()}
+                    yield _crossing(names, signs, ratios, noun) + (each if number > 1 else "") + "."
+
+
+def _count(name: str) -> Callable[[Standing], int]:
+    return lambda one: one.row.count(name)
 
 
 def _manager(one: Standing) -> str:

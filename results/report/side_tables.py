@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from results.input_verdict import costs
 from results.record import Kind, Record
+from results.repeats import ASSUMED_SPREAD
 from results.report import published, ranking
 from results.report.anomalies import title
 from results.report.headline import markdown_table
-from results.repeats import ASSUMED_SPREAD
 from results.summary import Row
 from results.text import ODD_VALUE, interval, table
 

@@ -73,7 +73,9 @@ def test_what_is_already_so_is_not_advised(stage: str, so_already: dict, flag: s
 def test_advice_is_a_sentence_when_little_is_left_to_try() -> None:
     usual = vars(InputOptions())
     share = "100% of the pipeline's time goes into "
-    assert advice({"augment": 100.0}, usual) == f"{share}resizing and distorting: use a host with more cores per device."
+    assert (
+        advice({"augment": 100.0}, usual) == f"{share}resizing and distorting: use a host with more cores per device."
+    )
     assert set(usual) >= {"cache", "decode_scaling", "fuse_decode_and_crop", "distortions", "resize_method"}
 
 
@@ -84,7 +86,9 @@ def test_rounds_tell_a_cost_from_noise() -> None:
     read, parse, decode = costs({"read": 1000.0, "parse": 996.0, "decode": 250.0}, ROUNDS)
     assert (read.is_clear, parse.is_clear, decode.is_clear) == (True, False, True)
     assert decode.low < 250 < decode.high and parse.low < 996 < parse.high
-    assert advice({"read": 1000.0, "parse": 996.0, "decode": 250.0}, {}, ROUNDS).startswith("75% of the pipeline's time")
+    assert advice({"read": 1000.0, "parse": 996.0, "decode": 250.0}, {}, ROUNDS).startswith(
+        "75% of the pipeline's time"
+    )
 
 
 def test_a_later_stage_that_is_clearly_faster_is_out_of_order() -> None:

@@ -229,7 +229,7 @@ def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
 def test_sentences_on_the_shuffle_buffer() -> None:
     found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 255, "share_half_full": 1.0}
     assert shuffle_fullness.in_words(found) == (
-        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It was "
-        "at least half full in 100% of the samples."
+        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It "
+        "was at least half full in 100% of the samples."
     )
     assert shuffle_fullness.in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")
