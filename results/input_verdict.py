@@ -3,58 +3,147 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from results.repeats import ENOUGH_REPEATS, slower_than_best
+from results.summary import repeats_interval
 
 # A smaller share of waiting is not reported.
 LEAST_REPORTED_WAIT = 0.05
 
-_ADVICE = {
-    "read": "reading the files: put them on a faster disk, or give --datasets_use_caching if they fit into memory",
-    "parse": "parsing the records: make them smaller, with fewer features",
-    "decode": "decoding the photos: store them smaller (data convert --resize), give --decode_scaling if they are "
-    "large, or use a host with more cores per device",
-    "augment": "resizing and distorting: leave out --distortions, take --resize_method=bilinear, or use a host with "
-    "more cores per device",
-    "batch": "putting batches together: a larger --datasets_prefetch_buffer_size hides it",
-    "copy": "bringing batches to the devices and normalising them: leave --pipelined_input on, or use a larger batch",
+# Of each stage what it does and what to try; a piece of advice may depend on an option, and is left out if that has one
+# of the values that follow.
+_ADVICE: Mapping[str, tuple[str, Sequence[tuple[Any, ...]]]] = {
+    "read": (
+        "reading the files",
+        [
+            ("put them on a faster disk",),
+            ("give --datasets_use_caching if they fit into memory", "cache", "records", "one_record"),
+        ],
+    ),
+    "parse": ("parsing the records", [("make them smaller, with fewer features",)]),
+    "decode": (
+        "decoding the photos",
+        [
+            ("store them smaller (data convert --resize)",),
+            ("give --decode_scaling if they are large", "decode_scaling", True),
+            ("give --fuse_decode_and_crop", "fuse_decode_and_crop", True),
+            ("use a host with more cores per device",),
+        ],
+    ),
+    "augment": (
+        "resizing and distorting",
+        [
+            ("leave out --distortions", "distortions", False),
+            ("take --resize_method=bilinear", "resize_method", "bilinear", "nearest"),
+            ("use a host with more cores per device",),
+        ],
+    ),
+    "batch": ("putting batches together", [("a larger --datasets_prefetch_buffer_size hides it",)]),
+    "copy": (
+        "bringing batches to the devices and normalising them",
+        [("give --pipelined_input", "pipelined_input", True), ("use a larger batch",)],
+    ),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class StageCost:
-    """A stage: the rate of the pipeline up to it, the seconds it adds per image, and its share of the total time."""
+    """A stage and what it costs.
+
+    Attributes:
+        name: of the stage.
+        images_per_sec: of the pipeline up to it.
+        seconds_per_image: what it adds.
+        share: of the total time.
+        low, high: 95 % interval of `images_per_sec` from the spread between rounds; None without rounds.
+        is_clear: whether the rounds separate it from the slowest stage before; True without rounds.
+    """
 
     name: str
     images_per_sec: float
     seconds_per_image: float
     share: float
+    low: float | None = None
+    high: float | None = None
+    is_clear: bool = True
 
 
-def costs(stages: Mapping[str, float]) -> list[StageCost]:
-    """Returns the cost of each stage; a negative difference, which is noise, counts as 0."""
-    added, before = {}, 0.0
+def costs(stages: Mapping[str, float], rounds: Mapping[str, Sequence[float]] | None = None) -> list[StageCost]:
+    """Returns the cost of each stage; a negative difference counts as 0.
+
+    Args:
+        stages: images per second of the pipeline up to each stage.
+        rounds: the same in each round; all stages took part in each, so rounds are compared in pairs.
+    """
+    rounds = rounds or {}
+    added: dict[str, float] = {}
+    spans: dict[str, tuple[float | None, float | None]] = {}
+    clear = {}
+    slowest = ""
     for name, rate in stages.items():
-        added[name] = max(0.0, 1 / rate - before)
-        before = max(before, 1 / rate)
+        added[name] = max(0.0, 1 / rate - (1 / stages[slowest] if slowest else 0.0))
+        spans[name] = repeats_interval(rounds[name]) if len(rounds.get(name, ())) > 1 else (None, None)
+        clear[name] = not slowest or name not in rounds or _is_slower(rounds[name], rounds[slowest])
+        slowest = name if not slowest or rate < stages[slowest] else slowest
     whole = sum(added.values())
-    return [StageCost(name, rate, added[name], added[name] / whole) for name, rate in stages.items()]
+    return [
+        StageCost(name, rate, added[name], added[name] / whole, *spans[name], clear[name])
+        for name, rate in stages.items()
+    ]
 
 
-def advice(stages: Mapping[str, float]) -> str:
-    """Returns a sentence on the most expensive stage and what to try; empty if no stage was measured."""
-    stage = max(costs(stages), key=lambda cost: cost.share, default=None)
+def _is_slower(rates: Sequence[float], others: Sequence[float]) -> bool:
+    return len(rates) >= ENOUGH_REPEATS and slower_than_best([rates, others]) == [0]
+
+
+def out_of_order(rounds: Mapping[str, Sequence[float]]) -> tuple[str, str] | None:
+    """Returns the first stage that is clearly faster than one before it, and that one; more work cannot be faster."""
+    for before, after in itertools.combinations(rounds, 2):
+        if _is_slower(rounds[before], rounds[after]):
+            return after, before
+    return None
+
+
+def advice(
+    stages: Mapping[str, float],
+    options: Mapping[str, Any] | None = None,
+    rounds: Mapping[str, Sequence[float]] | None = None,
+) -> str:
+    """Returns a sentence on the most expensive stage and what to try; empty if no stage was measured.
+
+    Args:
+        stages: as of `costs`.
+        options: of the input, and `pipelined_input`; what is already so is not advised. None if they are unknown.
+        rounds: as of `costs`.
+    """
+    found = costs(stages, rounds)
+    stage = max((cost for cost in found if cost.is_clear), key=lambda cost: cost.share, default=None)
     if stage is None:
         return ""
-    return f"{stage.share:.0%} of the pipeline's time goes into {_ADVICE.get(stage.name, stage.name)}."
+    what, pieces = _ADVICE.get(stage.name, (stage.name, []))
+    unknown = object()
+    values = options or {}
+    fitting = [piece[0] for piece in pieces if len(piece) == 1 or values.get(piece[1], unknown) not in piece[2:]]
+    last = " or ".join([", ".join(fitting[:-1]), fitting[-1]] if len(fitting) > 1 else fitting)
+    return f"{stage.share:.0%} of the pipeline's time goes into {what}{': ' if last else ''}{last}."
 
 
-def verdict(wait_share: float | None, stages: Mapping[str, float], needed_images_per_sec: float | None) -> str:
+def verdict(
+    wait_share: float | None,
+    stages: Mapping[str, float],
+    needed_images_per_sec: float | None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
     """Returns sentences on how the input limits a run; empty if it does not.
 
     Args:
         wait_share: share of the measured time spent waiting for images.
         stages: images per second of the input alone, by stage.
         needed_images_per_sec: the rate that the run would reach without waiting.
+        options: as of `advice`.
     """
     if wait_share is None or wait_share < LEAST_REPORTED_WAIT:
         return ""
@@ -66,5 +155,5 @@ def verdict(wait_share: float | None, stages: Mapping[str, float], needed_images
             sentence += f", {needed_images_per_sec:.0f} are needed"
         else:
             sentence += ", but it shares its cores with the steps, or its files were not yet in memory during the run"
-        return f"{sentence}; {advice(stages)}"
+        return f"{sentence}; {advice(stages, options)}"
     return f"{sentence} 'run_bench.py input' with the same flags measures each stage."

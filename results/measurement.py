@@ -65,6 +65,10 @@ class Measurement:
         input_wait_seconds: time in which the step only waited for images; empty if none are read.
         skipped_records: number of bad records that were skipped; None if skipping is off.
         input_stages: images per second of the input alone, up to each of its stages; empty if not measured.
+        input_stage_rounds: the same of each round of the measurement; empty if not measured.
+        shuffle_buffer: how full the shuffle buffer was, in records: `capacity`, `at_start` (after the first batch),
+            `at_end`, `least`; `fill_seconds` to the first batch, `share_half_full` of the samples (one a batch) with at
+            least half of the capacity; empty if not measured.
         bare_decode_images_per_sec: rate of decoding alone with the same files; None if not measured.
         telemetry: for each process that measured, its host and physical GPUs during the measured steps; unknown values
             are None.
@@ -94,6 +98,8 @@ class Measurement:
     input_wait_seconds: Sequence[float] = _of_step("max")
     skipped_records: int | None = _of_run("sum")
     input_stages: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    input_stage_rounds: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
+    shuffle_buffer: Mapping[str, float] = dataclasses.field(default_factory=dict)
     bare_decode_images_per_sec: float | None = None
     telemetry: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 

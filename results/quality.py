@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from results.input_verdict import verdict
 from results.measurement import POWER_LIMIT, Derived, Measurement, named_gpus
@@ -25,14 +26,15 @@ _CLOCK_FALL_SHARE = 0.05
 class Conditions:
     """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
 
-    `load_per_core` is None where it says nothing: where it is known what other processes used during the run, and where
-    nothing was measured.
+    `input_options` are those of its input, as of `results.input_verdict.advice`. `load_per_core` is None where it says
+    nothing: where it is known what other processes used during the run, and where nothing was measured.
     """
 
     load_per_core: float | None
     cpu_devices: int
     cores: int
     training: bool = True
+    input_options: Mapping[str, Any] | None = None
 
 
 def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
@@ -41,7 +43,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
         *_of_machine(measurement, conditions),
         *_of_workers(measurement, derived),
         *_of_gpus(measurement),
-        *_of_input(measurement, derived),
+        *_of_input(measurement, derived, conditions.input_options),
         *_of_steps(measurement, derived, conditions),
     ]
 
@@ -107,11 +109,11 @@ def _of_gpus(measurement: Measurement) -> Iterator[str]:
             )
 
 
-def _of_input(measurement: Measurement, derived: Derived) -> Iterator[str]:
+def _of_input(measurement: Measurement, derived: Derived, options: Mapping[str, Any] | None) -> Iterator[str]:
     without_waiting = None
     if derived.images_per_sec is not None and derived.input_wait_share is not None:
         without_waiting = derived.images_per_sec / max(1e-3, 1 - derived.input_wait_share)
-    if waiting := verdict(derived.input_wait_share, measurement.input_stages, without_waiting):
+    if waiting := verdict(derived.input_wait_share, measurement.input_stages, without_waiting, options):
         yield waiting
     if skipped := measurement.skipped_records:
         yield f"{skipped} bad records were skipped: 'run_bench.py data check DIR' lists them."

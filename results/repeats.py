@@ -14,6 +14,8 @@ from results.summary import repeats_interval
 ENOUGH_REPEATS = 3
 # Equal processes are assumed to differ by at least this share (standard deviation).
 LEAST_SPREAD = 0.02
+# Without repeats nothing shows by how much they differ: then this share is assumed.
+ASSUMED_SPREAD = 0.10
 # The test is repeated after every repeat, so each must be stricter than 95 %.
 _CONFIDENCE = 0.99
 
@@ -46,6 +48,12 @@ def spread(candidates: Iterable[Sequence[Outcome]]) -> float | None:
     return math.sqrt(squares / degrees) if degrees else None
 
 
+def between_runs(candidates: Iterable[Sequence[Outcome]]) -> float:
+    """Returns by which share equal processes differ (standard deviation): what repeats show, or an assumption."""
+    shown = spread(candidates)
+    return ASSUMED_SPREAD if shown is None else max(LEAST_SPREAD, shown)
+
+
 def interval(runs: Sequence[Outcome], between_runs: float = LEAST_SPREAD) -> tuple[float | None, float | None]:
     """Returns a 95 % interval of the rate of valid runs; (None, None) with too few steps.
 
@@ -58,10 +66,14 @@ def interval(runs: Sequence[Outcome], between_runs: float = LEAST_SPREAD) -> tup
     low, high = rate_interval(steps, runs[0].images_per_step)
     if low is None or high is None:
         return None, None
-    middle, widening = rate(runs), 2 * between_runs / math.sqrt(len(runs))
+    return widened(rate(runs), low, high, between_runs / math.sqrt(len(runs)))
+
+
+def widened(middle: float, low: float, high: float, spread: float) -> tuple[float, float]:
+    """Returns a 95 % interval of a rate with the spread between processes (standard deviation, a share) added."""
     return (
-        middle * math.exp(-math.hypot(math.log(middle / low), widening)),
-        middle * math.exp(math.hypot(math.log(high / middle), widening)),
+        middle * math.exp(-math.hypot(math.log(middle / low), 2 * spread)),
+        middle * math.exp(math.hypot(math.log(high / middle), 2 * spread)),
     )
 
 
@@ -77,7 +89,15 @@ def clearly_slower(repeats: Sequence[Sequence[Outcome]]) -> list[int]:
     count = min(map(len, repeats), default=0)
     if len(repeats) < 2 or count < ENOUGH_REPEATS:
         return []
-    rates = [[rate([run]) for run in runs[:count]] for runs in repeats]
+    return slower_than_best([[rate([run]) for run in runs[:count]] for runs in repeats])
+
+
+def slower_than_best(rates: Sequence[Sequence[float]]) -> list[int]:
+    """Returns the indices of candidates that are slower than the fastest, by a paired t test at 99 %.
+
+    Args:
+        rates: of each candidate in the same blocks, at least two.
+    """
     best = max(rates, key=statistics.geometric_mean)
     ratios = [[high / low for high, low in zip(best, each, strict=True)] for each in rates]
     return [number for number, each in enumerate(ratios) if repeats_interval(each, _CONFIDENCE)[0] > 1]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from results.record import Kind, Record, Status, key_of
-from results.text import ODD_VALUE, one_line
+from results.text import ODD_VALUE, counted, one_line
 
 # The fields in which a run may differ from the one-device run for its speed-up.
-_SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
+SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
 MANAGER = ("variable_update", "shared_on", "modifiers")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
@@ -166,6 +166,14 @@ def manager_of(config: Mapping[str, Any]) -> str:
     return one_line(" ".join(words))
 
 
+def processes_of(config: Mapping[str, Any]) -> str:
+    """Returns the numbers of processes of a cluster; empty for a single process."""
+    if not config.get("cluster"):
+        return ""
+    servers = config.get("num_ps") or 0
+    return (f"{servers} ps, " if servers else "") + counted(config.get("num_workers") or 1, "worker")
+
+
 def summarize(records: Iterable[Record]) -> list[Row]:
     """Returns one row per configuration, hardware and software, in the order of their first records."""
     groups: dict[tuple[str, str, str], list[Record]] = {}
@@ -279,8 +287,8 @@ def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
     differs only in the variable manager, which exchanges nothing on one device.
     """
-    same = on_one_device.all_of(row, _SCALED)
-    any_manager = on_one_device.all_of(row, _SCALED + MANAGER)
+    same = on_one_device.all_of(row, SCALED)
+    any_manager = on_one_device.all_of(row, SCALED + MANAGER)
     base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
     if base is None or row.images_per_sec is None or not base.images_per_sec:
         return row

@@ -151,6 +151,11 @@ class Config:
         """Devices that train together, over all workers."""
         return self.num_devices * self.num_workers
 
+    @property
+    def advised_options(self) -> dict[str, Any]:
+        """The options that advice on the input may name; empty if no images are read."""
+        return {**vars(self.input), "pipelined_input": self.pipelined_input} if self.input else {}
+
     def to_dict(self) -> dict[str, Any]:
         """Returns all fields, as JSON can hold them."""
         return dataclasses.asdict(self)

@@ -31,16 +31,24 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
         UsageError: no such cluster or devices are possible, or flags of the breakdown are set where there is none.
     """
     cluster, _ = discovery.resolve(values, os.environ)
+    output_dir = {"output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}
     if cluster is None and values["ladder"] is not False:
-        plan = breakdown_run.resolve({**values, "output_dir": values["output_dir"] or DEFAULT_OUTPUT_DIR}, count_gpus)
+        plan = breakdown_run.resolve({**values, **output_dir}, count_gpus)
         return plan.chosen, plan
     given = ["ladder"] if values["ladder"] else []
     given += [flag.name for flag in _OF_THE_LADDER if values[flag.name] is not None]
+    if values["local_cluster"] or values["hosts"]:
+        given = [name for name in given if name != "output_dir"]  # gets the logs of the tasks
+    elif cluster and given == ["output_dir"]:
+        raise UsageError(
+            "--output_dir gets the logs of the tasks that --local_cluster or --hosts starts; this task prints to its "
+            "own terminal: leave the flag out."
+        )
     if given:
         where = "with a cluster" if cluster else "with --noladder"
         raise UsageError(f"--{given[0]} belongs to the step-time breakdown, and {where} there is none: leave it out.")
     manager = {"variable_update": discovery.manager_for(cluster)} if cluster else {}
-    return config.resolve({**values, **manager}, count_gpus), None
+    return config.resolve({**values, **manager, **output_dir}, count_gpus), None
 
 
 def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str]) -> ExitStatus:
@@ -87,7 +95,7 @@ _OF_THE_LADDER = (
     Flag(
         "output_dir",
         str,
-        "directory of the breakdown's records and logs",
+        "directory of the breakdown's records and logs; with a cluster that is started here, of its tasks' logs",
         default=DEFAULT_OUTPUT_DIR,
         path="directory",
     ),

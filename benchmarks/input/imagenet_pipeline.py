@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,23 @@ _PHOTOS_AT_ONCE = 256
 
 
 def batches(
-    source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None, last_stage: str = "batch"
+    source: Photos,
+    spec: InputSpec,
+    options: InputOptions,
+    skipping: Skipping | None = None,
+    last_stage: str = "batch",
+    *,
+    shuffle: Callable[..., tf.data.Dataset] = tf.data.Dataset.shuffle,
 ) -> tf.data.Dataset:
     """See `host_pipeline.batches`: images uint8 [batch, size, size, 3], labels int64 [batch].
 
     Each worker of `spec` reads its own files, or with fewer files than workers its own records. Before the last of
-    STAGES, only sizes or labels come out.
+    STAGES, only sizes or labels come out. `shuffle` may do more than shuffle the records of an epoch.
 
     Raises (when the data set is read):
         tf.errors.OpError: a record is bad and `skipping` is None.
     """
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _epochs(source, spec, options, skipping)))
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _epochs(source, spec, options, skipping, shuffle)))
     if skipping:
         numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
     if options.cache == "one_record":
@@ -105,13 +112,19 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     return parsed[layout.encoded], parsed[layout.label], boxes
 
 
-def _epochs(source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None) -> tf.data.Dataset:
+def _epochs(
+    source: Photos,
+    spec: InputSpec,
+    options: InputOptions,
+    skipping: Skipping | None,
+    shuffle: Callable[..., tf.data.Dataset],
+) -> tf.data.Dataset:
     """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once."""
     cached = _one_pass(source, spec, options, skipping, 0).cache() if options.cache == "records" else None
 
     def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         records = _one_pass(source, spec, options, skipping, epoch) if cached is None else cached
-        return _with(epoch, records.shuffle(max(1, options.shuffle_records), seed=spec.seed + epoch))
+        return _with(epoch, shuffle(records, max(1, options.shuffle_records), seed=spec.seed + epoch))
 
     # One epoch after the other, but reading of the next one starts before this one is used up.
     return tf.data.Dataset.counter().interleave(one_epoch, cycle_length=1, num_parallel_calls=1, deterministic=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,13 +17,16 @@ from benchmarks.system.provenance import Provenance
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
+from results.repeats import ENOUGH_REPEATS, slower_than_best
 from results.store import Store
+from results.text import counted, table
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
 from variable_mgr.traffic import FLOAT32_BYTES
 
-_ROW = "{:>8}  {:>13}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
+_ROW = "{:>8}  {:>13}  {:>7}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
+_MOST_TIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +57,34 @@ class Timing:
     failed_as: Status = Status.CRASH
 
 
+def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
+    """Returns the reduction that is clearly faster than all others, and a phrase with its lead.
+
+    Each round ran every reduction once, so rounds are compared in pairs, by a t test at 99 %.
+
+    Args:
+        seconds: of each reduction, as many as rounds.
+    """
+    names = list(seconds)
+    if len(names) < 2:
+        return (names[0], f"{names[0]} (the only one)") if names else (None, "none is valid")
+    means = {name: statistics.geometric_mean(each) for name, each in seconds.items()}
+    first, second = sorted(names, key=lambda name: means[name])[:2]
+    slower: list[int] = []
+    if min(map(len, seconds.values())) >= ENOUGH_REPEATS:
+        slower = slower_than_best([[1 / each for each in seconds[name]] for name in names])
+    ties = sorted((name for index, name in enumerate(names) if index not in slower), key=lambda name: means[name])
+    if len(ties) > 1:
+        more = f" and {len(ties) - _MOST_TIES} more" if len(ties) > _MOST_TIES else ""
+        return None, f"no clear winner: {', '.join(ties[:_MOST_TIES])}{more}"
+    return first, f"{first} by {means[second] / means[first] - 1:.0%}"
+
+
 class Report:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
-    `devices` describes the devices for people; `modifiers` are the wrappers around the reductions. With `as_text`, the
-    table is printed, otherwise the records.
+    `devices` describes the devices of `runtime` for people; `counts` are the numbers of them that reduce together.
+    `modifiers` are the wrappers around the reductions. With `as_text`, the table is printed, otherwise the records.
     """
 
     def __init__(
@@ -67,14 +94,15 @@ class Report:
         devices: str,
         *,
         runtime: Runtime,
+        counts: Sequence[int],
         precision: str,
         modifiers: Modifiers,
         as_text: bool,
     ) -> None:
         self._store, self._provenance, self._devices = store, provenance, devices
-        self._num_devices, self._modifiers, self._as_text = runtime.num_devices, modifiers, as_text
+        self._counts, self._modifiers, self._as_text = counts, modifiers, as_text
         self._tolerance = expected.tolerance(modifiers)
-        self._facts = {name: getattr(runtime, name) for name in ("device", "num_devices", "virtual_gpus")}
+        self._facts = {name: getattr(runtime, name) for name in ("device", "virtual_gpus")}
         self._facts["precision"] = precision
         conditions = Conditions(
             load_per_core=provenance.load_per_core,
@@ -83,47 +111,60 @@ class Report:
             training=False,
         )
         self._warnings = quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
-        self._seconds: dict[int, dict[str, float]] = {}  # of messages of one tensor, by number of elements
-        self._begun: Message | None = None
+        # Of messages of one tensor, by number of devices and of elements.
+        self._seconds: dict[int, dict[int, dict[str, float]]] = {}
+        self._cannot: Mapping[int, Mapping[str, str]] = {}
+        self._winners: dict[str, dict[int, str]] = {}  # by message and number of devices
+        self._begun: tuple[Message, int] | None = None
         self._failed = 0
         self._all_saved = True
 
-    def open(self, cannot: Mapping[str, str]) -> None:
-        """Prints the header, and the reductions that cannot run here with the reason."""
-        for spec, reason in cannot.items():
-            self._save(self._record(spec, "", Measurement(images_per_step=None), Status.SKIPPED, reason))
+    def open(self, cannot: Mapping[int, Mapping[str, str]]) -> None:
+        """Prints the header, and for each number of devices the reductions that cannot run, with the reason."""
+        self._cannot = cannot
+        for num_devices, reasons in cannot.items():
+            for spec, reason in reasons.items():
+                none = Measurement(images_per_step=None)
+                self._save(self._record(spec, "", num_devices, none, Status.SKIPPED, reason))
         if not self._as_text:
             return
         say(f"All-reduce of float32 on {self._devices}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
-        for spec, reason in cannot.items():
-            say(f"{spec} cannot run here: {reason}")
-        header = f"reduction (n={self._num_devices})"
-        say(_ROW.format("message", "bytes", header, "time ms", "algbw", "busbw", "error", ""))
+        where: dict[tuple[str, str], list[str]] = {}
+        for num_devices, reasons in cannot.items():
+            for spec, reason in reasons.items():
+                where.setdefault((spec, reason), []).append(str(num_devices))
+        for (spec, reason), numbers in where.items():
+            say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
+        if 1 in self._counts:
+            say("1 device has nothing to exchange: nothing is measured on it.")
+        say(_ROW.format("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""))
 
-    def begin(self, message: Message) -> None:
+    def begin(self, message: Message, num_devices: int) -> None:
         """Notes that a message is being measured."""
-        self._begun = message
+        self._begun = message, num_devices
 
     def give_up(self, specs: Sequence[str], error: BenchError) -> None:
         """Saves and prints that the measurement has ended before the results of the message that was begun."""
         if self._begun:
-            self.add(self._begun, dict.fromkeys(specs, Timing(failure=str(error), failed_as=error.record_status)))
+            failed, cannot = (
+                Timing(failure=str(error), failed_as=error.record_status),
+                self._cannot.get(self._begun[1], {}),
+            )
+            self.add(*self._begun, {spec: failed for spec in specs if spec not in cannot})
 
-    def add(self, message: Message, timings: Mapping[str, Timing]) -> None:
-        """Saves and prints the results of all reductions of a message."""
+    def add(self, message: Message, num_devices: int, timings: Mapping[str, Timing]) -> None:
+        """Saves and prints the results of all reductions of a message on so many devices."""
         self._begun = None
-        records = {spec: self._measured(message, spec, timing) for spec, timing in timings.items()}
+        records = {spec: self._measured(message, spec, num_devices, timing) for spec, timing in timings.items()}
         self._save(*records.values())
-        means = {
-            spec: sum(timings[spec].seconds) / len(timings[spec].seconds)
-            for spec, record in records.items()
-            if record.status is Status.OK
-        }
+        valid = {spec: timings[spec].seconds for spec, record in records.items() if record.status is Status.OK}
+        means = {spec: sum(seconds) / len(seconds) for spec, seconds in valid.items()}
         if len(message.shapes) == 1 and means:
-            self._seconds[message.size_bytes // FLOAT32_BYTES] = means
-        fastest = min(means, key=lambda spec: means[spec], default=None)
+            self._seconds.setdefault(num_devices, {})[message.size_bytes // FLOAT32_BYTES] = means
+        fastest, lead = winner(valid)
+        self._winners.setdefault(message.name, {})[num_devices] = lead
         for spec, record in records.items():
             numbers, verdict = ["", "", ""], f"{record.status.upper()}: {record.reason}"
             if spec in means:
@@ -133,16 +174,18 @@ class Report:
             error = "" if timings[spec].error is None else f"{timings[spec].error:.0e}"
             name = f"{spec} *" if spec == fastest else spec
             if self._as_text:
-                say(_ROW.format(message.name, message.size_bytes, name, *numbers, error, verdict))
+                say(_ROW.format(message.name, message.size_bytes, num_devices, name, *numbers, error, verdict))
 
     def close(self) -> ExitStatus:
         """Prints the fastest reduction and warnings; returns whether all reductions were right and saved."""
         if self._as_text:
             # Packed gradients are reduced in other sizes than their own, so sizes in a spec would be wrong.
             packed = self._modifiers.gradient_repacking or self._modifiers.agg_small_grads_max_bytes
-            spec = fastest_spec(self._seconds, by_size=not packed)
-            if spec:
-                say(f"\nFastest over these sizes (* marks the fastest of each message): --all_reduce_spec={spec}")
+            for line in self._winner_lines():
+                say(line)
+            for num_devices, seconds in self._seconds.items():
+                spec = fastest_spec(seconds, by_size=not packed)
+                say(f"Fastest over these sizes on {num_devices} devices: --all_reduce_spec={spec}")
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
         for sentence in self._warnings:
@@ -151,7 +194,21 @@ class Report:
             warn(f"{self._failed} reductions failed or are wrong on these devices: see their rows.")
         return ExitStatus.RUN_FAILED if self._failed or not self._all_saved else ExitStatus.OK
 
-    def _measured(self, message: Message, spec: str, timing: Timing) -> Record:
+    def _winner_lines(self) -> list[str]:
+        """Returns the winner of each message by number of devices, and its lead over the next."""
+        if not self._winners:
+            return []
+        header = ["message", *(counted(number, "device") for number in self._counts)]
+        rows = [
+            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._counts)]
+            for message, leads in self._winners.items()
+        ]
+        note = (
+            "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
+        )
+        return ["", note, *table([header, *rows], rule=True), ""]
+
+    def _measured(self, message: Message, spec: str, num_devices: int, timing: Timing) -> Record:
         measurement = Measurement(
             images_per_step=None,
             step_seconds=timing.seconds,
@@ -163,11 +220,18 @@ class Report:
             status, reason = timing.failed_as, timing.failure
         elif timing.error is None or not timing.error <= self._tolerance:
             status, reason = Status.INVALID, f"The means are wrong: error {timing.error}, at most {self._tolerance:g}."
-        return self._record(spec, message.name, measurement, status, reason)
+        return self._record(spec, message.name, num_devices, measurement, status, reason)
 
-    def _record(self, spec: str, message: str, measurement: Measurement, status: Status, reason: str) -> Record:
-        modifiers = dataclasses.replace(self._modifiers, all_reduce_spec=spec)
-        fields: dict[str, Any] = {"message": message, "modifiers": dataclasses.asdict(modifiers), **self._facts}
+    def _record(
+        self, spec: str, message: str, num_devices: int, measurement: Measurement, status: Status, reason: str
+    ) -> Record:
+        modifiers = dataclasses.asdict(dataclasses.replace(self._modifiers, all_reduce_spec=spec))
+        fields: dict[str, Any] = {
+            "message": message,
+            "modifiers": modifiers,
+            "num_devices": num_devices,
+            **self._facts,
+        }
         return Record(
             kind=Kind.ALL_REDUCE,
             identity=self._provenance.identity({"kind": Kind.ALL_REDUCE, **fields}),
@@ -176,7 +240,7 @@ class Report:
             model={},
             placement={"devices": self._devices},
             measurement=measurement,
-            derived=derive(measurement, self._num_devices) if status is Status.OK else Derived(),
+            derived=derive(measurement, num_devices) if status is Status.OK else Derived(),
             status=status,
             reason=reason,
             warnings=self._warnings,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +15,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
-from benchmarks.console import progress
+from benchmarks.console import progress, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Report, of_size
 from benchmarks.process.deadlines import Deadlines, recorded
@@ -43,9 +46,10 @@ _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
 class AllReducePlan:
     """The reductions and messages to measure."""
 
-    chosen: Config  # devices, wrappers around the reductions, number of rounds, output
+    chosen: Config  # all devices, wrappers around the reductions, number of rounds, output
+    counts: tuple[int, ...]  # numbers of devices that reduce together, ascending
     specs: tuple[str, ...]  # values of `--all_reduce_spec`
-    cannot: Mapping[str, str]  # reductions that cannot run here, each with the reason
+    cannot: Mapping[int, Mapping[str, str]]  # by number of devices, reductions that cannot run, each with the reason
     sizes_bytes: tuple[int, ...]  # of the messages of one tensor
     models: tuple[str, ...]  # whose gradients are further messages
 
@@ -54,20 +58,26 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     """Turns flag values (None: not given) into a plan.
 
     Raises:
-        UsageError: a value is invalid, a named reduction cannot run here, or there is only one device.
+        UsageError: a value is invalid, a named reduction can run on none of the devices, or there is only one.
     """
     given: dict[str, Any] = {name: _DEFAULTS.get(name) if value is None else value for name, value in values.items()}
     named = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
-    chosen = config.resolve({**given, "all_reduce_spec": None, "model": None}, count_gpus, environ={})
+    counts = _counts(str(given["num_gpus"] or 1))
+    chosen = config.resolve({**given, "num_gpus": counts[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
     if chosen.num_devices < 2:
-        raise UsageError("allreduce needs several devices: pass --num_gpus=2 or more.")
-    cannot = {}
-    for spec in named or ALGORITHMS:
-        problem = why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), chosen.place)
-        if problem and named:
-            raise UsageError(problem)
-        if problem:
-            cannot[spec] = problem
+        raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
+    wanted = tuple(dict.fromkeys(named or ALGORITHMS))
+    cannot: dict[int, dict[str, str]] = {}
+    for count in (count for count in counts if count > 1):
+        place = dataclasses.replace(chosen, num_devices=count).place
+        reasons = {
+            spec: why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), place)
+            for spec in wanted
+        }
+        cannot[count] = {spec: reason for spec, reason in reasons.items() if reason}
+    nowhere = [spec for spec in wanted if all(spec in reasons for reasons in cannot.values())]
+    if named and nowhere:
+        raise UsageError(cannot[counts[-1]][nowhere[0]])
     try:
         names = given["model"].split(",") if given["model"] else specs.names()
         models = () if given["model"] == "none" else tuple(specs.find(name).name for name in names)
@@ -75,11 +85,20 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
         raise UsageError(str(error)) from error
     return AllReducePlan(
         chosen=chosen,
-        specs=tuple(dict.fromkeys(spec for spec in named or ALGORITHMS if spec not in cannot)),
+        counts=counts,
+        specs=tuple(spec for spec in wanted if spec not in nowhere),
         cannot=cannot,
         sizes_bytes=_sizes(given["min_bytes"], given["max_bytes"]),
         models=models,
     )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """Returns numbers of devices, ascending."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
+    return tuple(sorted(set(map(int, words))))
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:
@@ -123,16 +142,24 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         provenance,
         where.description,
         runtime=chosen.runtime,
+        counts=plan.counts,
         precision=chosen.precision,
         modifiers=chosen.modifiers,
         as_text=chosen.output_format == "text",
     )
     report.open(plan.cannot)
+    numbers = itertools.count(step=_NUMBERS_PER_REDUCTION)
+    places = {count: dataclasses.replace(chosen, num_devices=count).place for count in plan.counts if count > 1}
     reductions = {
-        spec: wrappers.reduction(where.place, chosen.modifiers, spec, first_number=number * _NUMBERS_PER_REDUCTION)
-        for number, spec in enumerate(plan.specs)
+        count: {
+            spec: wrappers.reduction(place, chosen.modifiers, spec, first_number=next(numbers))
+            for spec in plan.specs
+            if spec not in plan.cannot[count]
+        }
+        for count, place in places.items()
     }
     how_long = {"warmup_rounds": chosen.num_warmup_batches, "rounds": chosen.num_batches or 0}
+    limit, begun = chosen.time_limit_seconds or math.inf, time.monotonic()
     with recorded(chosen.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
         messages = [of_size(size) for size in plan.sizes_bytes]
@@ -141,24 +168,32 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                 message.shapes != other.shapes for other in messages
             ):  # two versions of ResNet-50 have equal gradients
                 messages.append(message)
-        with progress.counted("reducing messages", len(messages)):
-            for message in messages:
-                report.begin(message)
+        wanted = list(itertools.product(messages, places))
+        with progress.counted("reducing messages", len(wanted)):
+            for done, (message, count) in enumerate(wanted):
+                left = limit - (time.monotonic() - begun)
+                if left <= 0:
+                    warn(f"--time_limit_seconds={limit:g} is over: {len(wanted) - done} of {len(wanted)} are left out.")
+                    break
+                report.begin(message, count)
                 timings = allreduce.measure(
                     message,
-                    reductions,
-                    where.place,
+                    reductions[count],
+                    places[count],
                     session_config,
                     **how_long,
-                    enough_seconds=_ENOUGH_SECONDS,
+                    enough_seconds=min(_ENOUGH_SECONDS, left / (len(wanted) - done)),
                     deadlines=deadlines,
                 )
-                report.add(message, timings)
+                report.add(message, count, timings)
                 progress.advance()
     return report.close()
 
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")
+_NUMBERS_OF_DEVICES = dataclasses.replace(
+    *only(SEVERAL_DEVICES, "num_gpus"), kind=str, help="devices; 1,2,4,8 compares several numbers", at_least=None
+)
 ALLREDUCE_FLAGS: Groups = {
     "What is reduced, and how": (
         Flag("all_reduce_spec", str, "reductions to compare, such as pscpu,xring#2", default="all that can run here"),
@@ -172,7 +207,7 @@ ALLREDUCE_FLAGS: Groups = {
         Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none", default="all models"),
         *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
     ),
-    "Devices": SEVERAL_DEVICES,
+    "Devices": [_NUMBERS_OF_DEVICES if flag.name == "num_gpus" else flag for flag in SEVERAL_DEVICES],
     "How long": (
         Flag(
             "num_batches",
@@ -188,6 +223,12 @@ ALLREDUCE_FLAGS: Groups = {
             default=_DEFAULTS["num_warmup_batches"],
             at_least=0,
         ),
+        Flag(
+            "time_limit_seconds",
+            float,
+            "for all messages together, in equal shares; each gets three rounds at least, and none begins later",
+            above=0,
+        ),
         *only(RUN_FLAGS["Several processes"], "step_timeout_seconds"),
     ),
     "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format"),
@@ -200,5 +241,9 @@ VERB = Verb(
         resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
     ),
     details="Messages are single tensors of each size, and each model's gradients.",
-    examples=("allreduce --num_gpus=8", "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring"),
+    examples=(
+        "allreduce --num_gpus=8",
+        "allreduce --num_gpus=1,2,4,8 --time_limit_seconds=120",
+        "allreduce --device=cpu --num_gpus=2 --all_reduce_spec=pscpu,xring",
+    ),
 )

@@ -14,7 +14,7 @@ from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.input_options import IMAGE_FLAGS
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
 from benchmarks.process.deadlines import Deadlines, recorded
@@ -25,7 +25,7 @@ from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.topology.start import start
 from models import specs
-from results.input_verdict import advice, costs
+from results.input_verdict import advice, costs, out_of_order
 from results.measurement import Derived, Measurement, derive
 from results.record import Kind, Record, Status
 from results.store import Store
@@ -73,8 +73,9 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
         deadlines.importing()
         place, session_config = start(chosen.runtime)
     from benchmarks.input import host_pipeline
+    from benchmarks.input.small_images import Pixels
     from benchmarks.input.tower_input import InputSpec
-    from benchmarks.microbench import input_stages
+    from benchmarks.microbench import input_stages, shuffle_fullness
     from benchmarks.training import run_input
 
     model = specs.find(chosen.model)
@@ -110,13 +111,44 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
             build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how),
             deadlines=deadlines,
         ) as probes:
-            rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines)
+            measure = functools.partial(
+                input_stages.measure, probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines
+            )
+            rates = measure()
+            if odd := out_of_order(_stage_rounds(rates)):
+                warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
+                for name, more in measure().items():
+                    rates[name].rounds += more.rounds
+                    rates[name].batch_seconds += more.batch_seconds
             deadlines.preparation("Ending the input's pipelines")
-    return _finish(chosen, store, provenance, rates, data_set)
+        buffer: Mapping[str, float] = {}
+        if not isinstance(source, Pixels) and chosen.input.cache != "one_record":
+            buffer = shuffle_fullness.measure(
+                source,
+                spec,
+                chosen.input,
+                num_devices=chosen.num_devices,
+                session_config=session_config,
+                seconds=seconds / _ROUNDS,
+                deadlines=deadlines,
+            )
+    return _finish(chosen, store, provenance, rates, buffer, data_set)
+
+
+def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:
+    """Returns the rates of each stage in each round; bare decode is no stage."""
+    from benchmarks.microbench.input_stages import BARE_DECODE
+
+    return {name: rate.rounds for name, rate in rates.items() if name != BARE_DECODE}
 
 
 def _finish(
-    chosen: Config, store: Store, provenance: Provenance, rates: dict[str, Rates], data_set: str | None
+    chosen: Config,
+    store: Store,
+    provenance: Provenance,
+    rates: dict[str, Rates],
+    shuffle_buffer: Mapping[str, float],
+    data_set: str | None,
 ) -> ExitStatus:
     """Saves the record, then prints it."""
     from benchmarks.microbench.input_stages import BARE_DECODE, COPY
@@ -126,6 +158,8 @@ def _finish(
         images_per_step=chosen.batch_global,
         step_seconds=rates[COPY].batch_seconds,
         input_stages={name: rate.images_per_sec for name, rate in rates.items()},
+        input_stage_rounds=_stage_rounds(rates),
+        shuffle_buffer=shuffle_buffer,
         bare_decode_images_per_sec=bare.images_per_sec if bare else None,
     )
     record = _record(chosen, provenance, measurement, data_set=data_set)
@@ -133,7 +167,7 @@ def _finish(
     if chosen.output_format != "text":
         say(record.to_json())
         return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
-    _show(measurement, rates["batch"].rounds, bare.rounds if bare else [])
+    _show(measurement, bare.rounds if bare else [], chosen.advised_options)
     if kept:
         say(f"record: {store.jsonl_path} ({record.identity.run_id})")
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
@@ -164,26 +198,38 @@ def _record(
     )
 
 
-def _show(measurement: Measurement, batches_per_sec: Sequence[float], bare_per_sec: Sequence[float]) -> None:
+def _show(measurement: Measurement, bare_per_sec: Sequence[float], options: Mapping[str, Any]) -> None:
     """Prints a line per stage, the rate of batches over that of bare decode in each round, and the limiting stage.
 
-    A line shows images per second up to the stage, per core, and the stage's own cost.
+    A line shows images per second up to the stage with its interval, per core, and the stage's own cost.
     """
+    from benchmarks.microbench.shuffle_fullness import in_words
+
+    stages, rounds = measurement.input_stages, measurement.input_stage_rounds
     cores, bare = hardware.usable_cores(), measurement.bare_decode_images_per_sec
-    say(f"{'pipeline up to':15} {'images/s':>9} {'per core':>9} {'adds, ms of a core':>19} {'share':>6}")
-    for cost in costs(measurement.input_stages):
-        say(
-            f"{cost.name:15} {cost.images_per_sec:9.0f} {cost.images_per_sec / cores:9.0f} "
-            f"{1000 * cores * cost.seconds_per_image:19.2f} {cost.share:6.0%}"
-        )
+    header = ("images/s", "95 % interval", "per core", "adds, ms of a core", "share")
+    say("{:15} {:>9} {:>15} {:>9} {:>19} {:>6}".format("pipeline up to", *header))
+    found = costs(stages, rounds)
+    for cost in found:
+        span = "" if cost.low is None or cost.high is None else f"{cost.low:.0f} to {cost.high:.0f}"
+        adds, share = f"{1000 * cores * cost.seconds_per_image:.2f}", f"{cost.share:.0%}"
+        adds, share = (adds, share) if cost.is_clear else ("noise", "")
+        rate = cost.images_per_sec
+        say(f"{cost.name:15} {rate:9.0f} {span:>15} {rate / cores:9.0f} {adds:>19} {share:>6}")
     if bare is not None:
-        say(f"{'bare decode':15} {bare:9.0f} {bare / cores:9.0f}")
-        ratios = [one / other for one, other in zip(batches_per_sec, bare_per_sec, strict=True)]
+        say(f"{'bare decode':15} {bare:9.0f} {'':15} {bare / cores:9.0f}")
+        ratios = [one / other for one, other in zip(rounds["batch"], bare_per_sec, strict=True)]
         say(
             f"\nBatches are made at {statistics.median(ratios):.2f} of the rate of bare decode "
             f"({min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rounds)."
         )
-    say(advice(measurement.input_stages))
+    if not all(cost.is_clear for cost in found):
+        say("noise: the rounds do not separate this stage from the slowest before it (paired t test at 99 %).")
+    if odd := out_of_order(rounds):
+        say(f"'{odd[0]}' is clearly faster than '{odd[1]}' before it, so the load changed: try a longer --seconds.")
+    say(advice(stages, options, rounds))
+    if measurement.shuffle_buffer:
+        say(in_words(measurement.shuffle_buffer))
 
 
 def _in_words(title: str, name: str, meaning: str) -> list[Flag]:

@@ -232,6 +232,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
         cores=hardware.usable_cores(),
         training=not config.forward_only,
+        input_options=config.advised_options,
     )
     return dataclasses.replace(
         record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),

@@ -123,6 +123,13 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     return found
 
 
+def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:
+    """Returns the flags that all of several cells have, and for each cell the others; a single one keeps its own."""
+    common = set.intersection(*(set(cell.arguments) for cell in cells)) if len(cells) > 1 else set()
+    shared = [word for word in cells[0].arguments if word in common] if cells else []
+    return " ".join(shared), [" ".join(word for word in cell.arguments if word not in common) for cell in cells]
+
+
 def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of the flags, and of the suite that they name.
 

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.console import in_words, progress, warn
-from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.grid import Cell, own_flags
 from results.record import Record
-from results.summary import manager_of
+from results.summary import manager_of, processes_of
+from results.text import counted
 
 
-def grid_lines(cells: Sequence[Cell], estimates: Sequence[float], repeats: int) -> list[str]:
-    """Returns the grid as lines: each combination with its estimated time, or why it cannot run."""
-    common = set.intersection(*(set(cell.arguments) for cell in cells)) if len(cells) > 1 else set()
-    lines = [f"All: {' '.join(word for word in cells[0].arguments if word in common)}"] if common else []
-    for number, (cell, seconds) in enumerate(zip(cells, estimates, strict=True), start=1):
+def grid_lines(
+    cells: Sequence[Cell], estimates: Sequence[float], repeats: int, missing: Sequence[tuple[Cell, float]]
+) -> list[str]:
+    """Returns the grid as lines: each combination with its estimated time, or why it is not run.
+
+    `missing` are the runs, each with its estimated seconds, that earlier records do not make unnecessary.
+    """
+    common, own = own_flags(cells)
+    lines = [f"All: {common}"] if common else []
+    left = Counter(cell for cell, _ in missing)
+    for number, (cell, seconds, flags) in enumerate(zip(cells, estimates, own, strict=True), start=1):
         if cell.config is None:
             what = f"cannot run: {cell.why_not}"
         elif cell.same_as_before:
             what = "same as an earlier one"
+        elif not left[cell]:
+            what = "done"
         else:
             what = f"about {in_words(seconds)}"
-        own = " ".join(word for word in cell.arguments if word not in common)
-        lines.append(f"{number:4}  {own}   {what}")
+        lines.append(f"{number:4}  {flags}   {what}")
     runs = sum(cell.runs for cell in cells)
-    total = repeats * sum(seconds for cell, seconds in zip(cells, estimates, strict=True) if cell.runs)
     times = "" if repeats == 1 else f" x {repeats} repeats"
-    lines.append(f"{runs} of {len(cells)} combinations{times}: {runs * repeats} runs, about {in_words(total)}.\n")
+    done = runs * repeats - len(missing)
+    what = f"{counted(len(missing), 'run')}, about {in_words(math.fsum(seconds for _, seconds in missing))}"
+    if done:
+        what = f"{what}; {done} done earlier" if missing else f"nothing to run, {counted(done, 'run')} done earlier"
+    lines.append(f"{runs} of {len(cells)} combinations{times}: {what}.\n")
     return lines
 
 
@@ -39,8 +52,8 @@ def what_is_run(cell: Cell) -> str:
 
 def in_few_words(config: Mapping[str, Any]) -> str:
     """Returns a record's configuration in few words."""
-    devices, batch = config.get("num_devices"), config.get("batch_per_device")
-    return f"{config.get('model')}, {manager_of(config)}, {devices} x {batch}"
+    size = f"{config.get('num_devices')} x {config.get('batch_per_device')}"
+    return ", ".join(filter(None, (str(config.get("model")), manager_of(config), processes_of(config), size)))
 
 
 class SweepDisplay:
@@ -58,9 +71,9 @@ class SweepDisplay:
         self._count = 0
         self._what = ""
 
-    def begin(self, cell: Cell) -> None:
-        """Shows that the next run begins."""
-        self._what = what_is_run(cell)
+    def begin(self, what: str) -> None:
+        """Shows that the next run begins; `what` distinguishes it from the others."""
+        self._what = what
         progress.begin(f"[{self._count + 1}/{len(self._estimates)}] {self._what}, {self._left()} left", measured=True)
 
     def end(self, record: Record) -> None:

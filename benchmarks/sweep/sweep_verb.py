@@ -22,12 +22,12 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, given
-from benchmarks.sweep.progress import SweepDisplay, grid_lines
+from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, describe_software, of_this_run
 from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
-from results.report import headline
+from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
 from results.summary import summarize
 from results.text import counted
@@ -56,10 +56,6 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
     store = open_store(output_dir)
     earlier = store.load().records
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
-    for line in grid_lines(cells, estimates, repeats):
-        say(line)
-    if values["dry_run"]:
-        return ExitStatus.OK
     on_gpus = any(cell.config and cell.config.device == "gpu" for cell in cells)
     runner = CellRunner(
         program=program,
@@ -69,14 +65,20 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
         timeout_seconds=values["round_timeout_seconds"] or DEFAULT_TIMEOUT_SECONDS,
         timeout_flag="--round_timeout_seconds",
     )
+    forth = list(zip(cells, estimates, strict=True))
+    # And back, so that a drift of the machine affects all cells alike.
+    rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
+    kept, refused, missing = _split(rounds, _done(earlier if values["resume"] else [], cells, runner.provenance))
+    for line in grid_lines(cells, estimates, repeats, missing):
+        say(line)
+    if values["dry_run"]:
+        return ExitStatus.OK
 
     def sweep() -> ExitStatus:
-        forth = list(zip(cells, estimates, strict=True))
-        # And back, so that a drift of the machine affects all cells alike.
-        rounds = [forth if repeat % 2 == 0 else forth[::-1] for repeat in range(repeats)]
-        done = _done(earlier if values["resume"] else [], cells, runner.provenance)
-        finished = _run_all(runner, rounds, done, values["stop_after_seconds"])
-        for line in headline.lines(summarize(finished)):
+        finished = [*kept, *map(runner.refuse, refused)]
+        finished += _run_all(runner, cells, missing, values["stop_after_seconds"])
+        rows = summarize(finished)
+        for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
             say(line)
         for warning in warnings_of(finished):
             warn(warning)
@@ -84,46 +86,54 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
         failed = [record for record in finished if record.status not in (Status.OK, Status.SKIPPED)]
         return ExitStatus.RUN_FAILED if failed else ExitStatus.OK
 
-    missing = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
-    return until_stopped(sweep, f"Interrupted. {missing}")
+    hint = f"The same command with --resume runs only what is missing from {store.jsonl_path}."
+    return until_stopped(sweep, f"Interrupted. {hint}")
 
 
-def _run_all(
-    runner: CellRunner,
-    rounds: Sequence[Sequence[tuple[Cell, float]]],
-    done: Mapping[str, list[Record]],
-    limit: float | None,
-) -> list[Record]:
-    """Runs the cells of all rounds, each with its estimated seconds, that `done` lacks; returns all records.
+def _split(
+    rounds: Sequence[Sequence[tuple[Cell, float]]], done: Mapping[str, list[Record]]
+) -> tuple[list[Record], list[Cell], list[tuple[Cell, float]]]:
+    """Returns earlier records that count, cells that cannot run, and the runs that are missing, in their order.
 
-    After `limit` seconds (None: no limit), no run is started.
+    Args:
+        rounds: the cells of each repeat, each with its estimated seconds.
+        done: earlier records by the key of their configuration; each counts for one run.
     """
-    records: list[Record] = []
+    kept: list[Record] = []
 
     def is_done(config: Mapping[str, Any]) -> bool:
-        """Returns whether an earlier record, each of which counts for one run, has this configuration."""
         found = done.get(_key(config))
         if not found:
             return False
-        records.append(found.pop(0))
+        kept.append(found.pop(0))
         return True
 
-    for cell, _ in rounds[0]:
-        if cell.config is None and not is_done(given(cell)):
-            records.append(runner.refuse(cell))
+    refused = [cell for cell, _ in rounds[0] if cell.config is None and not is_done(given(cell))]
     missing = [
         (cell, seconds)
         for cells in rounds
         for cell, seconds in cells
         if cell.config and cell.runs and not is_done(cell.config.to_dict())
     ]
+    return kept, refused, missing
+
+
+def _run_all(
+    runner: CellRunner, cells: Sequence[Cell], missing: Sequence[tuple[Cell, float]], limit: float | None
+) -> list[Record]:
+    """Runs the missing cells of a grid, each with its estimated seconds; returns their records.
+
+    After `limit` seconds (None: no limit), no run is started.
+    """
+    records: list[Record] = []
+    own = dict(zip(cells, grid.own_flags(cells)[1], strict=True))
     begun = time.monotonic()
     display = SweepDisplay([seconds for _, seconds in missing])
     for count, (cell, _) in enumerate(missing):
         if limit is not None and time.monotonic() - begun > limit:
             warn(f"--stop_after_seconds={limit:g} is over: {len(missing) - count} runs are left for --resume.")
             break
-        display.begin(cell)
+        display.begin(own[cell] if len(own) > 1 else what_is_run(cell))
         records.append(runner.run(cell, count))
         display.end(records[-1])
     return records

@@ -1,7 +1,7 @@
 """Which of many candidates is the fastest, within a time limit: successive halving. Knows no processes, no TensorFlow.
 
 Each round runs the remaining candidates, with twice as many steps as the round before, and keeps the faster half. The
-last two are repeated in alternating order until one is clearly faster or the time is up.
+last two, and the default, are repeated in alternating order until one is clearly faster or the time is up.
 Source: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013, algorithm 1.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from benchmarks.sweep.estimate import Durations
-from results.repeats import ENOUGH_REPEATS, LEAST_SPREAD, Outcome, clearly_slower, interval, rate, spread
+from results.repeats import ENOUGH_REPEATS, Outcome, between_runs, clearly_slower, interval, rate
 
 T = TypeVar("T", bound=Hashable)
 
@@ -36,8 +36,10 @@ class Row:
         low: of the 95 % interval, up to `high`, see `results.repeats.interval`; both None if there are too few steps.
         steps: measured steps behind the rate, in `runs` runs.
         reason: why it has no rate, or why a later run failed.
-        is_close: whether it cannot be distinguished from the best; False for the best itself.
-        is_repeated: whether the rate comes from repeats after the selection, which are free of its bias.
+        is_taken: whether it is the choice: the default (the first candidate), unless another is clearly faster.
+        is_close: whether it cannot be distinguished from the choice; False for the choice itself.
+        is_repeated: whether the rate is free of selection bias: it comes from repeats after the selection, or it is
+            the default's, which stays without being selected.
     """
 
     arguments: list[str] = dataclasses.field(default_factory=list)
@@ -47,6 +49,7 @@ class Row:
     steps: int = 0
     runs: int = 0
     reason: str = ""
+    is_taken: bool = False
     is_close: bool = False
     is_repeated: bool = True
 
@@ -76,7 +79,6 @@ class Search(Generic[T]):
         self._outcomes: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
         self._rounds = 0
         self._reasons: dict[T, str] = {}
-        self._slower: set[T] = set()
 
     def search(self) -> None:
         """Runs rounds and then repeats, until one candidate is left or the time is up."""
@@ -88,17 +90,39 @@ class Search(Generic[T]):
             valid = sorted(filter(self._is_valid, remaining), key=self._rank)
             remaining = valid[: max(_FINALISTS, math.ceil(len(valid) / 2))]
             next_round = remaining if len(remaining) > _FINALISTS else []
-            if not self._is_time_for([*next_round, *ENOUGH_REPEATS * remaining[:_FINALISTS]], 2 * steps):
+            if not self._is_time_for([*next_round, *ENOUGH_REPEATS * self._finalists(remaining)], 2 * steps):
                 break
             steps *= 2
-        self._repeat(remaining[:_FINALISTS], steps)
+        self._repeat(self._finalists(remaining), steps)
 
     def rows(self) -> dict[T, Row]:
-        """Returns the result of each candidate, best first; those that failed come last."""
-        found = {candidate: self._row(candidate) for candidate in sorted(self._candidates, key=self._rank)}
-        for candidate in list(found)[1:]:
-            found[candidate] = dataclasses.replace(found[candidate], is_close=self._is_close(candidate, found))
+        """Returns the result of each candidate, best first; those that failed come last. One is the choice, if any ran.
+
+        The choice is the default, which is the first candidate, unless others are clearly faster: then the best of
+        these. If the default has no result, it is the best.
+        """
+        ranked = sorted(self._candidates, key=self._rank)
+        found = {candidate: self._row(candidate) for candidate in ranked}
+        valid = [candidate for candidate in ranked if self._is_valid(candidate)]
+        if not valid:
+            return found
+        default = self._candidates[0]
+        rivals = [one for one in valid if self._is_faster(one, default, found)] if default in valid else valid
+        taken = rivals[0] if rivals else default
+        for candidate in valid:
+            differs = self._is_faster(taken, candidate, found) or self._is_faster(candidate, taken, found)
+            found[candidate] = dataclasses.replace(
+                found[candidate], is_taken=candidate == taken, is_close=candidate != taken and not differs
+            )
         return found
+
+    def _finalists(self, remaining: Sequence[T]) -> list[T]:
+        """Returns the fastest two, and the default unless it is clearly slower, since the winner must beat it."""
+        default, best = self._candidates[0], list(remaining[:_FINALISTS])
+        if default in best or not self._is_valid(default) or not best:
+            return best
+        found = {one: self._row(one) for one in (best[0], default)}
+        return best if self._is_faster(best[0], default, found) else [*best, default]
 
     def _is_time_for(self, candidates: Sequence[T], steps: int) -> bool:
         seconds = math.fsum(self._durations.expected(candidate, steps) for candidate in candidates)
@@ -135,8 +159,7 @@ class Search(Generic[T]):
             if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
                 return
             slower = clearly_slower([self._repeats(one) for one in finalists])
-            self._slower.update(finalists[index] for index in slower)
-            finalists = [one for one in finalists if one not in self._slower]
+            finalists = [one for index, one in enumerate(finalists) if index not in slower]
 
     def _is_valid(self, candidate: T) -> bool:
         return bool(self._outcomes[candidate]) and candidate not in self._reasons
@@ -159,8 +182,7 @@ class Search(Generic[T]):
 
     def _row(self, candidate: T) -> Row:
         runs = self._counted(candidate)
-        between_runs = max(LEAST_SPREAD, spread(self._outcomes.values()) or 0.0)
-        low, high = interval(runs, between_runs) if runs else (None, None)
+        low, high = interval(runs, between_runs(self._outcomes.values())) if runs else (None, None)
         return Row(
             images_per_sec=rate(runs) if runs else None,
             low=low,
@@ -168,15 +190,13 @@ class Search(Generic[T]):
             steps=sum(len(run.step_seconds) for run in runs),
             runs=len(runs),
             reason=self._reasons.get(candidate, "" if runs else NOT_RUN),
-            is_repeated=self._is_repeated(candidate) or len(self._candidates) == 1,
+            is_repeated=self._is_repeated(candidate) or candidate == self._candidates[0],
         )
 
-    def _is_close(self, candidate: T, found: Mapping[T, Row]) -> bool:
-        """Returns whether a candidate cannot be distinguished from the best, the first of `found`."""
-        best, row = next(iter(found)), found[candidate]
-        if row.reason or candidate in self._slower:
-            return False
-        are_repeated = self._is_repeated(best) and self._is_repeated(candidate)  # and the repeats did not separate them
-        if are_repeated or spread(self._outcomes.values()) is None:  # without repeats, the spread is unknown
+    def _is_faster(self, one: T, other: T, found: Mapping[T, Row]) -> bool:
+        """Returns whether a valid candidate is clearly faster: disjoint intervals, or a paired test of repeats."""
+        low, high = found[one].low, found[other].high
+        if low is not None and high is not None and low > high:
             return True
-        return (row.high or math.inf) >= (found[best].low or 0.0)
+        are_repeated = self._is_repeated(one) and self._is_repeated(other)
+        return are_repeated and clearly_slower([self._repeats(one), self._repeats(other)]) == [1]

@@ -13,6 +13,10 @@ from results import text
 from results.text import counted
 
 _MOST_CLOSE = 3
+_TIE_RULE = (
+    "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
+    "paired test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ def _table_lines(table: Table) -> Iterator[str]:
     yield f"{title}:"
     cells = [["", "images/s", "95 % interval", "steps", "settings", ""]]
     for number, row in enumerate(table.rows, start=1):
-        rank = "-" if row.reason else "~" if row.is_close else str(number)
+        rank = ">" if row.is_taken else "-" if row.reason else "~" if row.is_close else str(number)
         rate = "" if row.images_per_sec is None else f"{row.images_per_sec:.2f}"
         steps = f"{row.steps} in {counted(row.runs, 'run')}" if row.runs else ""
         cells.append(
@@ -95,7 +99,7 @@ def _table_lines(table: Table) -> Iterator[str]:
         )
     yield from text.table(cells)
     if any(row.is_close for row in table.rows):
-        yield "~ within the noise of the first"
+        yield "> taken; ~ within its noise"
 
 
 def _conclusion(answer: Answer) -> Iterator[str]:
@@ -111,7 +115,7 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     yield from ("", command(answer.arguments), "")
     if answer.untested_on:
         yield f"It was not tested on all {answer.untested_on} devices: there was no time."
-    if not best.is_repeated and not best.is_close:
+    if not best.is_repeated:
         yield "It was not repeated after it was selected, so its rate and interval are biased upwards by the selection."
     if best.reason:
         yield f"A later run of it failed: {best.reason}"
@@ -119,10 +123,10 @@ def _conclusion(answer: Answer) -> Iterator[str]:
     if late and answer.is_complete:
         yield f"There was no time for {late} more candidates: a longer --time_limit_seconds tries them."
     for table in answer.tables:
-        close = [" ".join(row.arguments) for row in table.rows if row.is_close]
-        if close:
-            count = f"these {len(close)}" if len(close) > 1 else "this one"
+        close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
+        taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
+        if close and taken:
             more = f"; and {len(close) - _MOST_CLOSE} more" if len(close) > _MOST_CLOSE else ""
-            yield f"In {table.title}, the best is within the noise of {count}: {'; '.join(close[:_MOST_CLOSE])}{more}."
+            yield f"In {table.title}, {taken[0]} cannot be told apart from: {'; '.join(close[:_MOST_CLOSE])}{more}."
     if any(row.is_close for table in answer.tables for row in table.rows):
-        yield "A longer --time_limit_seconds may separate them."
+        yield _TIE_RULE

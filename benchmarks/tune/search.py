@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -138,14 +137,9 @@ class Finder:
             for words, row in {**search.rows(), **impossible}.items()
         }
         self._tables.append(Table(title=stage.title, devices=devices, rows=list(found.values())))
-        best, default = next(iter(found)), next(iter(self._candidates))
-        if not found[best].images_per_sec:
+        best = next((words for words, row in found.items() if row.is_taken), None)
+        if best is None:
             return
-        # A candidate that was run only once is close, too: then the intervals must overlap.
-        if found[default].is_close and (found[default].high or math.inf) >= (found[best].low or 0.0):
-            kept = " ".join(found[default].arguments) or "the default"
-            self._notes.append(f"In {stage.title}, {kept} stays: no candidate is faster by more than the noise.")
-            best = default
         choice, cell = self._candidates[best]
         self._chosen |= choice
         self._best, self._best_devices = found[best], devices

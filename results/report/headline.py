@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from results.report.anomalies import title
-from results.summary import Row, manager_of
-from results.text import ODD_VALUE, counted, interval, markdown, one_line, table
+from results.summary import Row, manager_of, processes_of
+from results.text import ODD_VALUE, interval, markdown, one_line, table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +53,13 @@ def _median(row: Row, name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _processes(row: Row) -> str:
-    """Returns the numbers of processes of a cluster; empty for a single process."""
-    workers, servers = row.config.get("num_workers") or 1, row.config.get("num_ps") or 0
-    if not row.config.get("cluster"):
-        return ""
-    return (f"{servers} ps, " if servers else "") + counted(workers, "worker")
-
-
 def _sent_megabytes(row: Row, name: str) -> float | None:
     sent = (row.records[0].placement.get("sent_per_step") or {}).get(name)
     return None if sent is None else sent / 1e6
 
 
-def _ps_megabytes_per_sec(row: Row) -> str:
+def ps_megabytes_per_sec(row: Row) -> str:
+    """Returns what the busiest parameter server sends and receives, in MB/s; empty if that is unknown."""
     busiest, seconds = _sent_megabytes(row, "busiest_ps_bytes"), row.step_seconds
     return _number(busiest * len(seconds) / sum(seconds), 0) if busiest and seconds else ""
 
@@ -78,7 +71,7 @@ def _status(row: Row) -> str:
 COLUMNS = (
     Column("model", False, _model, brief=True),
     Column("variable manager", False, lambda row: manager_of(row.config), brief=True),
-    Column("processes", False, _processes, brief=True),
+    Column("processes", False, lambda row: processes_of(row.config), brief=True),
     Column("devices", True, lambda row: str(row.devices), brief=True),
     Column("device", False, _config("device")),
     Column("batch per device", True, _config("batch_per_device"), brief=True),
@@ -95,7 +88,7 @@ COLUMNS = (
     Column("step p50 ms", True, lambda row: _number(_median(row, "step_ms_p50"), 1)),
     Column("step p99 ms", True, lambda row: _number(_median(row, "step_ms_p99"), 1)),
     Column("sent MB", True, lambda row: _number(_sent_megabytes(row, "total_bytes"), 1)),
-    Column("MB/s per ps", True, _ps_megabytes_per_sec, brief=True),
+    Column("MB/s per ps", True, ps_megabytes_per_sec, brief=True),
     Column("also", False, lambda row: row.also, brief=True),
     Column("status", False, _status, brief=True),
     Column("reason", False, lambda row: row.reason),

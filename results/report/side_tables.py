@@ -1,4 +1,4 @@
-"""The other tables of a report: published figures, reductions, and the stages of the input."""
+"""The other tables of a report: published figures, the fastest settings, reductions, and the stages of the input."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 
 from results.input_verdict import costs
 from results.record import Kind, Record
-from results.report import published
+from results.repeats import ASSUMED_SPREAD
+from results.report import published, ranking
 from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.summary import Row
-from results.text import ODD_VALUE
+from results.text import ODD_VALUE, interval, table
 
 _MOST_LINES = 500
+_MOST_TIES = 3
+_SENTENCE = "what was measured"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,14 +34,67 @@ class SideTable:
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
         note = [self.note, ""] if self.note else []
-        table = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
-        return [f"## {self.title}", "", *note, *table, ""]
+        rows = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
+        return [f"## {self.title}", "", *note, *rows, ""]
+
+    def text(self) -> list[str]:
+        """Returns the table with its title for a terminal; a table of sentences as sentences."""
+        if self.columns[-1] == _SENTENCE:
+            return ["", f"{self.title}:", *(": ".join(line) for line in self.lines)]
+        return ["", f"{self.title}. {self.note}".strip(), *table([self.columns, *self.lines], rule=True)]
 
 
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
     """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
-    tables = [*([_published(rows, against)] if against else []), _reductions(records), _input_stages(records)]
-    return [dataclasses.replace(table, lines=table.lines[:_MOST_LINES]) for table in tables if table.lines]
+    published_figures = [_published(rows, against)] if against else []
+    tables = [*published_figures, *comparisons(rows), _reductions(records), _input_stages(records)]
+    return [dataclasses.replace(one, lines=one.lines[:_MOST_LINES]) for one in tables if one.lines]
+
+
+def comparisons(rows: Sequence[Row]) -> list[SideTable]:
+    """Returns the tables of what rows show together, if they show something."""
+    found: list[SideTable] = []
+    with contextlib.suppress(*ODD_VALUE):  # an odd record has no place among others
+        standings = ranking.standings(rows)
+        found = [
+            _winners(standings),
+            _sentences("crossings", "Where one variable manager overtakes another", ranking.crossings(standings)),
+            _sentences("saturation", "Where more parameter servers gain nothing", ranking.saturation(standings)),
+        ]
+    return [one for one in found if one.lines]
+
+
+def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
+    def ties(flags: Sequence[str]) -> str:
+        more = f"; and {len(flags) - _MOST_TIES} more" if len(flags) > _MOST_TIES else ""
+        return "; ".join(flags[:_MOST_TIES]) + more
+
+    is_repeated = any(len(one.row.valid) > 1 for one in standings)
+    once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
+    return SideTable(
+        name="fastest",
+        title="Fastest settings",
+        note=f"Settings within the noise cannot be told apart from the fastest.{once}",
+        columns=("model", "devices", "fastest", "images/s", "95 % interval", "within the noise of"),
+        numbers=frozenset({"images/s"}),
+        lines=[
+            [
+                one.model,
+                "any" if one.devices is None else str(one.devices),
+                one.flags,
+                f"{one.best.row.rate:.2f}",
+                interval(one.best.low, one.best.high) or "fewer than 5 steps",
+                ties(one.within_noise),
+            ]
+            for one in ranking.winners(standings)
+        ],
+    )
+
+
+def _sentences(name: str, title: str, found: Sequence[tuple[str, str]]) -> SideTable:
+    return SideTable(
+        name=name, title=title, columns=("model", _SENTENCE), numbers=frozenset(), lines=[list(pair) for pair in found]
+    )
 
 
 def _published(rows: Sequence[Row], against: str) -> SideTable:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.datasets import data_verb
+from benchmarks.input.options import InputOptions
 from benchmarks.microbench import input_verb
-from results.input_verdict import advice, costs
+from results.input_verdict import advice, costs, out_of_order
 from results.measurement import derive
 from results.record import Kind, Record, Status
 from results.store import Store
@@ -50,6 +51,51 @@ def test_advice_on_every_stage_that_is_measured_names_flags_that_exist(stage: st
     assert named <= {flag.name for table in groups for group in table.values() for flag in group}
     others = {advice({other: 100.0}).split("into ")[1] for other in stages_of_a_run() if other != stage}
     assert sentence.split("into ")[1] not in others
+
+
+@pytest.mark.parametrize(
+    ("stage", "so_already", "flag"),
+    [
+        ("read", {"cache": "records"}, "--datasets_use_caching"),
+        ("decode", {"decode_scaling": True}, "--decode_scaling"),
+        ("decode", {"fuse_decode_and_crop": True}, "--fuse_decode_and_crop"),
+        ("augment", {"distortions": False}, "--distortions"),
+        ("augment", {"resize_method": "bilinear"}, "--resize_method"),
+        ("copy", {"pipelined_input": True}, "--pipelined_input"),
+    ],
+)
+def test_what_is_already_so_is_not_advised(stage: str, so_already: dict, flag: str) -> None:
+    (name,) = so_already
+    assert flag not in advice({stage: 100.0}, so_already)
+    assert flag in advice({stage: 100.0}, {name: "something else"}) and flag in advice({stage: 100.0})
+
+
+def test_advice_is_a_sentence_when_little_is_left_to_try() -> None:
+    usual = vars(InputOptions())
+    share = "100% of the pipeline's time goes into "
+    assert (
+        advice({"augment": 100.0}, usual) == f"{share}resizing and distorting: use a host with more cores per device."
+    )
+    assert set(usual) >= {"cache", "decode_scaling", "fuse_decode_and_crop", "distortions", "resize_method"}
+
+
+ROUNDS = {"read": [1000.0, 1100.0, 900.0], "parse": [990.0, 1120.0, 880.0], "decode": [250.0, 270.0, 230.0]}
+
+
+def test_rounds_tell_a_cost_from_noise() -> None:
+    read, parse, decode = costs({"read": 1000.0, "parse": 996.0, "decode": 250.0}, ROUNDS)
+    assert (read.is_clear, parse.is_clear, decode.is_clear) == (True, False, True)
+    assert decode.low < 250 < decode.high and parse.low < 996 < parse.high
+    assert advice({"read": 1000.0, "parse": 996.0, "decode": 250.0}, {}, ROUNDS).startswith(
+        "75% of the pipeline's time"
+    )
+
+
+def test_a_later_stage_that_is_clearly_faster_is_out_of_order() -> None:
+    assert out_of_order(ROUNDS) is None
+    assert out_of_order({**ROUNDS, "augment": [800.0, 830.0, 790.0]}) == ("augment", "decode")
+    assert out_of_order({**ROUNDS, "augment": [260.0, 265.0, 240.0]}) is None, "that is noise"
+    assert out_of_order({"decode": [100.0], "augment": [900.0]}) is None, "one round shows no noise"
 
 
 def _rated(run: Record) -> Record:

@@ -162,8 +162,8 @@ def _resolve(*arguments: str) -> allreduce_verb.AllReducePlan:
 
 def test_defaults_and_choices() -> None:
     plan = _resolve("--device=cpu", "--num_gpus=3")
-    assert set(plan.specs) | set(plan.cannot) == set(ALGORITHMS)
-    assert {"nccl", "rechd"} == set(plan.cannot)
+    assert set(plan.specs) | set(plan.cannot[3]) == set(ALGORITHMS)
+    assert {"nccl", "rechd"} == set(plan.cannot[3])
     assert plan.sizes_bytes == tuple(2**n for n in range(10, 27))
     assert plan.models == tuple(specs.names())
     chosen = _resolve(
@@ -189,12 +189,64 @@ def test_defaults_and_choices() -> None:
         (["--num_gpus=2", "--min_bytes=1M", "--max_bytes=1K"], "no power of two"),
         (["--num_gpus=2", "--model=vgg61"], "Did you mean 'vgg16'?"),
         (["--num_gpus=2", "--num_batches=0"], "--num_batches=0 is too small"),
+        (["--num_gpus=2,four"], "--num_gpus=2,four: pass one or more numbers of devices, such as 8 or 1,2,4,8."),
+        (["--num_gpus=0,2"], "--num_gpus=0,2: pass one or more numbers"),
+        (["--num_gpus=3,5", "--all_reduce_spec=pscpu,rechd"], "rechd halves the towers repeatedly"),
+        (["--num_gpus=2", "--time_limit_seconds=0"], "--time_limit_seconds=0.0 must be above 0"),
     ],
 )
 def test_bad_input_gets_a_sentence(arguments: list[str], words: str) -> None:
     with pytest.raises(UsageError) as error:
         _resolve("--device=cpu", *arguments)
     assert words in str(error.value)
+
+
+def test_a_reduction_that_some_numbers_of_devices_cannot_run_is_measured_on_the_others() -> None:
+    plan = _resolve("--device=cpu", "--num_gpus=4,1,3,3", "--all_reduce_spec=pscpu,rechd")
+    assert (plan.counts, plan.chosen.num_devices, plan.specs) == ((1, 3, 4), 4, ("pscpu", "rechd"))
+    assert {count: set(reasons) for count, reasons in plan.cannot.items()} == {3: {"rechd"}, 4: set()}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({"a": [1.0, 2.0, 4.0], "b": [1.5, 3.01, 6.0], "c": [2.0, 4.1, 8.0]}, ("a", "a by 50%")),
+        ({"a": [1.0, 2.0, 4.0], "b": [1.5, 1.5, 4.0]}, (None, "no clear winner: a, b")),
+        ({name: [1.0 + (name == "c")] * 3 for name in "bacde"}, (None, "no clear winner: b, a, d and 1 more")),
+        ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, (None, "no clear winner: a, b")),
+        ({"a": [1.0]}, ("a", "a (the only one)")),
+        ({}, (None, "none is valid")),
+    ],
+    ids=lambda value: "",
+)
+def test_a_winner_leads_in_every_comparison_of_paired_rounds(
+    seconds: dict[str, list[float]], expected: tuple[str | None, str]
+) -> None:
+    assert allreduce_report.winner(seconds) == expected
+
+
+def test_several_numbers_of_devices_share_a_table_of_winners(
+    run_bench: Callable[..., Finished], records: Callable[[], list[dict]]
+) -> None:
+    few = ("--num_gpus=1,2,3", "--max_bytes=1K", "--model=none", "--all_reduce_spec=pscpu,rechd", "--num_batches=3")
+    done = run_bench("allreduce", "--device=cpu", *few)
+    assert done.status == 0, done.stderr
+    found = [(r["config"]["num_devices"], r["config"]["modifiers"]["all_reduce_spec"], r["status"]) for r in records()]
+    assert sorted(found) == [(2, "pscpu", "ok"), (2, "rechd", "ok"), (3, "pscpu", "ok"), (3, "rechd", "skipped")]
+    lines = done.stdout.splitlines()
+    (header,) = (line for line in lines if line.startswith("message ") and "1 device " in line)
+    assert header.split("  ")[-1].strip() == "3 devices"
+    (row,) = (line for line in lines if line.startswith("1K "))
+    assert "nothing to exchange" in row and row.endswith("pscpu (the only one)")
+    assert any(line.startswith("rechd cannot run on 3 devices: ") for line in lines)
+    assert sum("Fastest over these sizes on" in line for line in lines) == 2
+
+
+def test_when_time_is_over_no_message_is_begun(run_bench: Callable[..., Finished]) -> None:
+    done = run_bench(*SMALL, "--time_limit_seconds=0.001", "--all_reduce_spec=pscpu")
+    assert done.status == 0, done.stderr
+    assert "--time_limit_seconds=0.001 is over: 3 of 3 are left out." in done.stderr
+    assert " ok" not in done.stdout
 
 
 SMALL = ("allreduce", "--device=cpu", "--num_gpus=2", "--max_bytes=2K", "--model=trivial", "--num_batches=5")
@@ -236,6 +288,7 @@ def _report(directory: Path, *arguments: str) -> Report:
         of_this_run([], on_gpus=False),
         "two devices",
         runtime=chosen.runtime,
+        counts=[2],
         precision=chosen.precision,
         modifiers=chosen.modifiers,
         as_text=True,
@@ -257,7 +310,7 @@ def test_sizes_are_not_proposed_for_what_is_packed(
     for power in range(10):  # psgpu is faster up to 2^5 elements
         seconds = {"psgpu": 1.0 + power, "xring": 6.0 + 0.1 * power}
         timings = {name: allreduce_report.Timing([value], 0.0) for name, value in seconds.items()}
-        report.add(allreduce_report.of_size(4 * 2**power), timings)
+        report.add(allreduce_report.of_size(4 * 2**power), 2, timings)
     assert report.close() == ExitStatus.OK
     assert f"--all_reduce_spec={spec}\n" in capsys.readouterr().out
 
@@ -281,7 +334,7 @@ def test_what_fails_or_is_wrong_is_a_row_and_a_record_and_never_the_fastest(
         "xring": allreduce_report.Timing([], None, failure="no such luck"),
         "hierarchical": allreduce_report.Timing([], None, failure="failed to allocate", failed_as=Status.OUT_OF_MEMORY),
     }
-    report.add(allreduce_report.of_size(4), timings)
+    report.add(allreduce_report.of_size(4), 2, timings)
     assert report.close() == ExitStatus.RUN_FAILED
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [record["status"] for record in records] == ["ok", "invalid", "crash", "oom"]
@@ -301,10 +354,10 @@ def test_a_message_that_was_begun_is_a_row_if_the_measurement_ends(
     report = _report(tmp_path)
     overdue = OverdueError("All-reduce of 8 by psgpu took longer than 600 s.")
     report.give_up(["psgpu", "xring"], overdue)
-    report.begin(allreduce_report.of_size(4))
-    report.add(allreduce_report.of_size(4), {"psgpu": allreduce_report.Timing([0.1] * 3, 1e-7)})
+    report.begin(allreduce_report.of_size(4), 2)
+    report.add(allreduce_report.of_size(4), 2, {"psgpu": allreduce_report.Timing([0.1] * 3, 1e-7)})
     report.give_up(["psgpu", "xring"], overdue)
-    report.begin(allreduce_report.of_size(8))
+    report.begin(allreduce_report.of_size(8), 2)
     report.give_up(["psgpu", "xring"], overdue)
     records = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(record["status"], record["config"]["message"]) for record in records] == [
@@ -323,7 +376,7 @@ def test_records_that_cannot_be_stored_are_printed(
 
     report = _report(tmp_path)
     monkeypatch.setattr(Store, "append", full)
-    report.add(allreduce_report.of_size(4), {"pscpu": allreduce_report.Timing([0.1], 0.0)})
+    report.add(allreduce_report.of_size(4), 2, {"pscpu": allreduce_report.Timing([0.1], 0.0)})
     assert report.close() == ExitStatus.RUN_FAILED
     shown = capsys.readouterr()
     assert '"kind":"allreduce"' in shown.err and "reductions failed" not in shown.err and "records:" not in shown.out

@@ -458,7 +458,7 @@ def test_flags_of_the_breakdown_are_refused_where_there_is_none(given: str) -> N
     name = given.split("=")[0]
     cluster = "--local_cluster=ps:1,worker:2"
     for where, words in (([cluster], "with a cluster"), (["--noladder"], "with --noladder")):
-        if given == "--ladder" and where == ["--noladder"]:
+        if (given, words) in (("--ladder", "with --noladder"), ("--output_dir=there", "with a cluster")):
             continue
         with pytest.raises(UsageError, match=f"{name} belongs to the step-time breakdown, and {words} there is none"):
             main.dispatch(["doctor", "--device=cpu", *where, given])
@@ -469,6 +469,21 @@ def test_a_cluster_and_a_mere_look_have_no_breakdown(tmp_path: Path) -> None:
     values = run_flags.unset(flag.parse(["--local_cluster=ps:1,worker:2"], doctor_verb.DOCTOR_FLAGS).values)
     chosen, plan = doctor_verb.resolve(values, lambda: 0)
     assert plan is None and chosen.cluster is not None
+    assert chosen.output_dir == "out/doctor"
+
+
+def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
+    """A task that was started by hand writes none."""
+    logs = f"--output_dir={tmp_path}"
+
+    def resolve(*words: str) -> Config:
+        values = flag.parse([*words, logs], doctor_verb.DOCTOR_FLAGS).values
+        return doctor_verb.resolve(run_flags.unset(values), lambda: 0)[0]
+
+    assert resolve("--local_cluster=ps:1,worker:2").output_dir == str(tmp_path)
+    by_hand = ["--worker_hosts=a:1,b:1", "--job_name=worker", "--task_index=0"]
+    with pytest.raises(UsageError, match="gets the logs of the tasks that --local_cluster or --hosts starts"):
+        resolve(*by_hand)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run, sweep_verb
 from benchmarks.sweep.estimate import estimate_seconds
-from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.progress import SweepDisplay
 from benchmarks.system.provenance import describe_software
 from results.record import Record, Status, key_of
@@ -169,6 +168,27 @@ def test_combinations_that_cannot_be_are_rows_with_the_reason(sweep: Sweep, runs
     ]
     (skipped,) = (r for r in _records(tmp_path) if r.status is Status.SKIPPED)
     assert "--staged_vars goes with parameter_server" in skipped.reason
+
+
+def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--variable_update=parameter_server", "--local_cluster=ps:1,worker:1;ps:1,worker:2", "--batch_size=8")
+    assert done.status == ExitStatus.OK, done.stderr
+    assert "[1/2] --local_cluster=ps:1,worker:1: " in done.stderr
+    assert "[2/2] --local_cluster=ps:1,worker:2: " in done.stderr
+    done = sweep("--batch_size=8", "--repeats=2")
+    assert "[2/2] trivial, parameter_server on cpu, 1 x 8: " in done.stderr, "if nothing does, what is run"
+    done = sweep("--batch_size=8,9")
+    assert "Fastest settings" in done.stdout and "--batch_size=" in done.stdout.split("Fastest settings")[1]
+
+
+def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
+    sweep("--batch_size=8,9", "--repeats=2")
+    assert len(runs.started) == 4
+    done = sweep("--batch_size=8,9", "--repeats=2", "--resume")
+    assert "2 of 2 combinations x 2 repeats: nothing to run, 4 runs done earlier." in done.stdout
+    assert done.stdout.count("   done") == 2 and "about" not in done.stdout and len(runs.started) == 4
+    done = sweep("--batch_size=8,9,10", "--resume", "--dry_run")
+    assert "3 of 3 combinations: 1 run, about " in done.stdout and "; 2 done earlier." in done.stdout
 
 
 def test_repeats_are_interleaved_forth_and_back(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
@@ -470,7 +490,7 @@ def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyP
     terminal.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", terminal)
     display = SweepDisplay([1.0])
-    display.begin(Cell(("--model=[red]",), None))
+    display.begin("--model=[red]")
     display.end(fake_run(status=Status.CRASH, reason="[/job:localhost/task:0] failed"))
     assert "[1/1] --model=[red]: crash: [/job:localhost/task:0] failed" in terminal.getvalue()
 
@@ -490,10 +510,10 @@ def test_a_terminal_that_is_closed_ends_no_sweep(monkeypatch: pytest.MonkeyPatch
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     display = SweepDisplay([1.0, 1.0])
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     terminal.is_closed = True
     display.end(fake_run())
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     display.end(fake_run())
 
 
@@ -504,9 +524,9 @@ def test_the_time_left_is_scaled_by_what_the_runs_took(
     monkeypatch.setenv("TERM", "xterm")
     now = iter([0.0, 20.0, 20.0])
     display = SweepDisplay([10.0, 30.0], clock=lambda: next(now))
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     display.end(fake_run())
-    display.begin(Cell(("--model=mlp",), None))
+    display.begin("--model=mlp")
     shown = capsys.readouterr().err
     assert "[1/2] --model=mlp, 40 s left" in shown, "nothing has run yet: the estimate"
     assert "320.00 images/sec   (60 s left)\n" in shown, "the first took twice its estimate"

@@ -19,7 +19,7 @@ from benchmarks.errors import DataError
 from benchmarks.input import host_pipeline, imagenet_pipeline
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec, TowerInput
-from benchmarks.microbench import input_stages
+from benchmarks.microbench import input_stages, shuffle_fullness
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.run import graph
@@ -201,3 +201,35 @@ def test_accuracy_is_the_share_of_right_answers() -> None:
         score = objective.score(tf.constant(logits), tf.constant(labels, tf.int64))
         found = session.run(dict(score.observed))
     assert found == {"top_1_accuracies": 0.5, "top_5_accuracies": 0.75}
+
+
+def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
+    found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)
+    assert found["capacity"] == 4 and found["fill_seconds"] == 1
+    assert found["at_start"] in (3, 4), "refilled before each draw"
+    assert 0 <= found["least"] <= found["at_end"] <= 4 and 0 <= found["share_half_full"] <= 1
+
+
+def test_a_buffer_larger_than_an_epoch_never_fills(fake_imagenet: Path) -> None:
+    chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=1000")
+    found = shuffle_fullness.measure(**_values(chosen), seconds=1, clock=itertools.count().__next__)
+    assert found["at_start"] < 100 and found["share_half_full"] == 0
+    assert "It never fills" in shuffle_fullness.in_words(found)
+
+
+def test_the_buffer_of_the_epoch_that_is_drawn_from_counts() -> None:
+    """Those of the next epochs are filled ahead; one that is over is empty."""
+    samples = shuffle_fullness._Samples(8)
+    for held in ([8, 8, 8], [1, 8, 8], [0, 7, 8, 8], [0, 0, 0, 9]):
+        samples.add(np.array(held + [0] * (64 - len(held))))
+    assert samples.held == [8, 1, 7, 8]
+
+
+def test_sentences_on_the_shuffle_buffer() -> None:
+    found = {"capacity": 256, "fill_seconds": 1.5, "at_start": 256, "at_end": 255, "least": 255, "share_half_full": 1.0}
+    assert shuffle_fullness.in_words(found) == (
+        "Shuffle buffer: 256 of 256 records after the first batch, which took 1.50 s; 255 at the end, 255 at least. It "
+        "was at least half full in 100% of the samples."
+    )
+    assert shuffle_fullness.in_words({**found, "least": 3}).endswith("It empties at the end of each epoch.")

@@ -1,0 +1,219 @@
+"""Which settings are the fastest, as far as runs can be told apart; where one overtakes another, or gains no more."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from results import repeats
+from results.repeats import ENOUGH_REPEATS, Outcome
+from results.report.anomalies import title
+from results.report.headline import ps_megabytes_per_sec
+from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
+from results.text import counted, one_line, without_secrets
+
+# Of more managers, only pairs of which one overtakes the other are listed.
+_FEW_MANAGERS = 3
+_PROCESSES = ("num_ps", "num_hosts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """A row with a 95 % interval of its rate that includes how processes differ; None with too few steps."""
+
+    row: Row
+    low: float | None
+    high: float | None
+
+    def beats(self, other: Standing) -> bool:
+        """Returns whether it is clearly faster: the intervals are disjoint, or a paired test of repeats shows it."""
+        if self.low is not None and other.high is not None and self.low > other.high:
+            return True
+        rates = [[r.derived.images_per_sec or 0.0 for r in one.row.records] for one in (self, other)]
+        blocks = {len(one) for one in rates}
+        if len(blocks) > 1 or min(blocks) < ENOUGH_REPEATS or not all(map(all, rates)):
+            return False
+        return repeats.slower_than_best(rates) == [1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Winner:
+    """The fastest of several settings of a model: its flags, and those of the settings within its noise, if any."""
+
+    model: str
+    devices: int | None  # None: any number
+    flags: str
+    best: Standing
+    within_noise: Sequence[str]
+
+
+def standings(rows: Sequence[Row]) -> list[Standing]:
+    """Returns the valid rows whose devices train one model; independent towers are only an upper bound."""
+    valid = [
+        row
+        for row in rows
+        if row.images_per_sec is not None and (row.devices == 1 or row.config.get("variable_update") != "independent")
+    ]
+    between = repeats.between_runs(map(_outcomes, valid))
+    return [_standing(row, between) for row in valid]
+
+
+def _outcomes(row: Row) -> list[Outcome]:
+    return [
+        Outcome(
+            seconds=0.0, images_per_step=r.measurement.images_per_step or 0, step_seconds=r.measurement.step_seconds
+        )
+        for r in row.valid
+    ]
+
+
+def _standing(row: Row, between: float) -> Standing:
+    if len(row.valid) > 1 or not row.low or not row.high:
+        return Standing(row, row.low, row.high)
+    return Standing(row, *repeats.widened(row.rate, row.low, row.high, between))
+
+
+def winners(found: Sequence[Standing]) -> list[Winner]:
+    """Returns the fastest settings of each model, for each number of devices and for any; none without a rival."""
+    winning = []
+    for model, group in _grouped(found, _model).items():
+        flags = _differing_flags([one.row for one in group])
+        by_devices = _grouped(group, lambda one: one.row.devices)
+        parts = [*by_devices.items(), *([(None, group)] if len(by_devices) > 1 else [])]
+        for devices, rivals in parts:
+            if len(rivals) > 1:
+                best = max(rivals, key=lambda one: one.row.rate)
+                ties = [flags[id(one.row)] for one in rivals if one is not best and not best.beats(one)]
+                winning.append(Winner(model[0], devices, flags[id(best.row)], best, ties))
+    return winning
+
+
+def _model(one: Standing) -> tuple[str, ...]:
+    """Returns what must be equal in rows that are ranked: the model, what is done with it, and where."""
+    config, identity = one.row.config, one.row.records[0].identity
+    model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
+    return one_line(model), identity.hardware_key, identity.software_key
+
+
+def _grouped(found: Sequence[Standing], key: Callable[[Standing], Any]) -> dict[Any, list[Standing]]:
+    groups: dict[Any, list[Standing]] = {}
+    for one in found:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def _differing_flags(rows: Sequence[Row]) -> dict[int, str]:
+    """Returns for each row, by its id, the flags of its command that not all have; its title if there are none."""
+    words = []
+    for row in rows:
+        first = row.records[0]
+        aside = {f"--{name}" for name in first.config_aside}
+        command = without_secrets(first.identity.command)
+        words.append([word for word in command if word.startswith("--") and word.partition("=")[0] not in aside])
+    common = set.intersection(*map(set, words)) if words else set()
+    own = [" ".join(word for word in each if word not in common) for each in words]
+    return {id(row): one_line(flags) or title(row) for row, flags in zip(rows, own, strict=True)}
+
+
+def crossings(found: Sequence[Standing]) -> list[tuple[str, str]]:
+    """Returns for pairs of variable managers on several numbers of workers or devices which one is faster where.
+
+    Each is a model and a sentence.
+    """
+    by_row = {id(one.row): one for one in found}
+    siblings = Siblings([one.row for one in found if not one.row.config.get("forward_only")])
+    sentences, seen = [], set()
+    for one in found:
+        group = tuple(id(row) for row in siblings.all_of(one.row, SCALED + MANAGER))
+        if group and group not in seen:
+            seen.add(group)
+            alike = [by_row[each] for each in group]
+            sentences += [(_model(one)[0], sentence) for sentence in _crossings_of(alike)]
+    return sentences
+
+
+def _crossings_of(alike: Sequence[Standing]) -> Iterator[str]:
+    """Yields sentences on rows that differ only in the manager and in the numbers of workers, servers and devices."""
+    of_workers, of_devices = ("num_devices", "num_workers", "worker"), ("num_workers", "num_devices", "device")
+    for fixed, varying, noun in (of_workers, of_devices):
+        for number, group in _grouped(alike, _count(fixed)).items():
+            lines = {name: _grouped(line, _count(varying)) for name, line in _grouped(group, _manager).items()}
+            each = f", in each of {number} workers" if noun == "device" else f", each with {number} devices"
+            for names in itertools.combinations(lines, 2):
+                first, second = (lines[name] for name in names)
+                points = {n: (first[n][0], second[n][0]) for n in sorted(set(first) & set(second))}
+                if len(points) < 2:
+                    continue
+                signs = {n: one.beats(other) - other.beats(one) for n, (one, other) in points.items()}
+                if len(lines) <= _FEW_MANAGERS or {-1, 1} <= set(signs.values()):
+                    ratios = {n: other.row.rate / one.row.rate for n, (one, other) in points.items()}
+                    yield _crossing(names, signs, ratios, noun) + (each if number > 1 else "") + "."
+
+
+def _count(name: str) -> Callable[[Standing], int]:
+    return lambda one: one.row.count(name)
+
+
+def _manager(one: Standing) -> str:
+    servers = one.row.config.get("num_ps") or 0
+    return manager_of(one.row.config) + (f" with {servers} ps" if servers else "")
+
+
+def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[int, float], noun: str) -> str:
+    """Returns which of two managers is faster with how many workers or devices.
+
+    Args:
+        names: of the two.
+        signs: for each number, 1 if the first is clearly faster, -1 if the second is, else 0; in ascending order.
+        ratios: the rate of the second over that of the first.
+        noun: what is counted.
+    """
+    measured = ", ".join(f"{ratio:.2f} with {n}" for n, ratio in ratios.items())
+    measured = f" (rate over that of {names[0]}: {measured} {noun}s)"
+    decided = [(n, names[sign < 0]) for n, sign in signs.items() if sign]
+    ties = [str(n) for n, sign in signs.items() if not sign]
+    if not decided:
+        return f"{names[1]} and {names[0]} cannot be told apart{measured}"
+    turns = [(after, name) for (_, before), (after, name) in itertools.pairwise(decided) if before != name]
+    faster = decided[0][1]
+    slower = names[names[0] == faster]
+    if turns:
+        sentence = f"{faster} is faster than {slower} with {decided[0][0]}"
+        sentence += "".join(f"; {name} overtakes from {after} {noun}s on" for after, name in turns)
+    else:
+        sentence = f"{faster} is faster than {slower} with {', '.join(str(n) for n, _ in decided)} {noun}s"
+        sentence += ": they do not cross within what was measured"
+    return sentence + (f"; with {', '.join(ties)} they cannot be told apart" if ties else "") + measured
+
+
+def saturation(found: Sequence[Standing]) -> list[tuple[str, str]]:
+    """Returns from which number of parameter servers on more of them gain nothing: a model and a sentence each."""
+    served = [one for one in found if one.row.config.get("num_ps")]
+    by_row = {id(one.row): one for one in served}
+    siblings = Siblings([one.row for one in served])
+    sentences, seen = [], set()
+    for one in served:
+        group = tuple(id(row) for row in siblings.all_of(one.row, _PROCESSES))
+        by_count = {by_row[each].row.count("num_ps"): by_row[each] for each in group}
+        if group not in seen and len(by_count) > 1:
+            seen.add(group)
+            sentences.append((_model(one)[0], _saturation(dict(sorted(by_count.items())))))
+    return sentences
+
+
+def _saturation(by_count: Mapping[int, Standing]) -> str:
+    """Returns the sentence on rows that differ only in the number of parameter servers, in ascending order."""
+    counts = list(by_count)
+    enough = next(n for n in counts if not any(by_count[more].beats(by_count[n]) for more in counts if more > n))
+    first = by_count[counts[0]].row
+    what = f"{manager_of(first.config)}, {counted(first.count('num_workers'), 'worker')}"
+    if enough == counts[-1]:
+        sentence = f"{what}: {enough} ps are still faster than {counts[-2]}, so they do not saturate within what was"
+        sentence += " measured"
+    else:
+        sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
+    rates = ", ".join(f"{one.row.rate:.2f}" for one in by_count.values())
+    megabytes = ", ".join(ps_megabytes_per_sec(one.row) or "unknown" for one in by_count.values())
+    return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

@@ -1,0 +1,168 @@
+"""Which settings are the fastest: made-up rates, for which it can be worked out by hand what can be told apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from results.record import Record
+from results.report import ranking
+from results.report.side_tables import comparisons
+from results.summary import summarize
+from tests.support.records import fake_run
+
+Rates = Sequence[float]
+
+
+def _runs(rates: Rates, *, batch: int = 32, **config: object) -> list[Record]:
+    """Repeats of a run with these rates."""
+    images = batch * config.get("num_devices", 1)
+    return [fake_run(step_seconds=images / rate, batch_per_device=batch, **config) for rate in rates]
+
+
+def _cluster(rates: Rates, workers: int, servers: int, manager: str) -> list[Record]:
+    return _runs(rates, num_workers=workers, num_ps=servers, cluster="two hosts", variable_update=manager)
+
+
+def _manager(name: str, by_workers: dict[int, Rates]) -> list[Record]:
+    return [run for n, rates in by_workers.items() for run in _cluster(rates, n, 0, name)]
+
+
+def _crossings(*records: list[Record]) -> list[str]:
+    found = ranking.standings(summarize([one for each in records for one in each]))
+    return [sentence for _, sentence in ranking.crossings(found)]
+
+
+QUIET = [1.0, 1.01, 0.99]
+TURN = itertools.count()
+
+
+def _at(rate: float) -> Rates:
+    """Repeats that differ by a percent, each time in another order."""
+    turn = next(TURN) % 3
+    return [rate * one for one in (QUIET[turn:] + QUIET[:turn])]
+
+
+def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
+    records = [
+        *_runs(_at(100.0), batch=16),
+        *_runs([130.0, 128.0, 131.0], batch=32),
+        *_runs([129.0, 131.0, 129.0], batch=64),
+        *_runs(_at(50.0), batch=32, model="vgg16"),
+    ]
+    (winner,) = ranking.winners(ranking.standings(summarize(records)))
+    assert (winner.model, winner.devices) == ("resnet50", 1), "vgg16 has no rival"
+    assert winner.flags == "--batch_per_device=32" or winner.flags == "--batch_per_device=64"
+    assert len(winner.within_noise) == 1 and winner.within_noise[0] != "--batch_per_device=16"
+    assert winner.best.low < 130 < winner.best.high
+    (table,) = comparisons(summarize(records))
+    assert "Nothing was repeated" not in table.note
+    assert table.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
+
+
+@pytest.mark.parametrize(("rate", "ties"), [(110.0, 1), (200.0, 0)])
+def test_without_repeats_only_large_differences_count(rate: float, ties: int) -> None:
+    rows = summarize([*_runs([100.0], batch=16), *_runs([rate], batch=32)])
+    (winner,) = ranking.winners(ranking.standings(rows))
+    assert winner.flags == "--batch_per_device=32" and len(winner.within_noise) == ties
+    (table,) = comparisons(rows)
+    assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in table.note
+
+
+def test_repeats_are_compared_in_pairs() -> None:
+    """A disturbance of a whole round widens both intervals, and cancels between them."""
+    rounds = [1.0, 0.7, 1.4, 0.9]
+    noise = [1.001, 0.999, 1.002, 0.998]
+    fast = _runs([100 * r for r in rounds], batch=16)
+    slow = _runs([95 * r * n for r, n in zip(rounds, noise, strict=True)], batch=32)
+    first, second = ranking.standings(summarize([*fast, *slow]))
+    assert first.low < second.high, "the intervals overlap"
+    assert first.beats(second) and not second.beats(first)
+    failed = [*slow[:3], fake_run(step_seconds=0.1, batch_per_device=32, status="crash")]
+    first, second = ranking.standings(summarize([*fast, *failed]))
+    assert not first.beats(second), "then no pairs are left"
+
+
+def test_each_number_of_devices_has_a_winner_and_so_have_all() -> None:
+    records = [
+        *_runs(_at(100.0), batch=16, num_devices=1),
+        *_runs(_at(50.0), batch=32, num_devices=1),
+        *_runs(_at(20.0), batch=16, num_devices=2),
+        *_runs(_at(40.0), batch=32, num_devices=2),
+    ]
+    found = ranking.winners(ranking.standings(summarize(records)))
+    named = {one.devices: (one.flags, list(one.within_noise)) for one in found}
+    assert named == {
+        1: ("--num_devices=1 --batch_per_device=16", []),
+        2: ("--num_devices=2 --batch_per_device=32", []),
+        None: ("--num_devices=1 --batch_per_device=16", []),
+    }
+
+
+def test_independent_towers_win_nothing() -> None:
+    records = [
+        *_runs(_at(100.0), num_devices=2, variable_update="replicated"),
+        *_runs(_at(200.0), num_devices=2, variable_update="independent"),
+        *_runs(_at(90.0), num_devices=2, variable_update="parameter_server"),
+    ]
+    (winner,) = ranking.winners(ranking.standings(summarize(records)))
+    assert winner.flags.startswith("--variable_update=replicated") and not winner.within_noise
+
+
+IN_GRAPH, BETWEEN = "distributed_all_reduce", "collective_all_reduce"
+
+
+def test_the_crossing_point_is_named() -> None:
+    one = _manager(IN_GRAPH, {1: _at(100.0), 2: _at(180.0), 3: _at(200.0)})
+    other = _manager(BETWEEN, {1: _at(80.0), 2: _at(180.0), 3: _at(240.0)})
+    (sentence,) = _crossings(one, other)
+    assert sentence == (
+        f"{IN_GRAPH} is faster than {BETWEEN} with 1; {BETWEEN} overtakes from 3 workers on; with 2 they cannot be "
+        f"told apart (rate over that of {IN_GRAPH}: 0.80 with 1, 1.00 with 2, 1.20 with 3 workers)."
+    )
+
+
+def test_managers_that_do_not_cross_or_cannot_be_told_apart() -> None:
+    slow = _manager(IN_GRAPH, {1: _at(100.0), 2: _at(180.0)})
+    (sentence,) = _crossings(slow, _manager(BETWEEN, {1: _at(130.0), 2: _at(200.0)}))
+    assert sentence.startswith(
+        f"{BETWEEN} is faster than {IN_GRAPH} with 1, 2 workers: they do not cross within what was measured (rate"
+    )
+    (sentence,) = _crossings(slow, _manager(BETWEEN, {1: _at(100.1), 2: _at(179.9)}))
+    assert sentence.startswith(
+        f"{BETWEEN} and {IN_GRAPH} cannot be told apart (rate over that of {IN_GRAPH}: 1.00 with 1"
+    )
+    assert _crossings(slow, _manager(BETWEEN, {2: _at(100.0), 3: _at(90.0)})) == [], "one common number is no line"
+
+
+def test_devices_of_one_process_cross_too_and_of_many_managers_only_those_that_do() -> None:
+    def line(name: str, *rates: float) -> list[Record]:
+        each = [_runs(_at(r), num_devices=n, variable_update=name) for n, r in enumerate(rates, start=1)]
+        return [run for runs in each for run in runs]
+
+    first, second = line("parameter_server", 100.0, 150.0), line("replicated", 80.0, 190.0)
+    others = [*line("collective_all_reduce", 60.0, 80.0), *line("local_sgd", 50.0, 70.0)]
+    (sentence,) = _crossings(first, second, others)
+    assert "replicated psgpu overtakes from 2 devices on" in sentence
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ([100.0, 160.0, 161.0], "from 2 ps on, more of them bring less than the noise"),
+        ([100.0, 99.0, 101.0], "from 1 ps on, more of them bring less than the noise"),
+        ([100.0, 150.0, 220.0], "3 ps are still faster than 2, so they do not saturate within what was measured"),
+    ],
+)
+def test_where_parameter_servers_saturate(rates: list[float], words: str) -> None:
+    runs = [run for n, rate in enumerate(rates, start=1) for run in _cluster(_at(rate), 2, n, "parameter_server")]
+    ((model, sentence),) = ranking.saturation(ranking.standings(summarize(runs)))
+    assert model == "resnet50" and sentence.startswith(f"parameter_server, 2 workers: {words} (with 1, 2, 3 ps: ")
+    assert sentence.endswith("and unknown, unknown, unknown MB/s per ps).")
+
+
+def test_nothing_to_compare_is_no_table() -> None:
+    assert comparisons(summarize(_runs(_at(100.0)))) == []
+    assert comparisons([]) == []
