@@ -69,6 +69,10 @@ COLUMNS = (
     Column("relaxed_consistency", "gradients of the previous step are applied", "config.modifiers.relaxed_consistency"),
     Column("asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous"),
     Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel"),
+    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
+    Column(
+        "micro_batches", "parts into which a pipeline divides the images of a step", "config.pipeline.micro_batches"
+    ),
     Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices"),
     Column("device", "cpu (logical devices) or gpu", "config.device"),
     Column("batch_per_device", "images per device and step", "config.batch_per_device"),

@@ -17,6 +17,7 @@ from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.run import graph, reference_loops, steps
 from benchmarks.run.display import Display
 from benchmarks.topology import devices as device_planning
+from benchmarks.training import pipeline
 from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
 
@@ -86,6 +87,11 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 if built.drift is not None:
                     log.observe(replica_drift=float(session.run(built.drift, options=options)))
                 log.weights_are_finite = bool(session.run(built.finite))
+                if built.step.pass_ends:
+                    team.expect("Timing the stages of the pipeline", patience)
+                    (loop,) = built.step.loops
+                    shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
+                    log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()
@@ -97,7 +103,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             source,
             graph.input_spec(config),
             config.input,
-            num_devices=config.num_devices,
+            num_devices=len(built.input.towers),
             session_config=device_planning.session_config(
                 "cpu", config.num_devices, **config.runtime.session_options()
             ),
