@@ -27,6 +27,11 @@ class Stage:
     _keras_model: keras.Model
 
     @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Returns the shape of what the stage takes, without the batch."""
+        return tuple(self._keras_model.inputs[0].shape[1:])
+
+    @property
     def weights(self) -> list[str]:
         """Returns the names of the trained variables."""
         return [variable.name for variable in self.variables if variable.kind == "weight"]
@@ -61,7 +66,10 @@ def cut_points(model: Model) -> list[keras.KerasTensor]:
 
 
 def cut(model: Model, at: Sequence[keras.KerasTensor]) -> list[Stage]:
-    """Returns the stages between these of the model's cut points, in order: one more than points."""
+    """Returns the stages between these of the model's cut points, in order: one more than points.
+
+    The layers are then part of the stages too, so Keras no longer finds the model's cut points.
+    """
     whole = model.keras_model
     pairs = zip(ordered(whole), model.variables, strict=True)
     described = {id(keras_variable): variable for keras_variable, variable in pairs}

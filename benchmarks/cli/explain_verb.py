@@ -65,9 +65,11 @@ def run(config: Config) -> ExitStatus:
             f"name one of {', '.join(MANAGERS)}."
         )
     start(Runtime())
+    from benchmarks.training import pipeline
     from benchmarks.training.traffic import manager_on_real_devices
     from models import building
     from variable_mgr import factory
+    from variable_mgr.managers.pipelined import Pipelined
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
@@ -77,7 +79,20 @@ def run(config: Config) -> ExitStatus:
     def in_one_process(modifiers: Modifiers) -> VariableManager:
         return manager_on_real_devices(name, modifiers, device=config.device, towers=towers, shared_on=config.shared_on)
 
-    if config.cluster:
+    manager: VariableManager
+    if config.pipeline:
+        parts = pipeline.plan(model, **vars(config.pipeline))
+        manager = Pipelined(parts.homes(config.place.towers))
+        facts = parts.facts(config.place.towers, config.batch_global)
+        each = (
+            f"{counted(towers, 'stage')}, {facts['micro_batches']} micro-batches of {facts['images_per_micro_batch']}"
+        )
+        sent = {
+            **pipeline.stage_facts(facts),
+            "Sent per step": f"{_megabytes(parts.sent_bytes(config.batch_global))}, half of it activations forward, "
+            "half their gradients back",
+        }
+    elif config.cluster:
         manager = factory.make(name, config.place, shared_devices=(config.place.host,), modifiers=modifiers)
         each = f"{counted(config.num_workers, 'worker')} with {each} each"
         sent = _links(manager.links(model.variables))

@@ -94,7 +94,7 @@ def _divided(
         UsageError: the model cannot be divided so.
     """
     if config.pipeline:
-        stages = pipeline.plan(model, specs.find(config.model), config.data_format, **vars(config.pipeline))
+        stages = pipeline.plan(model, **vars(config.pipeline))
         return stages, Pipelined(stages.homes(devices.towers))
     trained: building.Model | splitting.SplitModel = model
     if config.modifiers.fc_model_parallel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,8 +24,6 @@ from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.placement_table import size_bytes
 from models import stages as cutting
 from models.building import Model, ModelVariable
-from models.layers import DataFormat
-from models.specs import ModelSpec
 from models.stages import Stage
 from results.measurement import Observed
 from results.text import counted
@@ -102,23 +101,19 @@ def _bytes_of(variable: ModelVariable) -> int:
     return int(np.prod(variable.shape)) * tf.as_dtype(variable.dtype).size
 
 
-def plan(model: Model, spec: ModelSpec, data_format: DataFormat, *, stages: int, micro_batches: int) -> Pipeline:
+def plan(model: Model, *, stages: int, micro_batches: int) -> Pipeline:
     """Cuts a model where one tensor crosses, so that the stage with most FLOPs has as few as possible.
 
     Args:
         model: what is trained.
-        spec: of the model.
-        data_format: of the model.
         stages: how many.
         micro_batches: see `Pipeline`.
 
     Raises:
         UsageError: the model cannot be cut into so many stages.
     """
-    size = (spec.image_size, spec.image_size)
-    image_shape = (spec.channels, *size) if data_format == "NCHW" else (*size, spec.channels)
     points = cutting.cut_points(model)
-    pieces = _work(cutting.cut(model, points), image_shape)
+    pieces = _work(cutting.cut(model, points))
     costs = [piece.flops for piece in pieces]
     ends = cutting.balanced(costs, [piece.output_bytes for piece in pieces], stages)
     if ends is None:
@@ -129,14 +124,14 @@ def plan(model: Model, spec: ModelSpec, data_format: DataFormat, *, stages: int,
             f"--pipeline_stages={most} --num_gpus={most}, or fewer."
         )
     chosen = cutting.cut(model, [points[end] for end in ends])
-    return Pipeline(model.variables, chosen, _work(chosen, image_shape), micro_batches)
+    return Pipeline(model.variables, chosen, _work(chosen), micro_batches)
 
 
-def _work(stages: Sequence[Stage], image_shape: Sequence[int]) -> list[StageWork]:
+def _work(stages: Sequence[Stage]) -> list[StageWork]:
     """Counts each stage in a graph of its own, with one image; the first stage needs no gradients of its input."""
     found: list[StageWork] = []
     with tf.Graph().as_default():
-        inputs = tf.compat.v1.placeholder(tf.float32, (1, *image_shape))
+        inputs = tf.compat.v1.placeholder(tf.float32, (1, *stages[0].input_shape))
         for stage in stages:
             values = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in stage.variables}
             outputs, _ = stage.call(values, inputs)
@@ -184,18 +179,22 @@ def idle_shares(ends: Ends) -> list[float]:
     A pass starts when the one before it on its device and the one that computes its input have ended; so the time that
     its input takes to arrive counts as computing.
     """
-    began, last = ends.began, len(ends.forward) - 1
-    busy = []
-    for stage in range(last + 1):
-        ended = [*ends.forward[stage], *reversed(ends.backward[stage])]
-        ready = [began] * len(ended)
+    began, last = float(ends.began), len(ends.forward) - 1
+    ended = [[*ends.forward[stage], *reversed(ends.backward[stage])] for stage in range(last + 1)]
+    passes = len(ended[0])
+    shares = []
+    for stage, own in enumerate(ended):
+        ready = [began] * passes
         if stage > 0:
-            ready[: len(ended) // 2] = ends.forward[stage - 1]
+            ready[: passes // 2] = ended[stage - 1][: passes // 2]
         if stage < last:
-            ready[len(ended) // 2 :] = reversed(ends.backward[stage + 1])
-        starts = map(max, [began, *ended[:-1]], ready)
-        busy.append(sum(end - start for end, start in zip(ended, starts, strict=True)))
-    return [float(1.0 - seconds / (np.max(ends.backward) - began)) for seconds in busy]
+            ready[passes // 2 :] = ended[stage + 1][passes // 2 :]
+        # An end that the host has seen too late would otherwise count twice.
+        in_order = itertools.accumulate(own, max, initial=began)
+        between = zip(itertools.pairwise(in_order), ready, strict=True)
+        busy = sum(max(0.0, end - max(before, its)) for (before, end), its in between)
+        shares.append(float(1.0 - busy / (max(map(max, ended)) - began)))
+    return shares
 
 
 def measured_idle_shares(

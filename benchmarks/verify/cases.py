@@ -41,13 +41,17 @@ _WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One comparison: a manager with modifiers against a reference."""
+    """One comparison: a manager with modifiers against a reference.
+
+    With `micro_batches`, the first devices are the stages of a pipeline.
+    """
 
     manager: str
     modifiers: Modifiers
     shared_on: str
     reference: str
     title: str
+    micro_batches: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -80,6 +84,7 @@ def cases() -> Iterator[Case]:
                 yield Case(manager, modifiers, "cpu", "sgd", " ".join(filter(None, (manager, algorithm, transfer))))
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
+    yield Case("parameter_server", Modifiers(), "gpu", "whole batch", "pipeline of 3 micro-batches", micro_batches=3)
 
 
 def _scalars(manager: str, optimizer: str) -> Iterator[Case]:
@@ -140,7 +145,7 @@ def results(
         return oracle.convolutional_weights(make, alone, towers, config(1), **limited)
 
     for case in cases():
-        devices = plan(towers, case.shared_on)
+        devices = plan(min(towers, oracle.MOST_STAGES) if case.micro_batches else towers, case.shared_on)
         reason = why_not(case.manager, case.modifiers, devices.place)
         if towers == 1 and case.manager not in _WITH_ONE_TOWER:
             reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
@@ -152,7 +157,7 @@ def results(
             if case.reference == "whole batch":
                 divided = case.modifiers.fc_model_parallel
                 weights = oracle.convolutional_weights(
-                    make, devices, towers, config(towers), divided=divided, **limited
+                    make, devices, towers, config(towers), divided=divided, micro_batches=case.micro_batches, **limited
                 )
                 error = largest_difference(weights, weights_of_one_device())
             else:

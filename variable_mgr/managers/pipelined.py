@@ -66,6 +66,8 @@ class Pipelined(VariableManager):
             "one copy, each variable on the device of its stage",
             "averaged over the micro-batches and applied on the device of the stage",
             _DIAGRAM,
+            deviation="as one device that averages the gradients of the micro-batches: batch norm and dropout see one "
+            "after the other, for all else it is the whole batch",
         )
 
     def traffic(self, weights_elements: Sequence[int]) -> Traffic:
