@@ -69,8 +69,10 @@ def _asynchronous_lines(measurement: Measurement) -> list[str]:
 def _pipeline_lines(record: Record) -> list[str]:
     """Returns the share of a step in which each device of a pipeline was idle, measured and by FLOPs."""
     facts = record.placement.get("pipeline") or {}
-    if not facts.get("idle_shares"):
+    if "idle_shares" not in facts:
         return []
+    if facts["idle_shares"] is None:
+        return ["idle:           unknown: the passes of a micro-batch are too short to be timed"]
     measured, counted = (
         ", ".join(f"{share:.0%}" for share in facts[name]) for name in ("idle_shares", "idle_shares_by_flops")
     )

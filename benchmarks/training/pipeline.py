@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -150,60 +149,65 @@ class Ends(NamedTuple):
     Attributes:
         began: when the images were on the first device, a scalar.
         forward, backward: the end of each pass, [stages, micro-batches].
+        sent: when each backward pass had the gradient of its input, which it sends before it ends; the same shape.
     """
 
     began: Any
     forward: Any
     backward: Any
+    sent: Any
 
 
 def predicted_ends(forward: Sequence[float], backward: Sequence[float], micro_batches: int) -> Ends:
     """Returns when the passes of a step end, given how long each stage needs for one micro-batch, from time 0."""
     stages = range(len(forward))
-    ends = Ends(0.0, np.zeros((len(stages), micro_batches)), np.zeros((len(stages), micro_batches)))
+    forward_ends, backward_ends = np.zeros((2, len(stages), micro_batches))
     free = [0.0] * len(stages)
     for number in range(micro_batches):
         for stage in stages:
-            ready = ends.forward[stage - 1, number] if stage else 0.0
-            free[stage] = ends.forward[stage, number] = max(free[stage], ready) + forward[stage]
+            ready = forward_ends[stage - 1, number] if stage else 0.0
+            free[stage] = forward_ends[stage, number] = max(free[stage], ready) + forward[stage]
     for number in reversed(range(micro_batches)):
         for stage in reversed(stages):
-            ready = ends.backward[stage + 1, number] if stage < stages[-1] else 0.0
-            free[stage] = ends.backward[stage, number] = max(free[stage], ready) + backward[stage]
-    return ends
+            ready = backward_ends[stage + 1, number] if stage < stages[-1] else 0.0
+            free[stage] = backward_ends[stage, number] = max(free[stage], ready) + backward[stage]
+    return Ends(0.0, forward_ends, backward_ends, sent=backward_ends)
 
 
-def idle_shares(ends: Ends) -> list[float]:
+_TOLERANCE = 0.02  # of a step
+
+
+def idle_shares(ends: Ends) -> list[float] | None:
     """Returns for each stage the share of the time between the start and the last end in which it computed nothing.
 
-    A pass starts when the one before it on its device and the one that computes its input have ended; so the time that
-    its input takes to arrive counts as computing.
+    A pass starts when the one before it on its device has ended and its input has been computed; so the time that its
+    input takes to arrive counts as computing. If ends contradict this, because passes are shorter than the delay with
+    which the host sees their ends, the result is None.
     """
-    began, last = float(ends.began), len(ends.forward) - 1
-    ended = [[*ends.forward[stage], *reversed(ends.backward[stage])] for stage in range(last + 1)]
-    passes = len(ended[0])
-    shares = []
-    for stage, own in enumerate(ended):
-        ready = [began] * passes
-        if stage > 0:
-            ready[: passes // 2] = ended[stage - 1][: passes // 2]
-        if stage < last:
-            ready[passes // 2 :] = ended[stage + 1][passes // 2 :]
-        # An end that the host has seen too late would otherwise count twice.
-        in_order = itertools.accumulate(own, max, initial=began)
-        between = zip(itertools.pairwise(in_order), ready, strict=True)
-        busy = sum(max(0.0, end - max(before, its)) for (before, end), its in between)
-        shares.append(float(1.0 - busy / (max(map(max, ended)) - began)))
-    return shares
+    began, none = float(ends.began), np.full((1, np.shape(ends.forward)[1]), ends.began)
+    # Rows are stages, columns are passes in the order of the schedule.
+    ended = np.hstack([ends.forward, np.fliplr(ends.backward)])
+    ready = np.hstack([np.vstack([none, ends.forward[:-1]]), np.fliplr(np.vstack([ends.sent[1:], none]))])
+    before = np.hstack([np.full((len(ended), 1), began), ended[:, :-1]])
+    seconds, total = ended - np.maximum(before, ready), ended.max() - began
+    if seconds.min() < -_TOLERANCE * total:
+        return None
+    return [max(0.0, float(1.0 - busy / total)) for busy in seconds.sum(axis=1)]
+
+
+_ATTEMPTS = 3
 
 
 def measured_idle_shares(
     session: tf.compat.v1.Session, ends: Ends, operation: tf.Operation, options: tf.compat.v1.RunOptions | None = None
-) -> list[float]:
-    """Takes two more steps and returns the idle shares of the second; TensorFlow prepares new fetches in the first."""
-    for _ in range(2):
-        found, _ = session.run([ends, operation], options=options)
-    return idle_shares(found)
+) -> list[float] | None:
+    """Takes some more steps and returns the idle shares of one, or None; see `idle_shares`.
+
+    TensorFlow prepares for new fetches in the first step, so that one does not count.
+    """
+    session.run([ends, operation], options=options)
+    tries = (idle_shares(session.run([ends, operation], options=options)[0]) for _ in range(_ATTEMPTS))
+    return next((shares for shares in tries if shares is not None), None)
 
 
 def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -248,8 +252,10 @@ def train(
         labels = _divided(tower_input.labels, pipeline.micro_batches)
         of_loss = (1.0 if loss_scale is None else loss_scale) * tf.constant(1.0 / pipeline.micro_batches)
     passes = _Passes(pipeline, devices, values, objective)
-    forward = [passes.forward(*part) for part in zip(images, labels, strict=True)]
-    backward = [passes.backward(number, of_loss) for number in reversed(range(len(images)))]
+    for part in zip(images, labels, strict=True):
+        passes.forward(*part)
+    for number in reversed(range(len(images))):
+        passes.backward(number, of_loss)
     gradients = {}
     for variable in pipeline.variables:
         if variable.kind == "weight":
@@ -260,64 +266,67 @@ def train(
     with tf.device(devices[-1]):
         observed = {name: mean([score.observed[name] for score in passes.scores]) for name in passes.scores[0].observed}
         score = Score(mean([score.loss for score in passes.scores]), Observed(**observed))
-    with tf.device(devices[0]):
-        arrived = tf.group(*images)
-    began = _time_after(arrived, images[0], devices[0])
+    began = _time_after(tf.group(*images), images[0])
     with tf.device(HOST):
-        ends = Ends(began, tf.stack(forward, axis=1), tf.stack(backward[::-1], axis=1))
+        in_order = ([times[::-1] for times in of_stages] for of_stages in (passes.backward_ends, passes.sent))
+        ends = Ends(began, tf.stack(passes.forward_ends), *map(tf.stack, in_order))
     return score, TowerUpdate(gradients=gradients, state=passes.state), ends
 
 
 class _Passes:
-    """The passes of a step, in the order in which they are built: that of the schedule on every device."""
+    """The passes of a step, which are built in the order in which every device computes them.
+
+    Attributes:
+        scores: by micro-batch.
+        state: new values of statistics and tower states, by name.
+        gradients: added up over the micro-batches so far, by name.
+        forward_ends, backward_ends, sent: see `Ends`, by stage, then in the order in which they are built.
+    """
 
     def __init__(
         self, pipeline: Pipeline, devices: Sequence[str], values: Mapping[str, tf.Tensor], objective: Objective
     ) -> None:
         self._stages, self._devices, self._objective = pipeline.stages, devices, objective
-        self._values = dict(values)
+        self._values = values
         self._before: list[list[tf.Operation]] = [[] for _ in devices]
         self._outputs: list[list[tf.Tensor]] = []  # by micro-batch, then by stage; the last is the loss
         self.scores: list[Score] = []
         self.state: dict[str, tf.Tensor] = {}
         self.gradients: dict[str, tf.Tensor] = {}
+        self.forward_ends: list[list[tf.Tensor]] = [[] for _ in devices]
+        self.backward_ends: list[list[tf.Tensor]] = [[] for _ in devices]
+        self.sent: list[list[tf.Tensor]] = [[] for _ in devices]
 
     @contextlib.contextmanager
-    def _pass(self, stage: int, ends: list[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
+    def _pass(self, stage: int, ends: list[list[tf.Tensor]]) -> Iterator[list[tf.Tensor]]:
         """Inside it, operations of a stage run after its pass before. It yields a list for what the pass computes."""
         computed: list[tf.Tensor] = []
         with tf.device(self._devices[stage]), tf.control_dependencies(self._before[stage]):
             yield computed
             done = tf.group(*computed)
         self._before[stage] = [done]
-        ends.append(_time_after(done, computed[0], self._devices[stage]))
+        ends[stage].append(_time_after(done, computed[0]))
 
-    def forward(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
-        """Sends the next micro-batch forward through all stages, and returns when each had computed it."""
-        ends: list[tf.Tensor] = []
+    def forward(self, images: tf.Tensor, labels: tf.Tensor) -> None:
+        """Sends the next micro-batch forward through all stages."""
         outputs: list[tf.Tensor] = []
         for number, stage in enumerate(self._stages):
-            with self._pass(number, ends) as computed:
-                output, state = stage.call(self._values | self.state, outputs[-1] if outputs else images)
+            with self._pass(number, self.forward_ends) as computed:
+                output, state = stage.call({**self._values, **self.state}, outputs[-1] if outputs else images)
                 if stage is self._stages[-1]:
                     self.scores.append(self._objective.score(output, labels))
                     output = self.scores[-1].loss
-                    computed.extend(self.scores[-1].observed.values())
+                    computed += self.scores[-1].observed.values()
                 outputs.append(output)
-                computed[:0] = [output, *state.values()]
-            self.state.update(state)
+                computed += [output, *state.values()]
+            self.state |= state
         self._outputs.append(outputs)
-        return ends
 
-    def backward(self, number: int, of_loss: tf.Tensor) -> list[tf.Tensor]:
-        """Sends the gradients of a micro-batch back through all stages, and returns when each had computed them.
-
-        They are those of `of_loss` times its mean loss, and are added to `gradients`.
-        """
-        ends: list[tf.Tensor] = []
+    def backward(self, number: int, of_loss: tf.Tensor) -> None:
+        """Sends gradients of a micro-batch back through all stages: those of `of_loss` times its mean loss."""
         gradient, outputs = of_loss, self._outputs[number]
         for index, stage in reversed(list(enumerate(self._stages))):
-            with self._pass(index, ends) as computed:
+            with self._pass(index, self.backward_ends) as computed:
                 inputs = outputs[index - 1 : index]  # none of the first stage
                 weights = [self._values[name] for name in stage.weights]
                 found = tf.gradients(outputs[index], [*inputs, *weights], grad_ys=gradient)
@@ -325,7 +334,7 @@ class _Passes:
                 for name, own in zip(stage.weights, found, strict=True):
                     self.gradients[name] = self.gradients[name] + own if name in self.gradients else own
                 computed += [gradient, *(self.gradients[name] for name in stage.weights)]
-        return ends[::-1]
+            self.sent[index].append(_time_after(gradient.op, gradient))
 
 
 def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
@@ -334,13 +343,13 @@ def _divided(batch: tf.Tensor, parts: int) -> list[tf.Tensor]:
     return [batch[number * size : (number + 1) * size] for number in range(parts)]
 
 
-def _time_after(done: tf.Operation, value: tf.Tensor, device: str) -> tf.Tensor:
+def _time_after(done: tf.Operation, value: tf.Tensor) -> tf.Tensor:
     """Returns when a device has finished some work, in seconds since the epoch, of which `value` is a result.
 
     The host may consider work done that a device still has in its queue. So the device computes a number after the
     work, and the time depends on that number.
     """
-    with tf.device(device), tf.control_dependencies([done]):
+    with tf.device(value.device), tf.control_dependencies([done]):
         last = tf.cast(tf.reshape(value, [-1])[0], tf.float32)
     with tf.device(HOST):
         seen = tf.square(last)

@@ -58,10 +58,10 @@ def test_blocks_with_branches_are_not_cut() -> None:
 
 
 def test_the_most_expensive_stage_is_as_cheap_as_possible() -> None:
-    # 3+4 | 5 | 2+3 has 7 as its most expensive group; so has no other grouping of these in three.
-    assert stages.balanced([3, 4, 5, 2, 3], [1, 1, 1, 1, 1], 3) == [1, 2]
-    assert stages.balanced([3, 4, 5, 2, 3], [1, 1, 1, 1, 1], 1) == []
-    # Equally good: 4+4 | 2+2+4 alone is 8 | 8; a piece without cost goes where less is sent, else stays in front.
+    # 3+4 | 6 | 2+3: in all other groupings of these in three, one has 8 or more.
+    assert stages.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 3) == [1, 2]
+    assert stages.balanced([3, 4, 6, 2, 3], [1, 1, 1, 1, 1], 1) == []
+    # 4+4 | 2+2+4: the piece without cost goes where less is sent, and otherwise stays with the piece before it.
     assert stages.balanced([4, 4, 0, 2, 2, 4], [9, 9, 5, 9, 9, 9], 2) == [2]
     assert stages.balanced([4, 4, 0, 2, 2, 4], [9, 5, 9, 9, 9, 9], 2) == [1]
     assert stages.balanced([4, 4, 0, 2, 2, 4], [9, 9, 9, 9, 9, 9], 2) == [2]
