@@ -69,10 +69,6 @@ COLUMNS = (
     Column("relaxed_consistency", "gradients of the previous step are applied", "config.modifiers.relaxed_consistency"),
     Column("asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous"),
     Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel"),
-    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
-    Column(
-        "micro_batches", "parts into which a pipeline divides the images of a step", "config.pipeline.micro_batches"
-    ),
     Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices"),
     Column("device", "cpu (logical devices) or gpu", "config.device"),
     Column("batch_per_device", "images per device and step", "config.batch_per_device"),
@@ -142,6 +138,8 @@ COLUMNS = (
     Column("mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", "derived.mfu_of_measured_peak"),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
     Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
+    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
+    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches"),
 )
 
 

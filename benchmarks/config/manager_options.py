@@ -235,5 +235,7 @@ def _refuse_in_a_pipeline(given: Mapping[str, Any], variables: Mapping[str, Any]
         raise UsageError(
             "--local_parameter_device: in a pipeline, variables are on the device of their stage: omit it."
         )
+    if given["xla"] == "jit" or given["xla_compile"]:
+        raise UsageError("--xla=jit compiles a tower as a whole, and --pipeline_stages cuts it: omit one.")
     if given["forward_only"]:
         raise UsageError("--pipeline_stages: a pipeline only trains: omit --forward_only.")

@@ -164,8 +164,6 @@ def _refuse(
         raise UsageError(f"--precision={precision}: layers divided by --fc_model_parallel compute in fp32: drop one.")
     if modifiers.fc_model_parallel and computing.xla != "off":
         raise UsageError("--xla=jit compiles each tower alone, and --fc_model_parallel connects them: drop one.")
-    if given["pipeline_stages"] and computing.xla != "off":
-        raise UsageError("--xla=jit compiles a tower as a whole, and --pipeline_stages cuts it: omit one.")
     for flag in AS_MATMUL:
         if getattr(computing, flag) and data_format != "NHWC":
             raise UsageError(f"--{flag} needs channels as the last dimension: use --data_format=NHWC, or leave it out.")

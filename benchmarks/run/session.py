@@ -82,16 +82,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                     steps.measure(config, count, stepper, log, display, team)
                 team.meet("measured", patient=True)
                 team.expect("Checking the variables after the run", patience)
-                if built.input.skipping:
-                    log.observe(skipped_records=built.input.skipping.close())
-                if built.drift is not None:
-                    log.observe(replica_drift=float(session.run(built.drift, options=options)))
-                log.weights_are_finite = bool(session.run(built.finite))
-                if built.step.pass_ends:
-                    team.expect("Timing the stages of the pipeline", patience)
-                    (loop,) = built.step.loops
-                    shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
-                    log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
+                _look_after_the_run(session, built, log, options)
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()
@@ -110,6 +101,21 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             deadlines=Deadlines(team, config.step_timeout_seconds),
         )
         log.observe(input_stages=stages)
+
+
+def _look_after_the_run(
+    session: tf.compat.v1.Session, built: graph.RunGraph, log: RunLog, options: tf.compat.v1.RunOptions
+) -> None:
+    """Fills `log` with what the measured steps have left: skipped records, the variables, a pipeline's idle shares."""
+    if built.input.skipping:
+        log.observe(skipped_records=built.input.skipping.close())
+    if built.drift is not None:
+        log.observe(replica_drift=float(session.run(built.drift, options=options)))
+    log.weights_are_finite = bool(session.run(built.finite))
+    if built.step.pass_ends:
+        (loop,) = built.step.loops
+        shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
+        log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:

@@ -53,9 +53,17 @@ def test_losses_are_those_of_one_device_with_the_whole_batch(train_here: TrainHe
     assert staged.measured.losses == pytest.approx(alone.measured.losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("more", [["--precision=bf16"], ["--precision=fp16", "--fp16_enable_auto_loss_scale"]])
-def test_sixteen_bits_train_in_a_pipeline(train_here: TrainHere, more: list[str]) -> None:
-    log = train_here(*TWO_STAGES, "--model=resnet20", "--batch_size=2", "--num_batches=2", *more)
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--model=mlp", "--precision=bf16"],
+        ["--model=mlp", "--precision=fp16", "--fp16_enable_auto_loss_scale"],
+        pytest.param(["--model=resnet20", "--precision=bf16"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_sixteen_bits_train_in_a_pipeline(train_here: TrainHere, given: list[str]) -> None:
+    log = train_here(*TWO_STAGES, "--batch_size=2", "--num_batches=2", *given)
     assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == 2
 
 
