@@ -102,6 +102,11 @@ def test_what_a_pipeline_does_not_go_with_is_refused(arguments: list[str], words
         _resolve(*arguments)
 
 
+def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
+    done = run_bench("recommend", *TWO_STAGES, "--model=mlp")
+    assert done.status == 2 and "omit --pipeline_stages" in done.stderr
+
+
 def test_too_many_stages_are_a_usage_error(run_bench: RunBench) -> None:
     done = run_bench("--device=cpu", "--model=trivial", "--num_gpus=4", "--pipeline_stages=4")
     assert done.status == 2 and "trivial can be cut into at most 3 stages" in done.stderr
