@@ -139,6 +139,8 @@ COLUMNS = (
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
     Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
     Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn"),
+    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
+    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches"),
 )
 
 

@@ -19,7 +19,7 @@ from results.text import ODD_VALUE, counted, one_line
 
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
-MANAGER = ("variable_update", "shared_on", "modifiers")
+MANAGER = ("variable_update", "shared_on", "modifiers", "pipeline")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
 # The fields that every label names, and fields that follow from these.
@@ -150,6 +150,8 @@ def data_sheet_peak(gpu: str, precision: str) -> float | None:
 
 def manager_of(config: Mapping[str, Any]) -> str:
     """Returns a variable manager and its modifiers, by the names of their flags."""
+    if pipeline := config.get("pipeline"):
+        return one_line(f"pipeline of {pipeline['stages']}, {pipeline['micro_batches']} micro-batches")
     name = str(config.get("variable_update") or "")
     modifiers = config.get("modifiers") or {}
     words = [name]

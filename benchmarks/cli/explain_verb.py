@@ -68,10 +68,11 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
             f"name one of {', '.join(MANAGERS)}."
         )
     start(Runtime())
-    from benchmarks.training import model_facts
+    from benchmarks.training import model_facts, pipeline
     from benchmarks.training.traffic import manager_on_real_devices, model_traffic
     from models import building
     from variable_mgr import factory
+    from variable_mgr.managers.pipelined import Pipelined
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
@@ -81,12 +82,26 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     def in_one_process(modifiers: Modifiers) -> VariableManager:
         return manager_on_real_devices(name, modifiers, device=config.device, towers=towers, shared_on=config.shared_on)
 
-    if config.cluster:
+    manager: VariableManager
+    if config.pipeline:
+        parts = pipeline.plan(model, **vars(config.pipeline))
+        manager = Pipelined(parts.homes(config.place.towers))
+        facts = parts.facts(config.place.towers, config.batch_global)
+        each = (
+            f"{counted(towers, 'stage')}, {facts['micro_batches']} micro-batches of {facts['images_per_micro_batch']}"
+        )
+        sent = {
+            **pipeline.stage_facts(facts),
+            "Sent per step": f"{_megabytes(parts.sent_bytes(config.batch_global))}, half of it activations forward, "
+            "half their gradients back",
+        }
+        sent_bytes: float | None = parts.sent_bytes(config.batch_global) / towers
+    elif config.cluster:
         manager = factory.make(name, config.place, shared_devices=(config.place.host,), modifiers=modifiers)
         each = f"{counted(config.num_workers, 'worker')} with {each} each"
         links = manager.links(model.variables)
         sent = _links(links)
-        sent_bytes: float | None = busiest_server(links) or max(links.values(), default=None)
+        sent_bytes = busiest_server(links) or max(links.values(), default=None)
     else:
         manager = in_one_process(modifiers)
         sent = _between_devices(in_one_process, modifiers, model, towers, config.batch_per_device, spec)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks.config import device_options, input_options, manager_options, precision_options, without_effect
+from benchmarks.config.manager_options import Pipelining
 from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.errors import UsageError
@@ -39,7 +40,7 @@ class Config:
     """One run, fully decided. Units are in the names; a batch is of images.
 
     Attributes that need more than their name (for others see `Runtime` and `Computing`):
-        num_devices: towers; one per device.
+        num_devices: towers, one per device; in a pipeline, stages.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, GPUs or CPUs.
         num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
@@ -88,6 +89,7 @@ class Config:
     modifiers: Modifiers
     keras_application: bool = _later(False)
     verify_first: bool = _aside(default=False)
+    pipeline: Pipelining | None = _later(None)
 
     data_name: input_options.DataName
     data_dir: str | None = _aside()
@@ -212,12 +214,13 @@ def resolve(
     given, idle_notices = without_effect.drop(given, usual, on_gpu=on_gpu, in_cluster=cluster is not None)
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
+    batch_per_device = given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, on_gpu, variables, cluster)
     optimizer = given["optimizer"] or DEFAULTS["optimizer"]
     config = Config(
         model=spec.name,
         print_training_accuracy=bool(given["print_training_accuracy"]),
-        batch_per_device=given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu),
+        batch_per_device=batch_per_device,
         data_format=data_format,
         **vars(computing),
         forward_only=bool(given["forward_only"]),
@@ -233,6 +236,9 @@ def resolve(
         start_timeout_seconds=given["start_timeout_seconds"] or Config.start_timeout_seconds,
         step_timeout_seconds=given["step_timeout_seconds"] or Config.step_timeout_seconds,
         **variables,
+        pipeline=manager_options.pipelining(
+            given, variables, cluster, num_devices=devices["num_devices"], batch_per_device=batch_per_device
+        ),
         **data,
         optimizer=optimizer,
         learning_rate=given["init_learning_rate"] or spec.learning_rate * _LEARNING_RATE_SCALE[optimizer],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,9 +11,17 @@ from benchmarks.errors import UsageError
 from benchmarks.topology.cluster import Cluster
 from models import specs
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
-from variable_mgr.modifiers import Modifiers
+from variable_mgr.modifiers import FLAGS, Modifiers
 
 LOCAL_SGD_STEPS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pipelining:
+    """A model in stages, one per device, and the number of equal parts into which a step divides its images."""
+
+    stages: int
+    micro_batches: int
 
 
 def resolve(
@@ -166,3 +176,69 @@ def _refuse_for_reference_loops(given: Mapping[str, Any], cluster: Cluster | Non
     for name, does in _REFUSES.items():
         if given[name]:
             raise UsageError(f"--{name}: {loop} {does}. Omit it, or use --variable_update=replicated.")
+
+
+_MOST_PER_STAGE = 4  # by default; then a pipeline is idle for at most a fifth of a step
+
+
+def pipelining(
+    given: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    cluster: Cluster | None,
+    *,
+    num_devices: int,
+    batch_per_device: int,
+) -> Pipelining | None:
+    """Decides on the pipeline; None without one.
+
+    Args:
+        given: flag values by name; None is not given.
+        variables: as `resolve` returns them.
+        cluster: the tasks; None for a single process.
+        num_devices: of this process.
+        batch_per_device: images.
+
+    Raises:
+        UsageError: flags contradict each other, or the batch cannot be divided.
+    """
+    stages, micro_batches = given["pipeline_stages"], given["micro_batches"]
+    if not stages:
+        if micro_batches:
+            raise UsageError("--micro_batches divides the images of a pipeline: add --pipeline_stages, or omit it.")
+        return None
+    _refuse_in_a_pipeline(given, variables, cluster)
+    if stages != num_devices:
+        raise UsageError(
+            f"--pipeline_stages={stages} needs {stages} devices, one per stage, and --num_gpus gives {num_devices}: "
+            f"use --num_gpus={stages}."
+        )
+    images = num_devices * batch_per_device
+    count = micro_batches or stages * math.gcd(_MOST_PER_STAGE, batch_per_device)
+    if images % count:
+        smaller = max(divisor for divisor in range(1, min(count, images) + 1) if images % divisor == 0)
+        raise UsageError(
+            f"--micro_batches={count}: the {images} images of a step (--batch_size={batch_per_device} times "
+            f"{num_devices} devices) have no {count} equal parts: use --micro_batches={smaller}, or another batch size."
+        )
+    return Pipelining(stages=stages, micro_batches=count)
+
+
+def _refuse_in_a_pipeline(given: Mapping[str, Any], variables: Mapping[str, Any], cluster: Cluster | None) -> None:
+    if cluster:
+        raise UsageError("--pipeline_stages: a pipeline works in one process only: omit the cluster.")
+    if variables["variable_update"] != "parameter_server":
+        raise UsageError(
+            "--pipeline_stages: a pipeline has one copy of each variable, on the device of its stage, so it goes with "
+            f"parameter_server (the default), not with {variables['variable_update']}: omit --variable_update."
+        )
+    for field, (flag, _) in FLAGS.items():
+        if getattr(variables["modifiers"], field):
+            raise UsageError(f"{flag} is about several towers, and a pipeline is one over all devices: omit one.")
+    if given["local_parameter_device"]:
+        raise UsageError(
+            "--local_parameter_device: in a pipeline, variables are on the device of their stage: omit it."
+        )
+    if given["xla"] == "jit" or given["xla_compile"]:
+        raise UsageError("--xla=jit compiles a tower as a whole, and --pipeline_stages cuts it: omit one.")
+    if given["forward_only"]:
+        raise UsageError("--pipeline_stages: a pipeline only trains: omit --forward_only.")

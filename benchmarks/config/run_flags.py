@@ -273,6 +273,19 @@ RUN_FLAGS: Groups = {
             "divide the columns of the dense layers at the end of the model among the towers, and exchange activations "
             "instead of their gradients: for alexnet and vgg16",
         ),
+        Flag(
+            "pipeline_stages",
+            int,
+            "cut the model into this many stages, one per device, and send each step's images through them in parts",
+            at_least=1,
+        ),
+        Flag(
+            "micro_batches",
+            int,
+            "of a pipeline: equal parts into which a step divides its images, batch_size times devices",
+            default="4, 2 or 1 per stage: the most that divide batch_size",
+            at_least=1,
+        ),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
         Flag(
             "verify_first",

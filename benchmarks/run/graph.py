@@ -15,16 +15,17 @@ from benchmarks.input import host_pipeline
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
-from benchmarks.training import flop_count, objectives, optimizers, run_input, training_step
+from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
 from benchmarks.training.loss_scale import all_finite
-from benchmarks.training.placement_table import placement_table
+from benchmarks.training.placement_table import per_device, placement_table
 from benchmarks.training.traffic import manager_on_real_devices, model_traffic
 from models import building, specs, splitting
 from models.convolutions import Products
 from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.manager import VariableManager
-from variable_mgr.traffic import busiest_server
+from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.traffic import Traffic, busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,19 +59,8 @@ def build(config: Config, devices: Devices) -> RunGraph:
         products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
         fused_bn=config.fused_bn,
     )
-    tower_input = build_input(config, devices.towers)
-    trained: building.Model | splitting.SplitModel = model
-    if config.modifiers.fc_model_parallel:
-        trained = splitting.split(model)
-        if problem := splitting.why_not(trained, config.num_devices):
-            raise UsageError(problem)
-    manager = factory.make(
-        config.variable_update,
-        devices.place,
-        shared_devices=devices.shared,
-        modifiers=config.modifiers,
-        divided=trained.divided,
-    )
+    tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers)
+    trained, manager = _divided(config, model, devices)
     step = _build_step(config, trained, tower_input, devices, manager)
     if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
         images = config.batch_per_device
@@ -91,8 +81,45 @@ def build(config: Config, devices: Devices) -> RunGraph:
             **placement_table(manager, devices, training=not config.forward_only),
             "sent_per_step": _sent_per_step(config, model, manager),
             **work.per_image(images),
+            **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
     )
+
+
+def _divided(
+    config: Config, model: building.Model, devices: Devices
+) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+    """Returns the model, divided over the devices as configured, and the manager of its variables.
+
+    Raises:
+        UsageError: the model cannot be divided so.
+    """
+    if config.pipeline:
+        stages = pipeline.plan(model, **vars(config.pipeline))
+        return stages, Pipelined(stages.homes(devices.towers))
+    trained: building.Model | splitting.SplitModel = model
+    if config.modifiers.fc_model_parallel:
+        trained = splitting.split(model)
+        if problem := splitting.why_not(trained, config.num_devices):
+            raise UsageError(problem)
+    return trained, factory.make(
+        config.variable_update,
+        devices.place,
+        shared_devices=devices.shared,
+        modifiers=config.modifiers,
+        divided=trained.divided,
+    )
+
+
+def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
+    """Returns what the record of a pipeline has more, or other than that of towers."""
+    weights = [entry for entry in manager.placed() if entry.kind == "weight"]
+    sent = Traffic(activation_bytes=model.sent_bytes(images))
+    return {
+        "pipeline": model.facts(devices.towers, images),
+        "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
+        "sent_per_step": {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes},
+    }
 
 
 def _sent_per_step(config: Config, model: building.Model, manager: VariableManager) -> dict[str, Any]:
@@ -144,7 +171,7 @@ def input_spec(config: Config) -> InputSpec:
     """Returns what a run's towers need of their input."""
     model, in_graph = specs.find(config.model), config.variable_update in IN_GRAPH
     return InputSpec(
-        batch_per_device=config.batch_per_device,
+        batch_per_device=config.batch_global if config.pipeline else config.batch_per_device,
         image_size=model.image_size,
         channels=model.channels,
         data_format=config.data_format,
@@ -184,7 +211,7 @@ def session_config(config: Config) -> tf.compat.v1.ConfigProto:
 
 def _build_step(
     config: Config,
-    model: building.Model | splitting.SplitModel,
+    model: building.Model | splitting.SplitModel | pipeline.Pipeline,
     tower_input: run_input.RunInput,
     devices: Devices,
     manager: VariableManager,

@@ -21,6 +21,7 @@ def result_lines(record: Record) -> list[str]:
         *step_lines(record),
         *_cluster_lines(record),
         *_asynchronous_lines(record.measurement),
+        *_pipeline_lines(record),
         *_input_lines(record),
         *mfu_lines(record),
         *resource_lines(record),
@@ -63,6 +64,20 @@ def _asynchronous_lines(measurement: Measurement) -> list[str]:
     stale = ", ".join(f"{count / steps:.0%} {staleness}" for staleness, count in enumerate(counts) if count)
     shares = ", ".join(f"{len(seconds) / steps:.0%}" for seconds in towers)
     return [f"staleness:      {stale} updates behind", f"{unit + ' steps:':15} {shares} per {unit}"]
+
+
+def _pipeline_lines(record: Record) -> list[str]:
+    """Returns the share of a step in which each device of a pipeline was idle, measured and by FLOPs."""
+    facts = record.placement.get("pipeline") or {}
+    if "idle_shares" not in facts:
+        return []
+    if facts["idle_shares"] is None:
+        return ["idle:           unknown: the passes of a micro-batch are too short to be timed"]
+    measured, counted = (
+        ", ".join(f"{share:.0%}" for share in facts[name]) for name in ("idle_shares", "idle_shares_by_flops")
+    )
+    sharing = "; logical devices share the cores" if record.config["device"] == "cpu" else ""
+    return [f"idle:           {measured} of a step after the run, per stage; by FLOPs {counted}{sharing}"]
 
 
 def _cluster_lines(record: Record) -> list[str]:

@@ -17,6 +17,7 @@ from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.run import graph, reference_loops, steps
 from benchmarks.run.display import Display
 from benchmarks.topology import devices as device_planning
+from benchmarks.training import pipeline
 from results.input_verdict import LEAST_REPORTED_WAIT
 from variable_mgr.catalog import REFERENCE_LOOPS
 
@@ -81,11 +82,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                     steps.measure(config, count, stepper, log, display, team)
                 team.meet("measured", patient=True)
                 team.expect("Checking the variables after the run", patience)
-                if built.input.skipping:
-                    log.observe(skipped_records=built.input.skipping.close())
-                if built.drift is not None:
-                    log.observe(replica_drift=float(session.run(built.drift, options=options)))
-                log.weights_are_finite = bool(session.run(built.finite))
+                _look_after_the_run(session, built, log, options)
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()
@@ -97,13 +94,28 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
             source,
             graph.input_spec(config),
             config.input,
-            num_devices=config.num_devices,
+            num_devices=len(built.input.towers),
             session_config=device_planning.session_config(
                 "cpu", config.num_devices, **config.runtime.session_options()
             ),
             deadlines=Deadlines(team, config.step_timeout_seconds),
         )
         log.observe(input_stages=stages)
+
+
+def _look_after_the_run(
+    session: tf.compat.v1.Session, built: graph.RunGraph, log: RunLog, options: tf.compat.v1.RunOptions
+) -> None:
+    """Fills `log` with what the measured steps have left: skipped records, the variables, a pipeline's idle shares."""
+    if built.input.skipping:
+        log.observe(skipped_records=built.input.skipping.close())
+    if built.drift is not None:
+        log.observe(replica_drift=float(session.run(built.drift, options=options)))
+    log.weights_are_finite = bool(session.run(built.finite))
+    if built.step.pass_ends:
+        (loop,) = built.step.loops
+        shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
+        log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
 
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:

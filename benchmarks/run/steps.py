@@ -22,7 +22,7 @@ from benchmarks.measure.timing import Numbers, Phase, Taken, TakeStep, run_phase
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.run import time_slices
 from benchmarks.run.display import FIRST_STEP, Display
-from benchmarks.training import training_step
+from benchmarks.training import pipeline, training_step
 from benchmarks.training.run_input import RunInput
 from models import specs
 from variable_mgr.catalog import IN_GRAPH
@@ -151,15 +151,20 @@ def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, 
     spec = specs.find(config.model)
     mode = "inference only" if config.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()
+    parts = placement.get("pipeline")
+    batch = f"{config.batch_per_device} per device, {config.batch_global} global"
+    if parts:
+        batch += f", in {parts['micro_batches']} micro-batches of {parts['images_per_micro_batch']}"
     return {
         "TensorFlow": tf.__version__,
         "Model": f"{spec.name} ({spec.title}), {mode}, {config.precision}, {config.data_format}",
         "Data": data,
-        "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
+        "Batch size": batch,
         "Devices": placement["devices"],
         "Variables": f"{config.variable_update}: {placement['manager']}",
         "Placement": f"{placement['variables']} variables; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
+        **(pipeline.stage_facts(parts) if parts else {}),
         "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
         f"weight decay {config.weight_decay:g}",
     }

@@ -10,7 +10,7 @@ import tensorflow as tf
 from benchmarks.config.precision_options import Computing
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology.devices import HOST, Devices
-from benchmarks.training import model_parallel
+from benchmarks.training import model_parallel, pipeline
 from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
 from models.building import Model
@@ -45,11 +45,13 @@ class Step:
         loops: one if all towers step together, else one per tower.
         preparations: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
+        pass_ends: of a pipeline, when the passes of a step ended.
     """
 
     loops: list[Loop]
     preparations: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
+    pass_ends: pipeline.Ends | None = None
 
     def initialize(
         self,
@@ -133,7 +135,7 @@ class Tower:
 
 
 def build_training_step(
-    model: Model | SplitModel,
+    model: Model | SplitModel | pipeline.Pipeline,
     inputs: Sequence[TowerInput],
     devices: Devices,
     *,
@@ -145,14 +147,20 @@ def build_training_step(
     """Builds a training step in the default graph: one tower per device, one input per tower.
 
     The manager creates its variables. The towers of a split model compute its dense layers together; the manager must
-    divide these.
+    divide these. A pipeline has one input, and a device per stage.
     """
     manager.create(model.variables)
+    pass_ends = None
     computing, place = computing or Computing(), devices.place
     scaling = computing.loss_scaling
     loss_scale = LossScale(scaling, place.ps[0] if place.ps else place.host, optimizer) if scaling else None
     if isinstance(model, SplitModel):
         scores, updates = model_parallel.train_towers(model, inputs, devices, manager, objective)
+    elif isinstance(model, pipeline.Pipeline):
+        values = dict(zip((variable.name for variable in model.variables), manager.read(0), strict=True))
+        scale = loss_scale.read() if loss_scale else None
+        score, update, pass_ends = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
+        scores, updates = [score], [update]
     else:
         tower = Tower(model, objective, xla=computing.xla == "jit", decay_later=manager.adds_decay)
         scores, updates = [], []
@@ -170,7 +178,8 @@ def build_training_step(
         observed |= Observed(loss_scales=loss_scale.read())
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
-    return dataclasses.replace(_assemble(applied, scores, inputs, manager, observed), updates=updates)
+    step = _assemble(applied, scores, inputs, manager, observed)
+    return dataclasses.replace(step, updates=updates, pass_ends=pass_ends)
 
 
 def build_inference_step(

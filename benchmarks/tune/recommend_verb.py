@@ -46,6 +46,11 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
     usual = config.resolve(run_flags.unset(given), count_gpus)
     if usual.cluster:
         raise UsageError("recommend searches settings for one process, but TF_CONFIG names a cluster: unset it.")
+    if usual.pipeline:
+        raise UsageError(
+            "recommend tries managers and numbers of devices, and a pipeline fixes both: omit --pipeline_stages, or "
+            "use sweep --micro_batches=4,8,16."
+        )
     fixed = dict(word.removeprefix("--").split("=", 1) for word in run_flags.words(given))
     return RecommendPlan(
         fixed=fixed,

@@ -52,6 +52,7 @@ class Case:
         reference: `sgd` or `momentum`: two scalars in NumPy; `whole batch`: one device with the images of all towers;
             `no change`: the variables before a step's gradients were computed.
         title: of the row.
+        micro_batches: of a pipeline, whose stages are on the first devices; 0: there is none.
     """
 
     manager: str
@@ -59,6 +60,7 @@ class Case:
     shared_on: str
     reference: str
     title: str
+    micro_batches: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -96,6 +98,7 @@ def cases() -> Iterator[Case]:
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
         yield without_applying(manager)
+    yield Case("parameter_server", Modifiers(), "gpu", "whole batch", "pipeline of 3 micro-batches", micro_batches=3)
 
 
 def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
@@ -174,7 +177,7 @@ def results(
         return oracle.convolutional_weights(make, alone, towers, config(1), **limited)
 
     for case in cases() if chosen is None else chosen:
-        devices = plan(towers, case.shared_on)
+        devices = plan(min(towers, oracle.MOST_STAGES) if case.micro_batches else towers, case.shared_on)
         reason = why_not(case.manager, case.modifiers, devices.place)
         if towers == 1 and chosen is None and case.manager not in _WITH_ONE_TOWER:
             reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
@@ -186,7 +189,7 @@ def results(
             if case.reference == "whole batch":
                 divided = case.modifiers.fc_model_parallel
                 weights = oracle.convolutional_weights(
-                    make, devices, towers, config(towers), divided=divided, **limited
+                    make, devices, towers, config(towers), divided=divided, micro_batches=case.micro_batches, **limited
                 )
                 error = largest_difference(weights, weights_of_one_device())
             elif case.reference == NO_CHANGE:

@@ -18,14 +18,16 @@ from benchmarks.cluster.member import Alone, Team
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.topology.devices import HOST, Devices
-from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training import objectives, optimizers, pipeline, training_step
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
+from variable_mgr.managers.pipelined import Pipelined
 
 _IMAGES_PER_TOWER, _IMAGE_SIZE, _CLASSES = 3, 8, 5
 _UNTRAINED = 3.0
+MOST_STAGES = 3  # the convolutional network has a convolution and two dense layers
 
 MakeManager = Callable[..., VariableManager]
 
@@ -174,6 +176,7 @@ def convolutional_weights(
     team: Team | None = None,
     *,
     divided: bool = False,
+    micro_batches: int = 0,
     step_timeout_seconds: float = 600.0,
 ) -> dict[str, np.ndarray]:
     """Trains a small convolutional network and returns its weights by name.
@@ -185,6 +188,7 @@ def convolutional_weights(
         config: of the session.
         team: the processes that train together, each on its part of the images.
         divided: whether each tower holds some columns of the dense layers.
+        micro_batches: of a pipeline with a stage on each device, instead of towers, with a manager of its own; 0: none.
         step_timeout_seconds: how long a step may take.
     """
     generator = np.random.default_rng(1)
@@ -195,11 +199,11 @@ def convolutional_weights(
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
     with _Training(devices, config, team, step_timeout_seconds) as training:
         inputs = []
-        for device, i, j in zip(devices.towers, np.split(images, here), np.split(labels, here), strict=True):
+        parts = 1 if micro_batches else here
+        for device, i, j in zip(devices.towers, np.split(images, parts), np.split(labels, parts), strict=False):
             with tf.device(device):
                 inputs.append(TowerInput(tf.constant(i), tf.constant(j)))
-        model = splitting.split(_convolutional_model()) if divided else _convolutional_model()
-        manager = make_manager(divided=model.divided)
+        model, manager = _divided(make_manager, devices, divided, micro_batches)
         step = training_step.build_training_step(
             model,
             inputs,
@@ -213,6 +217,20 @@ def convolutional_weights(
             training.step()
         weights = session.run(manager.checkpoint_variables())
     return {name: np.concatenate(parts, axis=-1) for name, parts in weights.items()}
+
+
+def _divided(
+    make_manager: MakeManager, devices: Devices, divided: bool, micro_batches: int
+) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+    """Returns the small convolutional network and its manager; arguments as of `convolutional_weights`."""
+    model = _convolutional_model()
+    if micro_batches:
+        staged = pipeline.plan(model, stages=len(devices.towers), micro_batches=micro_batches)
+        return staged, Pipelined(staged.homes(devices.towers))
+    if divided:
+        split = splitting.split(model)
+        return split, make_manager(divided=split.divided)
+    return model, make_manager(divided=model.divided)
 
 
 class _Product(keras.layers.Layer):

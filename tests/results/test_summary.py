@@ -184,6 +184,10 @@ def test_a_row_without_a_valid_repeat_has_no_rate() -> None:
             "parameter_server on gpu async",
         ),
         ({"variable_update": "local_sgd", "modifiers": {"local_sgd_steps": 4}}, "local_sgd every 4"),
+        (
+            {"variable_update": "parameter_server", "pipeline": {"stages": 4, "micro_batches": 16}},
+            "pipeline of 4, 16 micro-batches",
+        ),
         ({}, ""),
     ],
 )

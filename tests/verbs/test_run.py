@@ -66,6 +66,7 @@ EVERY_WAY = [
     ["--variable_update=local_sgd"],
     ["--variable_update=collective_all_reduce"],
     ["--forward_only"],
+    ["--pipeline_stages=2"],
 ]
 
 

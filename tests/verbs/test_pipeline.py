@@ -1,0 +1,126 @@
+"""A model in stages on several devices, as a user meets it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.cli import explain_verb
+from benchmarks.config import config, flag, run_flags
+from benchmarks.errors import UsageError
+from benchmarks.measure.run_log import RunLog
+from benchmarks.process import tensorflow_setup
+from results.record import key_of
+from results.store import load
+from tests.support.commands import Finished
+
+RunBench = Callable[..., Finished]
+TrainHere = Callable[..., RunLog]
+TWO_STAGES = ("--device=cpu", "--num_gpus=2", "--pipeline_stages=2")
+
+
+def _resolve(*arguments: str) -> config.Config:
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+
+
+def test_a_pipeline_prints_and_records_its_stages_and_how_long_they_were_idle(
+    run_bench: RunBench, tmp_path: Path
+) -> None:
+    done = run_bench(*TWO_STAGES, "--model=mlp", "--batch_size=4", "--micro_batches=4", "--num_batches=3")
+    assert done.status == 0, done.stderr
+    assert "4 per device, 8 global, in 4 micro-batches of 2" in done.stdout
+    assert "Stage 1:" in done.stdout and "\nidle: " in done.stdout
+    (record,) = load(tmp_path / "out" / "results.jsonl").records
+    assert record.measurement.images_per_step == 8
+    facts = record.placement["pipeline"]
+    assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 5)
+    shares = facts["idle_shares"]  # None if the passes were too short
+    assert shares is None or len(shares) == 2 and all(0 <= share < 1 for share in shares)
+    # Each device has its own weights, and no other. What crosses are 100 activations of 8 images, and their gradients.
+    on_each = [stage["variable_bytes"] for stage in facts["stages"]]
+    assert list(record.placement["variable_bytes_per_device"].values()) == on_each
+    assert list(record.placement["gradient_bytes_per_device"].values()) == on_each
+    assert record.placement["sent_per_step"]["total_bytes"] == 2 * 8 * 100 * 4
+
+
+def test_losses_are_those_of_one_device_with_the_whole_batch(train_here: TrainHere) -> None:
+    given = ("--device=cpu", "--model=mlp", "--num_batches=4", "--optimizer=momentum", "--init_learning_rate=0.01")
+    staged = train_here(*given, *TWO_STAGES[1:], "--batch_size=4")
+    alone = train_here(*given, "--batch_size=8")
+    assert staged.measured.losses == pytest.approx(alone.measured.losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--model=mlp", "--precision=bf16"],
+        ["--model=mlp", "--precision=fp16", "--fp16_enable_auto_loss_scale"],
+        pytest.param(["--model=resnet20", "--precision=bf16"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_sixteen_bits_train_in_a_pipeline(train_here: TrainHere, given: list[str]) -> None:
+    log = train_here(*TWO_STAGES, "--batch_size=2", "--num_batches=2", *given)
+    assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == 2
+
+
+def test_micro_batches_are_as_many_as_divide_the_batch() -> None:
+    made = {size: _resolve(*TWO_STAGES, f"--batch_size={size}").pipeline for size in (1, 2, 6, 8)}
+    assert {size: pipeline and pipeline.micro_batches for size, pipeline in made.items()} == {1: 2, 2: 4, 6: 4, 8: 8}
+
+
+def test_only_a_pipeline_changes_the_key() -> None:
+    assert "pipeline" not in _resolve("--device=cpu").key_fields()
+    four, eight = (_resolve(*TWO_STAGES, f"--micro_batches={count}").key_fields() for count in (4, 8))
+    assert four["pipeline"] == {"stages": 2, "micro_batches": 4}
+    assert key_of(four) != key_of(eight)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device=cpu", "--micro_batches=2"], "add --pipeline_stages"),
+        (["--device=cpu", "--pipeline_stages=4", "--num_gpus=2"], "use --num_gpus=4"),
+        ([*TWO_STAGES, "--batch_size=4", "--micro_batches=3"], "8 images .* use --micro_batches=2"),
+        ([*TWO_STAGES, "--batch_size=4", "--micro_batches=9"], "8 images .* use --micro_batches=8"),
+        ([*TWO_STAGES, "--variable_update=replicated"], "not with replicated: omit --variable_update"),
+        ([*TWO_STAGES, "--variable_update=keras_fit"], "not with keras_fit"),
+        ([*TWO_STAGES, "--variable_update=staged"], "--staged_vars is about several towers"),
+        ([*TWO_STAGES, "--fc_model_parallel"], "--fc_model_parallel is about several towers"),
+        ([*TWO_STAGES, "--nocross_replica_sync"], "--cross_replica_sync=false is about several towers"),
+        ([*TWO_STAGES, "--local_parameter_device=cpu"], "on the device of their stage: omit it"),
+        ([*TWO_STAGES, "--forward_only"], "omit --forward_only"),
+        ([*TWO_STAGES, "--xla"], "--xla=jit compiles a tower as a whole"),
+        ([*TWO_STAGES, "--local_cluster=ps:1,worker:2"], "omit the cluster"),
+    ],
+)
+def test_what_a_pipeline_does_not_go_with_is_refused(arguments: list[str], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        _resolve(*arguments)
+
+
+def test_recommend_does_not_search_pipelines(run_bench: RunBench) -> None:
+    done = run_bench("recommend", *TWO_STAGES, "--model=mlp")
+    assert done.status == 2 and "omit --pipeline_stages" in done.stderr
+
+
+def test_too_many_stages_are_a_usage_error(run_bench: RunBench) -> None:
+    done = run_bench("--device=cpu", "--model=trivial", "--num_gpus=4", "--pipeline_stages=4")
+    assert done.status == 2 and "trivial can be cut into at most 3 stages" in done.stderr
+
+
+def test_explain_lists_the_stages_and_what_they_send(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
+    given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
+    explain_verb.run(_resolve(*given))
+    text = capsys.readouterr().out
+    assert "2 stages, 4 micro-batches of 4: batch 16" in text
+    # 16 images of 32 x 32 x 16 float32 after a block of the first stage, or of half as many after one of the second.
+    assert "on /cpu:0" in text and "sends 0.03 MB per image" in text
+    assert f"{2 * 16 * 16 * 16 * 32 * 4 / 1e6:.1f} MB, half of it activations forward" in text
+    assert "batch norm and dropout see one after the other" in text
