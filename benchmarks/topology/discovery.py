@@ -84,7 +84,10 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
         launch_plan.host_names(given["hosts"])  # also where they are not used, since they may become words of ssh
     hosts, where = _hosts_of_flags(given)
     if launch_plan.is_asked_for(given) and not hosts:
-        _refuse_task(given)
+        if given["task_index"] is not None:
+            raise UsageError(
+                f"--task_index={given['task_index']}: --local_cluster and --hosts start all tasks: drop it."
+            )
         planned = launch_plan.planned(given, DEFAULT_SERVER_PORT).spec()
         hosts = {job: tuple(addresses) for job, addresses in planned.items()}
         ignored = f"--cluster={given['cluster']} is ignored, since this command starts all tasks itself."

@@ -158,6 +158,7 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker"}, "--job_name=worker chooses a task .* there is none: name it with --worker_hosts"),
         ({"task_index": 2}, "--task_index=2 chooses a task"),
         ({"job_name": "ps", "local_cluster": "ps:1,worker:1"}, "--job_name=ps chooses a task"),
+        ({"task_index": 0, "local_cluster": "worker:2"}, "--task_index=0: --local_cluster and --hosts start all tasks"),
         ({"task_index": -1}, "--task_index=-1: tasks are numbered from 0"),
         ({"worker_hosts": "a:1", "ps_hosts": "a:2"}, r"\(--ps_hosts, --worker_hosts\).*add --job_name"),
         ({"cluster_spec": "worker|a:1"}, r"\(--cluster_spec\).*add --job_name"),
