@@ -17,7 +17,7 @@ from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, warn
 from benchmarks.errors import ExitStatus, UsageError
-from benchmarks.microbench.allreduce_report import Report, of_size
+from benchmarks.microbench.allreduce_report import Message, Report, of_size
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
@@ -162,13 +162,7 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     limit, begun = chosen.time_limit_seconds or math.inf, time.monotonic()
     with recorded(chosen.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
-        messages = [of_size(size) for size in plan.sizes_bytes]
-        for message in map(allreduce.of_model, plan.models):
-            if all(
-                message.shapes != other.shapes for other in messages
-            ):  # two versions of ResNet-50 have equal gradients
-                messages.append(message)
-        wanted = list(itertools.product(messages, places))
+        wanted = list(itertools.product(_messages(plan), places))
         with progress.counted("reducing messages", len(wanted)):
             for done, (message, count) in enumerate(wanted):
                 left = limit - (time.monotonic() - begun)
@@ -188,6 +182,17 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                 report.add(message, count, timings)
                 progress.advance()
     return report.close()
+
+
+def _messages(plan: AllReducePlan) -> list[Message]:
+    """Returns the messages; two versions of ResNet-50 have equal gradients, of which only the first counts."""
+    from benchmarks.microbench import allreduce
+
+    messages = [of_size(size) for size in plan.sizes_bytes]
+    for message in map(allreduce.of_model, plan.models):
+        if all(message.shapes != other.shapes for other in messages):
+            messages.append(message)
+    return messages
 
 
 _AROUND_THE_REDUCTION = ("gradient_repacking", "agg_small_grads_max_", "compact_gradient_")

@@ -31,7 +31,7 @@ from results.record import Kind, Record, Status
 from results.store import Store
 
 if TYPE_CHECKING:
-    from benchmarks.microbench.input_stages import Rates
+    from benchmarks.microbench.input_stages import Probe, Rates
 
 _ROUNDS = 5
 _DEFAULT_SECONDS = 5.0
@@ -111,15 +111,7 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
             build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how),
             deadlines=deadlines,
         ) as probes:
-            measure = functools.partial(
-                input_stages.measure, probes, rounds=_ROUNDS, seconds=seconds / _ROUNDS, deadlines=deadlines
-            )
-            rates = measure()
-            if odd := out_of_order(_stage_rounds(rates)):
-                warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
-                for name, more in measure().items():
-                    rates[name].rounds += more.rounds
-                    rates[name].batch_seconds += more.batch_seconds
+            rates = _rates(probes, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
         buffer: Mapping[str, float] = {}
         if not isinstance(source, Pixels) and chosen.input.cache != "one_record":
@@ -133,6 +125,19 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
                 deadlines=deadlines,
             )
     return _finish(chosen, store, provenance, rates, buffer, data_set)
+
+
+def _rates(probes: Sequence[Probe], seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
+    """Measures the stages, and again if one is clearly faster than one before it: then the machine's load changed."""
+    from benchmarks.microbench import input_stages
+
+    rates = input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines)
+    if odd := out_of_order(_stage_rounds(rates)):
+        warn(f"'{odd[0]}' was clearly faster than '{odd[1]}' before it: all stages are measured again.")
+        for name, more in input_stages.measure(probes, rounds=_ROUNDS, seconds=seconds, deadlines=deadlines).items():
+            rates[name].rounds += more.rounds
+            rates[name].batch_seconds += more.batch_seconds
+    return rates
 
 
 def _stage_rounds(rates: Mapping[str, Rates]) -> dict[str, list[float]]:

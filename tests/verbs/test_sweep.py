@@ -178,7 +178,7 @@ def test_progress_names_what_differs_and_the_end_the_winner(sweep: Sweep, runs: 
     done = sweep("--batch_size=8", "--repeats=2")
     assert "[2/2] trivial, parameter_server on cpu, 1 x 8: " in done.stderr, "if nothing does, what is run"
     done = sweep("--batch_size=8,9")
-    assert "Fastest settings" in done.stdout and "--batch_size=" in done.stdout.split("Fastest settings")[1]
+    assert "trivial, parameter_server on cpu, 1 CPU device, batch 9" in done.stdout.split("Fastest settings")[1]
 
 
 def test_resume_says_what_is_left(sweep: Sweep, runs: Runs) -> None:
