@@ -27,22 +27,29 @@ def _dense_model() -> building.Model:
         return building.adapt(keras.Model(images, x))
 
 
-def _sent_in_graph(operation: tf.Operation) -> int:
-    """Returns the bytes of all tensors that go from one device to another, once per tensor and receiver."""
+def _sent_in_graph(operation: tf.Operation) -> dict[str, tuple[int, int]]:
+    """Returns number and bytes of the tensors that go from one device to another, once per tensor and receiver."""
     sent: set[tuple[str, str]] = set()
-    total, waiting, seen = 0, [operation], {operation}
+    found: dict[str, tuple[int, int]] = {}
+    waiting, seen = [operation], {operation}
     while waiting:
         receiver = waiting.pop()
         for tensor in receiver.inputs:
             crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
             if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
                 sent.add((tensor.name, receiver.device))
-                total += tensor.shape.num_elements() * tensor.dtype.size
+                kind = "device to device"
+                if tensor.op.device.lower().endswith("cpu:0"):
+                    kind = "host to device"
+                elif receiver.device.lower().endswith("cpu:0"):
+                    kind = "device to host"
+                number, size = found.get(kind, (0, 0))
+                found[kind] = (number + 1, size + tensor.shape.num_elements() * tensor.dtype.size)
         for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
-    return total
+    return found
 
 
 ON_THREE_TOWERS = [
@@ -108,4 +115,5 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
         BATCH,
         divided_over=towers if chosen.modifiers.fc_model_parallel else 0,
     )
-    assert by_formula.total_bytes == sent
+    assert by_formula.by_kind == sent
+    assert by_formula.total_bytes == sum(size for _, size in sent.values())
