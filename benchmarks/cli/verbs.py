@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import completion_verb, explain_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import completion_verb, explain_verb, placement_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
@@ -25,6 +25,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         doctor_verb.VERB,
         verify_verb.VERB,
         explain_verb.VERB,
+        placement_verb.VERB,
         allreduce_verb.VERB,
         input_verb.VERB,
         server_verb.VERB,

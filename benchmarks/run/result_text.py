@@ -73,12 +73,12 @@ def _cluster_lines(record: Record) -> list[str]:
         images = (measurement.images_per_step or 0) // len(workers)
         rates = ", ".join(f"{statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
         lines.append(f"workers:        {rates} images/sec")
-    if derived.straggler_ratio is not None:
-        what = "a step" if measurement.tower_step_seconds else "its gradients"
-        lines.append(
-            f"slowest:        worker {derived.slowest_worker} needs {derived.straggler_ratio:.2f} x as long for {what} "
-            "as the others"
-        )
+    slowest = {"worker": (derived.slowest_worker, derived.straggler_ratio)}
+    slowest["tower"] = (derived.slowest_tower, derived.slowest_tower_ratio)
+    for member, (number, ratio) in slowest.items():
+        if ratio is not None:
+            what = "a step" if measurement.tower_step_seconds else "its gradients"
+            lines.append(f"slowest:        {member} {number} needs {ratio:.2f} x as long for {what} as the others")
     sent = record.placement.get("sent_per_step") or {}
     if record.config.get("cluster") and sent.get("total_bytes"):
         line = f"network:        {sent['total_bytes'] / 1e6:.1f} MB between processes per step"

@@ -227,7 +227,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
             **injected_delay.environment(),
             **time_slices.environment(log.steps_per_slice),
         },
-        placement=log.placement,
+        placement=log.placement_of_all(),
         measurement=measurement,
         derived=derived,
         warnings=[*config.notices, *injected_delay.warnings(), *quality_warnings(measurement, derived, conditions)],

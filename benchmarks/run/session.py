@@ -14,7 +14,7 @@ from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
-from benchmarks.run import graph, reference_loops, steps
+from benchmarks.run import graph, reference_loops, steps, traced_steps
 from benchmarks.run.display import Display
 from benchmarks.topology import devices as device_planning
 from results.input_verdict import LEAST_REPORTED_WAIT
@@ -86,6 +86,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 if built.drift is not None:
                     log.observe(replica_drift=float(session.run(built.drift, options=options)))
                 log.weights_are_finite = bool(session.run(built.finite))
+                traced_steps.trace(session, built.step.loops, options, config, log, team)
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()

@@ -44,10 +44,12 @@ class Step:
     Attributes:
         loops: one if all towers step together, else one per tower.
         preparations: run once, in this order, after variables and input are initialised; see `initialize`.
+        gradients: of each tower, by the weight's name; none in inference.
     """
 
     loops: list[Loop]
     preparations: list[tf.Operation]
+    gradients: Sequence[Mapping[str, tf.Tensor]] = ()
 
     def initialize(
         self,
@@ -168,7 +170,8 @@ def build_training_step(
         observed |= Observed(loss_scales=loss_scale.read())
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
-    return _assemble(applied, scores, inputs, manager, observed)
+    step = _assemble(applied, scores, inputs, manager, observed)
+    return dataclasses.replace(step, gradients=[update.gradients for update in updates])
 
 
 def build_inference_step(
