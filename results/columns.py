@@ -121,7 +121,11 @@ COLUMNS = (
     Column("num_workers", "processes that train", "config.num_workers"),
     Column("num_ps", "parameter servers", "config.num_ps"),
     Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts"),
-    Column("slowest_worker", "the worker whose gradients take longer than the others' by more than the noise", "derived.slowest_worker"),
+    Column(
+        "slowest_worker",
+        "the worker whose gradients take longer than the others' by more than the noise",
+        "derived.slowest_worker",
+    ),
     Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio"),
     Column("busiest_ps_bytes_per_sec", "by formula: in and out of the busiest parameter server", _busiest_ps),
     Column("step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999"),
@@ -138,7 +142,9 @@ COLUMNS = (
     Column("mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", "derived.mfu_of_measured_peak"),
     Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
     Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
-    Column("slowest_tower", "the tower that takes longer than the others by more than the noise", "derived.slowest_tower"),
+    Column(
+        "slowest_tower", "the tower that takes longer than the others by more than the noise", "derived.slowest_tower"
+    ),
     Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio"),
 )
 

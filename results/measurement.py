@@ -249,7 +249,11 @@ def _straggler(measurement: Measurement) -> dict[str, Any]:
     worker = straggler((asynchronous if of_workers else ()) or measurement.worker_compute_seconds)
     tower = straggler((() if of_workers else asynchronous) or measurement.tower_compute_seconds)
     names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
-    return {name: value for found, two in zip((worker, tower), names, strict=True) if found for name, value in zip(two, found, strict=True)}
+    derived: dict[str, Any] = {}
+    for found, (member, ratio) in zip((worker, tower), names, strict=True):
+        if found:
+            derived |= {member: found[0], ratio: found[1]}
+    return derived
 
 
 def _resources(measurement: Measurement) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 VARIABLE_COLUMNS = ("variable", "kind", "shape", "bytes", "copies", "on")
+GROUP_COLUMNS = ("kind", "variables", "bytes of a copy", "copies", "on")
 AGGREGATION_COLUMNS = ("gradient", "summed by", "on")
 TRANSFER_COLUMNS = ("link", "transfers by formula", "bytes by formula", "transfers measured", "bytes measured")
 DEVICE_COLUMNS = ("device", "variables", "optimizer's state", "gradients", "staged")
@@ -94,6 +95,20 @@ def variable_rows(placement: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
+def group_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per kind and place of variables; columns are `GROUP_COLUMNS`."""
+    return [
+        [
+            group["kind"],
+            str(len(group["variables"])),
+            str(sum(size for _, _, size in group["variables"])),
+            str(len(group["devices"])),
+            devices(group["devices"]),
+        ]
+        for group in placement.get("variable_groups") or ()
+    ]
+
+
 def device_rows(placement: Mapping[str, Any]) -> list[list[str]]:
     """Returns a row per device with bytes; columns are `DEVICE_COLUMNS`."""
     sizes = [placement.get(f"{what}_bytes_per_device") or {} for what in _PER_DEVICE]
@@ -121,12 +136,10 @@ def transfer_rows(placement: Mapping[str, Any]) -> list[list[str]]:
     traced = measured.get("by_kind")
     rows = []
     for kind in _KINDS:
-        sides = [side and side.get(kind) for side in (by_formula, traced)]
-        if any(sides):
-            cells = [_cells(side, known=whole is not None) for side, whole in zip(sides, (by_formula, traced), strict=True)]
-            rows.append([kind, *cells[0], *cells[1]])
+        if any(side and kind in side for side in (by_formula, traced)):
+            rows.append([kind, *_cells(by_formula, kind), *_cells(traced, kind)])
     if measured:
-        rows.append(["scalars and control", "", "", *_cells(measured["scalars"], known=True)])
+        rows.append(["scalars and control", "", "", *map(str, measured["scalars"])])
     return rows
 
 
@@ -138,7 +151,9 @@ def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> l
         return ["No step was traced: it has one tower, or tracing failed."]
     rows = transfer_rows(placement)
     if any(row[1:3] != row[3:5] for row in rows[:-1]):
-        notes.append("The formula counts weights and their gradients, and in a cluster only what processes exchange.")
+        notes.append(
+            "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
+        )
         if config.get("device") == "cpu" and {"host to device", "device to host"} & set(sent.get("by_kind") or {}):
             notes.append(
                 "On logical CPU devices the first tower is on the host's device, so nothing is sent to or from it; the "
@@ -172,8 +187,7 @@ def devices(names: Sequence[str]) -> str:
     return "; ".join(task + ", ".join(kinds) for task, kinds in by_task.items())
 
 
-def _cells(side: Sequence[float] | None, *, known: bool) -> list[str]:
-    """Returns the number and the bytes; what was counted and is not there is 0."""
-    if side is None:
-        return ["0", "0"] if known else ["unknown", "unknown"]
-    return [f"{number:.10g}" if number is not None else "unknown" for number in side]
+def _cells(side: Mapping[str, Sequence[float | None]] | None, kind: str) -> list[str]:
+    """Returns the number and the bytes of a kind."""
+    sent = (None, None) if side is None else side.get(kind, (0, 0))
+    return ["unknown" if number is None else f"{number:.12g}" for number in sent]

@@ -1,4 +1,4 @@
-"""The verb `placement`: where each variable is and each gradient is summed, and what crosses between devices in a step."""
+"""The verb `placement`: where each variable is, where each gradient is summed, and what a step sends."""
 
 from __future__ import annotations
 

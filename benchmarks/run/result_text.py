@@ -9,6 +9,8 @@ from benchmarks.microbench.roofline import amount
 from results import statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
+from results.text import counted
+from variable_mgr.traffic import NETWORK
 
 
 def result_lines(record: Record) -> list[str]:
@@ -85,6 +87,9 @@ def _cluster_lines(record: Record) -> list[str]:
         if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
             mean_seconds = sum(measurement.step_seconds) / len(measurement.step_seconds)
             line += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
+        number, size = (record.placement.get("measured_per_step") or {}).get("by_kind", {}).get(NETWORK, (None, 0))
+        if number is not None:
+            line += f"; measured {size / 1e6:.1f} MB in {counted(number, 'transfer')}"
         lines.append(line)
     return lines
 

@@ -63,7 +63,7 @@ def trace(
     if len(known) < count:
         warn("The trace of a step has no kernels of the GPUs, so towers' times are unknown: TensorFlow needs CUPTI.")
     elif known:
-        log.observe(tower_compute_seconds=[list(of_tower) for of_tower in zip(*known, strict=True)])
+        log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
 
 
 def _metadata(

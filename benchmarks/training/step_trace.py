@@ -6,11 +6,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, added
+from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, ByKind, added
 
 # These send by themselves, without a pair of _Send and _Recv.
 _COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
@@ -53,7 +52,8 @@ def crossings(
         workers: that drive these towers together, each with a trace of its own.
     """
     sizes = _output_bytes(metadata)
-    sent, scalars = [], []
+    sent: list[ByKind] = []
+    scalars = []
     unknown = collectives = 0
     for sender, receiver, tensor in _sends(metadata):
         is_scalar, size = sizes.get((sender, *tensor), (False, None))
@@ -146,11 +146,6 @@ def _kind(sender: str, receiver: str, *, cpu_is_host: bool) -> str:
         return NETWORK
     from_host, to_host = (cpu_is_host and (end.device_type, end.device_index) == ("CPU", 0) for end in ends)
     return TO_DEVICE if from_host else TO_HOST if to_host else BETWEEN_DEVICES
-
-
-def as_dict(found: Crossings) -> dict[str, Any]:
-    """Returns the transfers for the record."""
-    return dataclasses.asdict(found)
 
 
 def total(every: Sequence[Crossings]) -> Crossings:

@@ -1,11 +1,13 @@
-"""The other tables of a report: published figures, reductions, and the stages of the input."""
+"""The other tables of a report: published figures, reductions, stages of the input, placements."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from results import placement
 from results.input_verdict import costs
 from results.record import Kind, Record
 from results.report import published
@@ -15,6 +17,7 @@ from results.summary import Row
 from results.text import ODD_VALUE
 
 _MOST_LINES = 500
+_LONG = 30  # lines; a longer table is folded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,16 +31,28 @@ class SideTable:
     numbers: frozenset[str]
     lines: Sequence[Sequence[str]]
 
+    @property
+    def is_long(self) -> bool:
+        """Returns whether the table is folded until a reader opens it."""
+        return len(self.lines) > _LONG
+
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
         note = [self.note, ""] if self.note else []
         table = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
+        if self.is_long:
+            table = ["<details>", f"<summary>{len(self.lines)} lines</summary>", "", *table, "", "</details>"]
         return [f"## {self.title}", "", *note, *table, ""]
 
 
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
     """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
-    tables = [*([_published(rows, against)] if against else []), _reductions(records), _input_stages(records)]
+    tables = [
+        *([_published(rows, against)] if against else []),
+        _reductions(records),
+        _input_stages(records),
+        *_placements(rows),
+    ]
     return [dataclasses.replace(table, lines=table.lines[:_MOST_LINES]) for table in tables if table.lines]
 
 
@@ -62,6 +77,30 @@ def _published(rows: Sequence[Row], against: str) -> SideTable:
             for figure in published.beside(row, against)
         ],
     )
+
+
+def _placements(rows: Sequence[Row]) -> list[SideTable]:
+    """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
+
+    def table(
+        name: str, heading: str, columns: tuple[str, ...], rows_of: Callable[[Mapping[str, Any]], list[list[str]]]
+    ) -> SideTable:
+        lines = []
+        for row in rows:
+            with contextlib.suppress(*ODD_VALUE):
+                lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
+        numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}
+        return SideTable(name=name, title=heading, columns=("run", *columns), numbers=frozenset(numbers), lines=lines)
+
+    transfers = table("transfers", "Transfers per step", placement.TRANSFER_COLUMNS, placement.transfer_rows)
+    note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
+    note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
+    return [
+        table("placement", "Placement of variables", placement.GROUP_COLUMNS, placement.group_rows),
+        table("sums", "Sums of gradients over towers", placement.AGGREGATION_COLUMNS, placement.aggregation_rows),
+        dataclasses.replace(transfers, note=note),
+        table("variables", "Variables by name", placement.VARIABLE_COLUMNS, placement.variable_rows),
+    ]
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:
