@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 
 from results import statistics
-from results.stragglers import straggler
 
 _STEPS_FOR_P999 = 1000
 _LAST_STEPS = 10
@@ -246,8 +245,8 @@ def _straggler(measurement: Measurement) -> dict[str, Any]:
     """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
     of_workers = bool(measurement.worker_step_seconds)
     asynchronous = measurement.tower_step_seconds
-    worker = straggler((asynchronous if of_workers else ()) or measurement.worker_compute_seconds)
-    tower = straggler((() if of_workers else asynchronous) or measurement.tower_compute_seconds)
+    worker = statistics.straggler((asynchronous if of_workers else ()) or measurement.worker_compute_seconds)
+    tower = statistics.straggler((() if of_workers else asynchronous) or measurement.tower_compute_seconds)
     names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
     derived: dict[str, Any] = {}
     for found, (member, ratio) in zip((worker, tower), names, strict=True):

@@ -52,8 +52,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     with tf.Graph().as_default() as built_in, tf.device(team.device or None):
         built = graph.build(config, devices)
         log.started("graph")
-        log.placement = built.placement
-        source = built.input.source
+        log.placement, source = built.placement, built.input.source
         log.data_set = source.identify() if source else None
         display.start(steps.facts(config, built.input.description, log.placement))
         count = steps.steps_to_measure(config, built.input)

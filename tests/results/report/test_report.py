@@ -136,7 +136,8 @@ GOLDEN_HEADER = (
     "num_workers,num_ps,num_hosts,slowest_worker,straggler_ratio,busiest_ps_bytes_per_sec,"
     "step_ms_p999,xla,compile_s,conv1x1_as_matmul,loss_minus_fp32,"
     "power_watts,images_per_joule,cpu_cores_used,peak_gpu_memory_bytes,"
-    "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul"
+    "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul,"
+    "slowest_tower,slowest_tower_ratio"
 )
 
 
