@@ -149,20 +149,20 @@ def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> l
     notes = []
     if not measured:
         return ["No step was traced: it has one tower, or tracing failed."]
-    rows = transfer_rows(placement)
-    if any(row[1:3] != row[3:5] for row in rows[:-1]):
+    by_formula = sent.get("by_kind") or {}
+    if any(size > (by_formula.get(kind) or (0, 0))[1] for kind, (_, size) in measured["by_kind"].items()):
         notes.append(
             "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
         )
-        if config.get("device") == "cpu" and {"host to device", "device to host"} & set(sent.get("by_kind") or {}):
-            notes.append(
-                "On logical CPU devices the first tower is on the host's device, so nothing is sent to or from it; the "
-                "formula is that of devices apart from the host."
-            )
         if any(group["kind"] != "weight" for group in placement.get("variable_groups") or ()):
             notes.append("Measured transfers include moving averages and other state of the model.")
         if config.get("data_name") != "synthetic" or config.get("input"):
             notes.append("Measured transfers include images and labels.")
+    if config.get("device") == "cpu" and {"host to device", "device to host"} & by_formula.keys():
+        notes.append(
+            "On logical CPU devices the first tower is on the host's device, so nothing is sent to or from it; the "
+            "formula is that of devices apart from the host."
+        )
     if measured["collectives"]:
         notes.append(
             f"{measured['collectives']} collective operations send by themselves: counted is what a ring sends of the "

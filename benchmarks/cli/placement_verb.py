@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Parsed
+from benchmarks.config.flag import Groups, Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -18,30 +18,26 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.run import cluster_launch
 from benchmarks.run.display import Display
+from benchmarks.run.runner import empty_log
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.topology.start import start
 from results import placement
 from results.text import table
-from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
+from variable_mgr.catalog import REFERENCE_LOOPS
 
 
 def run(config: Config) -> ExitStatus:
-    """Takes two plain steps and traced ones, and prints the placement; in a cluster the leader prints that of all.
+    """Takes a few steps, the last of them traced, and prints the placement; in a cluster the leader prints that of all.
 
     Raises:
         BenchError: the steps cannot be taken.
     """
     for notice in config.notices:
         warn(notice)
-    config = dataclasses.replace(config, num_batches=1, num_warmup_batches=0)
-    in_graph = config.variable_update in IN_GRAPH
-    log = RunLog(
-        images_per_step=config.batch_global,
-        towers=config.num_devices,
-        asynchronous=config.num_workers > 1 and not in_graph and config.modifiers.asynchronous,
-        traced_always=True,
-    )
+    # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
+    config = dataclasses.replace(config, num_batches=config.num_workers, num_warmup_batches=0)
+    log = dataclasses.replace(empty_log(config), traced_always=True)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.step_timeout_seconds)
         deadlines.importing()
@@ -66,7 +62,7 @@ def _take_steps(config: Config, log: RunLog, watchdog: Watchdog) -> None:
 def _print(log: RunLog, config: Config) -> None:
     found = log.placement_of_all()
     if config.output_format == "json":
-        say(json.dumps(found, indent=2))
+        say(json.dumps(found))
         return
     say(f"{found['manager']}\n")
     for title, columns, rows, empty in (
@@ -103,10 +99,17 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     return run(resolved)
 
 
+# A few steps are taken, and no record is kept.
+_NOT_HERE = ("check_precision", "print_training_accuracy", "display_every", "session_id")
+PLACEMENT_FLAGS: Groups = {
+    title: [flag for flag in group if flag.name not in _NOT_HERE]
+    for title, group in RUN_FLAGS.items()
+    if title != "How long"
+}
 VERB = Verb(
     "placement",
     "on which device each variable is and each gradient is summed; what a step sends",
-    RUN_FLAGS,
+    PLACEMENT_FLAGS,
     _resolve_and_run,
     details="Takes a few steps and keeps no record. With --output_format=json it prints the placement of a record.",
     examples=(

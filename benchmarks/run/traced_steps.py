@@ -21,7 +21,7 @@ from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.traffic import TO_DEVICE, TO_HOST
 
 # Enough to tell a slow tower from noise; together they may take this long.
-_MOST_STEPS, _SECONDS = 20, 10.0
+MOST_STEPS, _SECONDS = 20, 10.0
 
 
 def trace(
@@ -49,7 +49,7 @@ def trace(
         log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
         if len(loops) > 1 or towers < 2:
             return
-        affordable = min(_MOST_STEPS, int(_SECONDS / seconds))
+        affordable = min(MOST_STEPS, int(_SECONDS / seconds))
         count = min(team.meet("traced a step", affordable, patient=True).values())
         taken = [
             step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers) for _ in range(count)
