@@ -67,7 +67,7 @@ def straggler(seconds: Sequence[Sequence[float]]) -> tuple[int, float] | None:
     Each is compared with the others in the same steps, so what slows all of them does not count. It is a straggler if
     it takes at least 5 % longer than their mean, and an exact sign-flip test rejects that the difference is
     noise, at an error rate of 2 % for all that could be named together. Consecutive steps are not independent: long
-    runs are cut into as few blocks as the test needs, and each block counts as one step, that of its medians.
+    runs are cut into as few blocks as the test needs, and the mean of each counts as one step.
 
     Two need 7 steps, eight need 9. A difference that lasts for the whole measurement is not told from a permanent one.
 
@@ -82,10 +82,10 @@ def straggler(seconds: Sequence[Sequence[float]]) -> tuple[int, float] | None:
     if times.min() <= 0:
         return None
     blocks = min(steps, 2 + math.ceil(math.log2(len(members) / _STRAGGLER_ERROR_RATE)))
-    medians = np.array([np.median(block, axis=1) for block in np.array_split(times, blocks, axis=1)])
+    means = np.array([block.mean(axis=1) for block in np.array_split(times, blocks, axis=1)])
     found = None
     for row, index in enumerate(members):
-        own, others = medians[:, row], np.delete(medians, row, axis=1).mean(axis=1)
+        own, others = means[:, row], np.delete(means, row, axis=1).mean(axis=1)
         ratio = float(own.mean() / others.mean())
         is_slower = ratio >= _LEAST_RATIO and _chance(own - others) <= _STRAGGLER_ERROR_RATE / len(members)
         if is_slower and (found is None or ratio > found[1]):
