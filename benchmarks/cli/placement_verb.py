@@ -108,7 +108,7 @@ PLACEMENT_FLAGS: Groups = {
 }
 VERB = Verb(
     "placement",
-    "on which device each variable is and each gradient is summed; what a step sends",
+    "where variables are and gradients are summed; what a step sends",
     PLACEMENT_FLAGS,
     _resolve_and_run,
     details="Takes a few steps and keeps no record. With --output_format=json it prints the placement of a record.",
