@@ -14,14 +14,15 @@ from benchmarks.console import warn
 from benchmarks.errors import headline
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process.deadlines import PREPARATION_FACTOR
-from benchmarks.run import steps, time_slices
+from benchmarks.run import steps
 from benchmarks.training import step_trace
 from benchmarks.training.training_step import Loop
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.traffic import TO_DEVICE, TO_HOST
 
-# Enough to tell a slow tower from noise; together they may take this long.
-MOST_STEPS, _SECONDS = 20, 10.0
+# Enough to tell a slow tower from noise. Together they may take this share of the measured time, within these limits.
+MOST_STEPS, _SHARE = 20, 0.2
+_LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
 
 
 def trace(
@@ -39,7 +40,7 @@ def trace(
     process cannot trace, the run remains valid.
     """
     several = config.towers_in_total > 1 or config.cluster is not None
-    if not (several or log.traced_always) or time_slices.inherited():
+    if not (several or log.traced_always) or log.steps_per_slice is not None:
         return
     towers = config.towers_in_total if config.variable_update in IN_GRAPH else config.num_devices
     try:
@@ -49,7 +50,8 @@ def trace(
         log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
         if len(loops) > 1 or towers < 2:
             return
-        affordable = min(MOST_STEPS, int(_SECONDS / seconds))
+        budget = max(_LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
+        affordable = min(MOST_STEPS, int(budget / seconds))
         count = min(team.meet("traced a step", affordable, patient=True).values())
         taken = [
             step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers) for _ in range(count)
