@@ -150,7 +150,7 @@ def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> l
     if not measured:
         return ["No step was traced: it has one tower, or tracing failed."]
     by_formula = sent.get("by_kind") or {}
-    if any(size > (by_formula.get(kind) or (0, 0))[1] for kind, (_, size) in measured["by_kind"].items()):
+    if by_formula and any(size > by_formula.get(kind, (0, 0))[1] for kind, (_, size) in measured["by_kind"].items()):
         notes.append(
             "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
         )

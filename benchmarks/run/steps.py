@@ -162,7 +162,7 @@ def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, 
         "Batch size": f"{config.batch_per_device} per device, {config.batch_global} global",
         "Devices": placement["devices"],
         "Variables": f"{config.variable_update}: {placement['manager']}",
-        "Placement": f"{placement['variables']} variables; "
+        "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.num_workers > 1)}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
         f"weight decay {config.weight_decay:g}",

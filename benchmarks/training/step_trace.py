@@ -55,8 +55,12 @@ def crossings(
     sent: list[ByKind] = []
     scalars = []
     unknown = collectives = 0
+    received = _received(metadata)
     for sender, receiver, tensor in _sends(metadata):
-        is_scalar, size = sizes.get((sender, *tensor), (False, None))
+        origin = (sender, *tensor)
+        while origin in received:  # a tensor from another process goes on to another device
+            origin = received[origin]
+        is_scalar, size = sizes.get(origin, (False, None))
         if is_scalar:
             scalars.append(size or 0)
             continue
@@ -122,16 +126,39 @@ def _output_bytes(metadata: tf.compat.v1.RunMetadata) -> dict[tuple[str, str, in
 def _sends(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, str, tuple[str, int]]]:
     """Yields once, for each tensor and receiving device, the sender, the receiver, and the node with its output."""
     seen = set()
+    for node, sender, receiver in _ends(metadata, "_Send", "_HostSend"):
+        key = (sender, receiver, _input(node))
+        if sender != receiver and key not in seen:
+            seen.add(key)
+            yield key
+
+
+def _received(metadata: tf.compat.v1.RunMetadata) -> dict[tuple[str, str, int], tuple[str, str, int]]:
+    """Returns by receiving device and node the device, node and output that the tensor came from."""
+    sent = {
+        (sender, receiver, node.attr["tensor_name"].s): (sender, *_input(node))
+        for node, sender, receiver in _ends(metadata, "_Send", "_HostSend")
+    }
+    found = {}
+    for node, sender, receiver in _ends(metadata, "_Recv", "_HostRecv"):
+        origin = sent.get((sender, receiver, node.attr["tensor_name"].s))
+        if origin:
+            found[receiver, node.name, 0] = origin
+    return found
+
+
+def _ends(metadata: tf.compat.v1.RunMetadata, *types: str) -> Iterator[tuple[tf.compat.v1.NodeDef, str, str]]:
+    """Yields the operations of these types that connect two devices, with the sender and the receiver."""
     for graph in metadata.partition_graphs:
         for node in graph.node:
-            if node.op not in ("_Send", "_HostSend") or node.attr["client_terminated"].b:
-                continue
-            sender, receiver = (node.attr[end].s.decode() for end in ("send_device", "recv_device"))
-            name, _, output = node.input[0].partition(":")
-            key = (sender, receiver, (name, int(output or 0)))
-            if sender != receiver and key not in seen:
-                seen.add(key)
-                yield key
+            if node.op in types and not node.attr["client_terminated"].b:
+                yield node, node.attr["send_device"].s.decode(), node.attr["recv_device"].s.decode()
+
+
+def _input(node: tf.compat.v1.NodeDef) -> tuple[str, int]:
+    """Returns the node and the output that an operation sends."""
+    name, _, output = node.input[0].partition(":")
+    return name, int(output or 0)
 
 
 def _collectives(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, str]]:

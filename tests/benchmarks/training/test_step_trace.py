@@ -30,7 +30,7 @@ class Trace:
         """Adds a transfer of the output of an operation."""
         node = self.metadata.partition_graphs.add().node.add(op="_Send", name=f"{name}_S", input=[name])
         node.attr["send_device"].s, node.attr["recv_device"].s = sender.encode(), receiver.encode()
-        node.attr["client_terminated"].b = to_client
+        node.attr["client_terminated"].b, node.attr["tensor_name"].s = to_client, name.encode()
 
     def collective(self, device: str, name: str) -> None:
         """Adds an operation that reduces over all towers."""
@@ -74,6 +74,18 @@ def test_transfers_are_counted_once_by_kind_of_link() -> None:
     as_a_tower = crossings(trace.metadata, cpu_is_host=False)
     assert as_a_tower.by_kind == {"device to device": (5, 96 + 12 + 20), "network": (1, 400)}
     assert total([found, as_a_tower]).by_kind["network"] == (2, 800)
+
+
+def test_what_came_from_another_process_and_goes_on_keeps_its_size() -> None:
+    trace = Trace()
+    trace.ran(f"{PS}CPU:0", "read", shape=[100])
+    trace.sent("read", f"{PS}CPU:0", f"{WORKER}CPU:1")
+    received = trace.metadata.partition_graphs.add().node.add(op="_Recv", name="read_received")
+    received.CopyFrom(trace.metadata.partition_graphs[0].node[0])
+    received.op, received.name = "_Recv", "read_received"
+    trace.sent("read_received", f"{WORKER}CPU:1", f"{WORKER}CPU:2")
+    found = crossings(trace.metadata, cpu_is_host=True)
+    assert found == Crossings(by_kind={"network": (1, 400), "device to device": (1, 400)})
 
 
 def test_collectives_count_as_rings() -> None:
