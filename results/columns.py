@@ -121,8 +121,12 @@ COLUMNS = (
     Column("num_workers", "processes that train", "config.num_workers"),
     Column("num_ps", "parameter servers", "config.num_ps"),
     Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts"),
-    Column("slowest_worker", "the worker whose gradients take longest, by the median", "derived.slowest_worker"),
-    Column("straggler_ratio", "its median time / median of the other workers' medians", "derived.straggler_ratio"),
+    Column(
+        "slowest_worker",
+        "the worker whose gradients take longer than the others' by more than the noise",
+        "derived.slowest_worker",
+    ),
+    Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio"),
     Column("busiest_ps_bytes_per_sec", "by formula: in and out of the busiest parameter server", _busiest_ps),
     Column("step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999"),
     Column("xla", "jit: XLA compiles each tower as a whole", "config.xla"),
@@ -141,6 +145,10 @@ COLUMNS = (
     Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn"),
     Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
     Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches"),
+    Column(
+        "slowest_tower", "the tower that takes longer than the others by more than the noise", "derived.slowest_tower"
+    ),
+    Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -55,6 +55,9 @@ class Measurement:
             old.
         worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
         worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
+        tower_compute_seconds: of a few traced steps after the measured ones, each tower's time from its first operation
+            until its gradients are ready; in a cluster, the towers of worker 0 first. Empty with fewer than two towers
+            in a process, and for asynchronous towers, whose steps have times of their own.
         message_bytes: size of the all-reduced message of one tower; None if there is none.
         largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
         top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.
@@ -88,6 +91,7 @@ class Measurement:
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
     worker_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     worker_compute_seconds: Sequence[Sequence[float]] = _of_step("each")
+    tower_compute_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     message_bytes: int | None = None
     largest_error: float | None = None
     top_1_accuracies: Sequence[float] = _of_step("mean")
@@ -154,6 +158,8 @@ class Derived:
     synthetic_ratio: float | None = None
     slowest_worker: int | None = None
     straggler_ratio: float | None = None
+    slowest_tower: int | None = None
+    slowest_tower_ratio: float | None = None
     power_watts: float | None = None
     images_per_joule: float | None = None
     cpu_cores_used: float | None = None
@@ -242,15 +248,17 @@ def _input_wait_share(measurement: Measurement) -> float | None:
 
 
 def _straggler(measurement: Measurement) -> dict[str, Any]:
-    """Returns which worker is slowest, and how much slower than the others."""
-    asynchronous = measurement.tower_step_seconds if measurement.worker_step_seconds else ()
-    steps = enumerate(asynchronous or measurement.worker_compute_seconds)
-    medians = {worker: median(seconds) for worker, seconds in steps if seconds}
-    if len(medians) < 2:
-        return {}
-    slowest = max(medians, key=medians.__getitem__)
-    others = median(value for worker, value in medians.items() if worker != slowest)
-    return {"slowest_worker": slowest, "straggler_ratio": medians[slowest] / others if others > 0 else None}
+    """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
+    of_workers = bool(measurement.worker_step_seconds)
+    asynchronous = measurement.tower_step_seconds
+    worker = statistics.straggler((asynchronous if of_workers else ()) or measurement.worker_compute_seconds)
+    tower = statistics.straggler((() if of_workers else asynchronous) or measurement.tower_compute_seconds)
+    names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
+    derived: dict[str, Any] = {}
+    for found, (member, ratio) in zip((worker, tower), names, strict=True):
+        if found:
+            derived |= {member: found[0], ratio: found[1]}
+    return derived
 
 
 def _resources(measurement: Measurement) -> dict[str, Any]:

@@ -79,6 +79,11 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
 
 
 def _of_workers(measurement: Measurement, derived: Derived) -> Iterator[str]:
+    if derived.slowest_tower_ratio is not None and derived.slowest_tower_ratio >= _STRAGGLER_RATIO:
+        yield (
+            f"Tower {derived.slowest_tower} takes {derived.slowest_tower_ratio:.1f} x as long as the others: look at "
+            "its device's clock and temperature, and at what else runs on it."
+        )
     if derived.straggler_ratio is not None and derived.straggler_ratio >= _STRAGGLER_RATIO:
         what = "a step" if measurement.tower_step_seconds else "its gradients, and all others wait for it"
         yield (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.cli import devices_verb, explain_verb, main, models_verb, server_verb
+from benchmarks.cli import devices_verb, explain_verb, main, models_verb, placement_verb, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag
 from benchmarks.doctor import doctor_verb
@@ -61,7 +61,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         doctor_verb,
         server_verb,
     )
-    for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb):
+    for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb, placement_verb):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
     gpus = (hardware.Gpu("GPU", 2**36),) * 16

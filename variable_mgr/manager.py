@@ -189,3 +189,7 @@ class VariableManager(abc.ABC):
             training: whether gradients are computed; a forward pass only fetches.
         """
         return {}
+
+    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
+        """Returns how many tensors `links` counts the bytes of; None if unknown."""
+        return None

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from variable_mgr.manager import VariableSpec
 
 FLOAT32_BYTES = 4  # every weight and statistic is float32
+# The kinds of links between two devices: within a process, and between processes.
+TO_DEVICE, TO_HOST, BETWEEN_DEVICES, NETWORK = "host to device", "device to host", "device to device", "network"
+# The number of transfers and their bytes, by kind of link.
+ByKind = Mapping[str, tuple[float, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +34,14 @@ class Traffic:
         gradient_bytes: gradients on their way to where they are reduced, and their means on the way back.
         weight_bytes: weights that towers exchange with each other (per step, on average).
         activation_bytes: activations, and gradients of them, that towers exchange to compute divided layers together.
+        by_kind: the number and the bytes of the transfers by kind of link; None if unknown.
     """
 
     read_bytes: int = 0
     gradient_bytes: int | None = 0
     weight_bytes: int | None = 0
     activation_bytes: int = 0
+    by_kind: ByKind | None = dataclasses.field(default_factory=dict)
 
     @property
     def total_bytes(self) -> int | None:
@@ -70,6 +76,22 @@ class DividedLayers:
         elements = (towers - 1) * (images * (self.features + sum(hidden)) + self.batch_per_tower * logits)
         return 2 * FLOAT32_BYTES * elements
 
+    def activation_transfers(self, towers: int) -> int:
+        """Returns how many tensors that are: from each tower to each other one, forward and backward."""
+        return 2 * towers * (towers - 1) * (1 + len(self.outputs))
+
+
+def added(*parts: ByKind | None) -> dict[str, tuple[float, float]] | None:
+    """Returns the sum of transfers by kind of link; None if a part is unknown."""
+    total: dict[str, tuple[float, float]] = {}
+    for part in parts:
+        if part is None:
+            return None
+        for kind, (number, size) in part.items():
+            before = total.get(kind, (0, 0))
+            total[kind] = (before[0] + number, before[1] + size)
+    return total
+
 
 def over_servers(
     variables: Iterable[VariableSpec], place: Place, *, wire_bytes: int, training: bool = True, exchanges: int = 1
@@ -95,6 +117,14 @@ def over_servers(
                 back = exchanges * wire_bytes / FLOAT32_BYTES if variable.kind == "weight" else worker == 0
                 sent[f"worker {worker} -> ps {ps}"] += round(size * back)
     return dict(sent)
+
+
+def transfers_over_servers(variables: Iterable[VariableSpec], place: Place, *, training: bool = True) -> int:
+    """Returns the number of tensors per step that workers and parameter servers send each other: as `over_servers`."""
+    variables = list(variables)
+    to_workers = len(variables) * place.workers
+    weights = sum(variable.kind == "weight" for variable in variables)
+    return to_workers + (weights * place.workers + len(variables) - weights if training else 0)
 
 
 def around_ring(size_bytes: float, place: Place) -> dict[str, int]:

@@ -8,12 +8,19 @@ from collections.abc import Callable
 from typing import TypeVar
 
 _VARIABLE = "CNN_BENCH_SLOW_DOWN_FOR_TESTS"
+_TOWER_VARIABLE = "CNN_BENCH_SLOW_TOWER_FOR_TESTS"  # its number among those of all workers, and seconds: 1:0.05
 _T = TypeVar("_T")
 
 
 def share() -> float:
     """Returns the share by which each step is made longer; 0 outside of tests."""
     return float(os.environ.get(_VARIABLE) or 0)
+
+
+def of_tower(number: int) -> float:
+    """Returns by how many seconds a tower computes its gradients later; 0 outside of tests."""
+    tower, _, seconds = os.environ.get(_TOWER_VARIABLE, "").partition(":")
+    return float(seconds) if tower == str(number) else 0.0
 
 
 def busy(seconds: float) -> None:
@@ -42,10 +49,15 @@ def slowed(step: Callable[[], _T], pause: Callable[[float], None] = busy) -> Cal
 
 def warnings() -> list[str]:
     """Returns the warning for the record."""
-    warning = f"Each step was made {share():.0%} longer on purpose ({_VARIABLE}): this does not measure this build."
-    return [warning] if share() else []
+    found = []
+    if share():
+        found = [f"Each step was made {share():.0%} longer on purpose ({_VARIABLE}): this does not measure this build."]
+    if slow := os.environ.get(_TOWER_VARIABLE):
+        found.append(f"A tower was delayed on purpose ({_TOWER_VARIABLE}={slow}): this does not measure this build.")
+    return found
 
 
-def environment() -> dict[str, float]:
+def environment() -> dict[str, float | str]:
     """Returns the entry of the record that keeps it from ever being a baseline."""
-    return {"slowed_down_by": share()} if share() else {}
+    slowed_down_by = share() or os.environ.get(_TOWER_VARIABLE)
+    return {"slowed_down_by": slowed_down_by} if slowed_down_by else {}

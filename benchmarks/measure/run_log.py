@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
 from benchmarks.measure.worker_reports import WorkerReport, together
+from results import placement
 from results.measurement import STEP_NUMBERS, Measurement
 
 # Time that this process spent before its own run began.
@@ -33,6 +34,7 @@ class RunLog:
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
         verified: for the record, the result of `--verify_first`; empty without it.
+        traced_always: whether steps are traced after the measured ones even if there is only one tower.
     """
 
     images_per_step: int
@@ -51,6 +53,7 @@ class RunLog:
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
     verified: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    traced_always: bool = False
 
     def started(self, phase: str) -> float:
         """Notes that a phase of the start-up has ended, and returns the age of the process."""
@@ -79,6 +82,10 @@ class RunLog:
         if len(self.reports) < 2:
             return self.own()
         return together([WorkerReport.from_message(message) for message in self.reports])
+
+    def placement_of_all(self) -> Mapping[str, Any]:
+        """Returns the placement as this process sees it, or as all workers together see it once they have reported."""
+        return placement.merged([report["placement"] for report in self.reports]) if self.reports else self.placement
 
     def own(self) -> Measurement:
         """Returns what this process observed until now."""

@@ -61,6 +61,7 @@ def together(reports: Sequence[WorkerReport]) -> Measurement:
         warmup_losses=_means([m.warmup_losses for m in every]),
         worker_step_seconds=[list(m.step_seconds) for m in every],
         worker_compute_seconds=[list(report.compute_seconds) for report in reports],
+        tower_compute_seconds=[list(seconds) for m in every for seconds in m.tower_compute_seconds],
         telemetry=[process for m in every for process in m.telemetry],
         **of_run,
         **(_asynchronous(reports) if reports[0].asynchronous else _in_step(reports)),

@@ -85,8 +85,8 @@ def prepare(runtime: Runtime) -> None:
     """Sets the environment variables that TensorFlow, Keras and CUDA read when they are imported."""
     if "tensorflow" in sys.modules:
         raise RuntimeError("The environment must be prepared before TensorFlow is imported.")
-    # TensorFlow logs placement at its lowest level.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if runtime.log_device_placement else _QUIET[runtime.device])
+    # TensorFlow prints the placement to stdout, and at its lowest log level to stderr once more.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[runtime.device])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
     if runtime.peers:
         hosts = {address.rpartition(":")[0].strip("[]") for address in runtime.peers}

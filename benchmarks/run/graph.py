@@ -16,6 +16,7 @@ from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
+from benchmarks.training.aggregations import aggregations
 from benchmarks.training.loss_scale import all_finite
 from benchmarks.training.placement_table import per_device, placement_table
 from benchmarks.training.traffic import manager_on_real_devices, model_traffic
@@ -25,7 +26,7 @@ from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.manager import VariableManager
 from variable_mgr.managers.pipelined import Pipelined
-from variable_mgr.traffic import Traffic, busiest_server
+from variable_mgr.traffic import NETWORK, Traffic, busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +73,17 @@ def build(config: Config, devices: Devices) -> RunGraph:
         work = flop_count.count(loop.operation for loop in step.loops)
     with tf.device(device_planning.HOST):
         finite = all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
+    gradients = [update.gradients for update in step.updates]
     return RunGraph(
         input=tower_input,
         step=step,
         drift=None if config.forward_only else manager.replica_drift(),
         finite=finite,
         placement={
-            **placement_table(manager, devices, training=not config.forward_only),
+            **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
+            "aggregations": aggregations([update.gradients for update in step.updates])
+            if devices.place.towers_in_total > 1
+            else [],
             "sent_per_step": _sent_per_step(config, model, manager),
             **work.per_image(images),
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
@@ -128,8 +133,10 @@ def _sent_per_step(config: Config, model: building.Model, manager: VariableManag
         links = manager.links(model.variables, training=not config.forward_only)
         if config.forward_only and not links:
             return {}
+        number = manager.link_transfers(model.variables, training=not config.forward_only)
         total_bytes = sum(links.values()) if links else None
-        return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links)}
+        by_kind = {"by_kind": {NETWORK: (number, total_bytes)}} if links else {}
+        return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links), **by_kind}
     if config.forward_only:
         return {}
     by_formula = model_traffic(

@@ -9,6 +9,8 @@ from benchmarks.microbench.roofline import amount
 from results import statistics
 from results.measurement import Measurement, named_gpus
 from results.record import Record
+from results.text import counted
+from variable_mgr.traffic import NETWORK
 
 
 def result_lines(record: Record) -> list[str]:
@@ -88,18 +90,21 @@ def _cluster_lines(record: Record) -> list[str]:
         images = (measurement.images_per_step or 0) // len(workers)
         rates = ", ".join(f"{statistics.rate(seconds, images):.2f}" for seconds in workers if seconds)
         lines.append(f"workers:        {rates} images/sec")
-    if derived.straggler_ratio is not None:
-        what = "a step" if measurement.tower_step_seconds else "its gradients"
-        lines.append(
-            f"slowest:        worker {derived.slowest_worker} needs {derived.straggler_ratio:.2f} x as long for {what} "
-            "as the others"
-        )
+    slowest = {"worker": (derived.slowest_worker, derived.straggler_ratio)}
+    slowest["tower"] = (derived.slowest_tower, derived.slowest_tower_ratio)
+    for member, (number, ratio) in slowest.items():
+        if ratio is not None:
+            what = "a step" if measurement.tower_step_seconds else "its gradients"
+            lines.append(f"slowest:        {member} {number} needs {ratio:.2f} x as long for {what} as the others")
     sent = record.placement.get("sent_per_step") or {}
     if record.config.get("cluster") and sent.get("total_bytes"):
         line = f"network:        {sent['total_bytes'] / 1e6:.1f} MB between processes per step"
         if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
             mean_seconds = sum(measurement.step_seconds) / len(measurement.step_seconds)
             line += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
+        number, size = (record.placement.get("measured_per_step") or {}).get("by_kind", {}).get(NETWORK, (None, 0))
+        if number is not None:
+            line += f"; measured {size / 1e6:.1f} MB in {counted(number, 'transfer')}"
         lines.append(line)
     return lines
 

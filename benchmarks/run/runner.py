@@ -49,12 +49,8 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
     for notice in config.notices:
         warn(notice)
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
-    asynchronous = not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only)
-    own_images = config.batch_per_device * config.num_devices
-    timed_images = config.batch_global if _drives_all(config) else own_images
-    towers = config.towers_in_total if _drives_all(config) else config.num_devices
-    log = RunLog(images_per_step=timed_images, towers=towers, asynchronous=asynchronous)
-    together = own_images if asynchronous else config.batch_global  # images of all that step together
+    log = empty_log(config)
+    together = log.images_per_step if log.asynchronous else config.batch_global  # images of all that step together
     display = Display(together)
     if config.output_format == "text":
         display = TextDisplay(
@@ -74,6 +70,15 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
     signals.ignore()
     with ended_after(SHOW_SECONDS, error.exit_status):  # a reader of stdout may have paused
         return end.show(error)
+
+
+def empty_log(config: Config) -> RunLog:
+    """Returns the log of a run that has not begun."""
+    return RunLog(
+        images_per_step=config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices,
+        towers=config.towers_in_total if _drives_all(config) else config.num_devices,
+        asynchronous=not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only),
+    )
 
 
 @dataclasses.dataclass
@@ -242,7 +247,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
             **time_slices.environment(log.steps_per_slice),
             **({"verified_first": log.verified} if log.verified else {}),
         },
-        placement=log.placement,
+        placement=log.placement_of_all(),
         measurement=measurement,
         derived=derived,
         warnings=[*config.notices, *injected_delay.warnings(), *quality_warnings(measurement, derived, conditions)],

@@ -14,7 +14,7 @@ from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
-from benchmarks.run import graph, reference_loops, steps
+from benchmarks.run import graph, reference_loops, steps, traced_steps
 from benchmarks.run.display import Display
 from benchmarks.topology import devices as device_planning
 from benchmarks.training import pipeline
@@ -53,8 +53,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     with tf.Graph().as_default() as built_in, tf.device(team.device or None):
         built = graph.build(config, devices)
         log.started("graph")
-        log.placement = built.placement
-        source = built.input.source
+        log.placement, source = built.placement, built.input.source
         log.data_set = source.identify() if source else None
         display.start(steps.facts(config, built.input.description, log.placement))
         count = steps.steps_to_measure(config, built.input)
@@ -83,6 +82,7 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 team.meet("measured", patient=True)
                 team.expect("Checking the variables after the run", patience)
                 _look_after_the_run(session, built, log, options)
+                traced_steps.trace(session, built.step.loops, options, config, log, team)
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()

@@ -50,15 +50,19 @@ def stepping(
         yield Stepper(towers.take, towers.forget)
 
 
+def fetches(loop: training_step.Loop) -> list[tf.Tensor | tf.Operation]:
+    """Returns what a step of a loop fetches; other fetches would be another graph, which is optimised anew."""
+    staleness = [] if loop.staleness is None else [loop.staleness]
+    return [loop.loss, *loop.observed.values(), *staleness, loop.operation]
+
+
 def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeStep:
     """Returns a function that runs a loop once; its staleness is 0 if the loop has none."""
-    staleness = [] if loop.staleness is None else [loop.staleness]
-    fetches = [loop.loss, *loop.observed.values(), *staleness, loop.operation]
-    run = session.make_callable(fetches, accept_options=True)
+    run = session.make_callable(fetches(loop), accept_options=True)
 
     def take() -> tuple[float, int, Numbers]:
         loss, *values = run(options=options)
-        return loss, values[-2] if staleness else 0, dict(zip(loop.observed, values, strict=False))
+        return loss, values[-2] if loop.staleness is not None else 0, dict(zip(loop.observed, values, strict=False))
 
     return take
 
@@ -162,7 +166,7 @@ def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, 
         "Batch size": batch,
         "Devices": placement["devices"],
         "Variables": f"{config.variable_update}: {placement['manager']}",
-        "Placement": f"{placement['variables']} variables; "
+        "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.num_workers > 1)}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         **(pipeline.stage_facts(parts) if parts else {}),
         "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "

@@ -153,7 +153,7 @@ def session_config(
         gpu_allow_growth: ignored where GPUs are split.
         num_intra_threads: of the process.
         num_inter_threads: of the process.
-        log_device_placement: to stderr.
+        log_device_placement: to stdout.
 
     Raises:
         UsageError: a GPU has less memory than the limit.

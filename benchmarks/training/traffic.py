@@ -11,7 +11,7 @@ from variable_mgr import factory
 from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import DividedLayers, Traffic
+from variable_mgr.traffic import BETWEEN_DEVICES, DividedLayers, Traffic, added
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,9 @@ def model_traffic(manager: VariableManager, model: Model, batch_per_device: int,
     divided = splitting.split(model).divided
     of_the_rest = manager.traffic([size for name, size in sizes.items() if name not in divided])
     layers = dense_share(model, batch_per_device).layers
-    return dataclasses.replace(of_the_rest, activation_bytes=layers.activation_bytes(divided_over))
+    size = layers.activation_bytes(divided_over)
+    by_kind = added(of_the_rest.by_kind, {BETWEEN_DEVICES: (layers.activation_transfers(divided_over), size)})
+    return dataclasses.replace(of_the_rest, activation_bytes=size, by_kind=by_kind)
 
 
 def _weights(model: Model) -> dict[str, int]:

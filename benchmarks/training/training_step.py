@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from benchmarks.config.precision_options import Computing
 from benchmarks.input.tower_input import TowerInput
+from benchmarks.measure import injected_delay
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import model_parallel, pipeline
 from benchmarks.training.loss_scale import LossScale
@@ -168,6 +171,8 @@ def build_training_step(
             with tf.device(device), tf.name_scope(f"tower_{number}"):
                 scale = loss_scale.read() if loss_scale else None
                 score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
+                if late := injected_delay.of_tower(place.worker * len(devices.towers) + number):
+                    update = dataclasses.replace(update, gradients=_delayed(update.gradients, late))
                 scores.append(score)
                 updates.append(update)
     applied = manager.apply(updates, loss_scale or optimizer)
@@ -180,6 +185,19 @@ def build_training_step(
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
     step = _assemble(applied, scores, inputs, manager, observed)
     return dataclasses.replace(step, updates=updates, pass_ends=pass_ends)
+
+
+def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf.Tensor]:
+    """Returns a tower's gradients that many seconds later, for tests."""
+
+    def pause() -> np.float32:
+        time.sleep(seconds)
+        return np.float32(seconds)
+
+    with tf.control_dependencies(gradients.values()), tf.device(HOST):
+        paused = tf.numpy_function(pause, [], tf.float32)
+    with tf.control_dependencies([paused]):
+        return {name: tf.identity(gradient) for name, gradient in gradients.items()}
 
 
 def build_inference_step(

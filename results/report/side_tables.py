@@ -1,11 +1,13 @@
-"""The other tables of a report: published figures, the fastest settings, reductions, and the stages of the input."""
+"""The other tables of a report: published figures, the fastest settings, reductions, input stages, placements."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from results import placement
 from results.input_verdict import costs
 from results.record import Kind, Record
 from results.repeats import ASSUMED_SPREAD
@@ -18,6 +20,7 @@ from results.text import ODD_VALUE, interval, table
 _MOST_LINES = 500
 _MOST_TIES = 3
 _SENTENCE = "what was measured"
+_LONG = 30  # lines; a longer table is folded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +34,17 @@ class SideTable:
     numbers: frozenset[str]
     lines: Sequence[Sequence[str]]
 
+    @property
+    def is_long(self) -> bool:
+        """Returns whether the table is folded until a reader opens it."""
+        return len(self.lines) > _LONG
+
     def markdown(self) -> list[str]:
         """Returns the table with its heading."""
         note = [self.note, ""] if self.note else []
         rows = markdown_table(self.columns, [column in self.numbers for column in self.columns], self.lines)
+        if self.is_long:
+            rows = ["<details>", f"<summary>{len(self.lines)} lines</summary>", "", *rows, "", "</details>"]
         return [f"## {self.title}", "", *note, *rows, ""]
 
     def text(self) -> list[str]:
@@ -47,7 +57,8 @@ class SideTable:
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
     """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
     published_figures = [_published(rows, against)] if against else []
-    tables = [*published_figures, *comparisons(rows), _reductions(records), _input_stages(records)]
+    measured = [*comparisons(rows), _reductions(records), _input_stages(records), *_placements(rows)]
+    tables = [*published_figures, *measured]
     return [dataclasses.replace(one, lines=one.lines[:_MOST_LINES]) for one in tables if one.lines]
 
 
@@ -118,6 +129,30 @@ def _published(rows: Sequence[Row], against: str) -> SideTable:
             for figure in published.beside(row, against)
         ],
     )
+
+
+def _placements(rows: Sequence[Row]) -> list[SideTable]:
+    """Returns where variables are and gradients are summed, and what crosses between devices, of runs with towers."""
+
+    def table(
+        name: str, heading: str, columns: tuple[str, ...], rows_of: Callable[[Mapping[str, Any]], list[list[str]]]
+    ) -> SideTable:
+        lines = []
+        for row in rows:
+            with contextlib.suppress(*ODD_VALUE):
+                lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
+        numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}
+        return SideTable(name=name, title=heading, columns=("run", *columns), numbers=frozenset(numbers), lines=lines)
+
+    transfers = table("transfers", "Transfers per step", placement.TRANSFER_COLUMNS, placement.transfer_rows)
+    note = "Between devices and processes: by formula, and in a step traced after the measured ones. The formula is "
+    note += "that of devices apart from the host; on logical CPU devices the first one is the host's."
+    return [
+        table("placement", "Placement of variables", placement.GROUP_COLUMNS, placement.group_rows),
+        table("sums", "Sums of gradients over towers", placement.AGGREGATION_COLUMNS, placement.aggregation_rows),
+        dataclasses.replace(transfers, note=note),
+        table("variables", "Variables by name", placement.VARIABLE_COLUMNS, placement.variable_rows),
+    ]
 
 
 def _reductions(records: Sequence[Record]) -> SideTable:

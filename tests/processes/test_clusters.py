@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -15,12 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from results import placement
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from variable_mgr.catalog import MANAGERS, uses_servers
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
+MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
 
 def test_the_guides_four_commands(start_cluster: StartCluster, records: Records) -> None:
@@ -54,7 +57,6 @@ def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBe
     assert set(record["placement"]["sent_per_step"]["links"]) == {"ps 0 -> worker 0", "ps 0 -> worker 1"}
     assert len(record["measurement"]["tower_step_seconds"]) == 2
     assert record["measurement"]["staleness_counts"] == []
-    assert record["derived"]["slowest_worker"] in (0, 1)
     assert "staleness" not in done.stdout
 
 
@@ -192,6 +194,48 @@ def test_the_leader_is_told_why_another_goes(
         if record["reason"].startswith("worker 1 ("):
             return
     pytest.fail("no seed gave the damaged file to worker 1")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "manager", "copies", "network"),
+    [
+        # Each of two workers fetches 4 variables, and sends the gradients of all.
+        ("ps:1,worker:2", "parameter_server", ["ps 0 CPU:0"], [16, 4 * MLP_BYTES]),
+        # Around a ring of four towers, the last tower of each worker sends 2 * 3/4 to the next worker, in 6 chunks.
+        (
+            "worker:2",
+            "collective_all_reduce",
+            ["worker 0 CPU:0, CPU:1; worker 1 CPU:0, CPU:1"],
+            [2 * 4 * 6, 3 * MLP_BYTES],
+        ),
+    ],
+)
+def test_the_placement_of_a_cluster_is_that_of_all_tasks(
+    run_process: RunBench, tasks: str, manager: str, copies: list[str], network: list[int]
+) -> None:
+    flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", f"--variable_update={manager}")
+    done = run_process("placement", *flags, *local(tasks), "--output_format=json")
+    assert done.status == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [placement.devices(group["devices"]) for group in found["variable_groups"]] == copies
+    measured, by_formula = found["measured_per_step"], found["sent_per_step"]["by_kind"]
+    assert measured["by_kind"]["network"] == network
+    assert by_formula["network"][1] == network[1]
+    assert by_formula["network"][0] in (network[0], None), "how a ring cuts its tensors is TensorFlow's choice"
+    if manager == "parameter_server":
+        assert measured["received"] >= network[0], "what gRPC reports"
+    assert len(found["tower_devices"]) == 4
+
+
+@pytest.mark.slow
+def test_the_late_tower_of_a_cluster_is_named_and_its_worker(run_process: RunBench, records: Records) -> None:
+    flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--num_batches=20")
+    late = {"CNN_BENCH_SLOW_TOWER_FOR_TESTS": "3:0.1"}
+    done = run_process(*flags, *local("ps:1,worker:2"), "--variable_update=parameter_server", **late)
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert (record["derived"]["slowest_worker"], record["derived"]["slowest_tower"]) == (1, 3)
+    assert len(record["measurement"]["tower_compute_seconds"]) == 4
 
 
 @pytest.mark.slow

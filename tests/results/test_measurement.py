@@ -83,11 +83,18 @@ def test_staleness_is_the_mean_number_of_updates() -> None:
     assert derived_from(staleness_counts=[2, 1, 0, 5]).staleness_mean == pytest.approx(16 / 8)
 
 
-def test_a_straggler_beside_workers_that_took_no_time_has_no_ratio() -> None:
-    derived = derived_from(worker_compute_seconds=[[0.0], [2.0], [0.0]])
-    assert (derived.slowest_worker, derived.straggler_ratio) == (1, None)
-    derived = derived_from(worker_compute_seconds=[[0.25], [2.0], [0.5]])
+def test_beside_workers_that_took_no_time_none_is_slow() -> None:
+    derived = derived_from(worker_compute_seconds=[[0.0] * 9, [2.0] * 9, [0.0] * 9])
+    assert (derived.slowest_worker, derived.straggler_ratio) == (None, None)
+    derived = derived_from(worker_compute_seconds=[[0.25] * 9, [2.0] * 9, [0.5] * 9])
     assert (derived.slowest_worker, derived.straggler_ratio) == (1, pytest.approx(2.0 / 0.375))
+
+
+@pytest.mark.parametrize("name", ["tower_compute_seconds", "tower_step_seconds"])
+def test_the_slow_tower_of_a_process_is_named(name: str) -> None:
+    derived = derived_from(**{name: [[1.0] * 9, [1.0] * 9, [1.5] * 9]})
+    assert (derived.slowest_tower, derived.slowest_tower_ratio) == (2, 1.5)
+    assert (derived.slowest_worker, derived.straggler_ratio) == (None, None)
 
 
 def test_gpus_are_named_by_worker_and_once() -> None:

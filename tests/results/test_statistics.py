@@ -92,3 +92,52 @@ def test_an_interval_is_centred_on_the_median() -> None:
     seconds = np.random.default_rng(0).gamma(100, 0.001, 40)
     low, high = statistics.rate_interval(seconds, 4, confidence=0.0)
     assert low == high
+
+
+# Stragglers.
+
+_NOISES = {
+    "normal": lambda random, shape: np.abs(1 + 0.2 * random.standard_normal(shape)) + 1e-3,
+    "lognormal": lambda random, shape: np.exp(0.3 * random.standard_normal(shape)),
+    "spikes": lambda random, shape: 1 + (random.random(shape) < 0.1) * random.exponential(1, shape),
+    "of all alike": lambda random, shape: (1 + random.random(shape[1])) * (1 + 0.1 * random.random(shape)),
+}
+
+
+@pytest.mark.parametrize("members", [2, 3, 8])
+@pytest.mark.parametrize("steps", [10, 20, 100])
+@pytest.mark.parametrize("noise", _NOISES)
+def test_of_equals_at_most_one_in_twenty_is_called_slow(noise: str, steps: int, members: int) -> None:
+    random = np.random.default_rng(0)
+    trials = 200
+    named = sum(statistics.straggler(_NOISES[noise](random, (members, steps))) is not None for _ in range(trials))
+    assert named <= 0.05 * trials
+
+
+@pytest.mark.parametrize("members", [2, 3, 8])
+@pytest.mark.parametrize("noise", ["normal", "spikes", "of all alike"])
+def test_the_slow_one_is_named(noise: str, members: int) -> None:
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(50):
+        seconds = _NOISES[noise](random, (members, 40))
+        seconds[1] *= 1.5
+        found.append(statistics.straggler(seconds))
+    assert sum(one is not None and one[0] == 1 for one in found) >= 40
+    assert np.median([one[1] for one in found if one]) == pytest.approx(1.5, rel=0.1)
+
+
+def test_a_permanent_difference_that_is_small_is_none() -> None:
+    assert statistics.straggler([[1.0] * 50, [1.04] * 50]) is None
+    assert statistics.straggler([[1.0] * 50, [1.06] * 50]) == (1, pytest.approx(1.06))
+
+
+def test_few_steps_name_nobody() -> None:
+    # The chance that all differences have one sign is 2^-n: for two, 2^-7 is below 0.02 / 2.
+    assert statistics.straggler([[1.0] * 6, [9.0] * 6]) is None
+    assert statistics.straggler([[1.0] * 7, [9.0] * 7]) == (1, 9.0)
+    assert statistics.straggler([]) is statistics.straggler([[1.0] * 50]) is None
+
+
+def test_only_steps_that_all_have_taken_are_compared() -> None:
+    assert statistics.straggler([[1.0] * 8, [2.0] * 8 + [900.0] * 99, []]) == (1, 2.0)

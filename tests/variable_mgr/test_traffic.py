@@ -25,9 +25,14 @@ def _sent(manager: str, towers: int, *, on_host: bool = True, **modifiers: objec
 def test_by_hand() -> None:
     assert _sent("independent", 4) == Traffic()
     # Every one of 4 towers reads all from the host and sends all to it.
-    assert _sent("parameter_server", 4) == Traffic(read_bytes=4 * 4096, gradient_bytes=4 * 4096)
+    each = (4 * 2, 4 * 4096)
+    assert _sent("parameter_server", 4) == Traffic(
+        read_bytes=4 * 4096, gradient_bytes=4 * 4096, by_kind={"host to device": each, "device to host": each}
+    )
     # Each variable lives on one of the towers: three others read it.
-    assert _sent("parameter_server", 4, on_host=False) == Traffic(read_bytes=3 * 4096, gradient_bytes=3 * 4096)
+    assert _sent("parameter_server", 4, on_host=False) == Traffic(
+        read_bytes=3 * 4096, gradient_bytes=3 * 4096, by_kind={"device to device": (2 * 3 * 2, 2 * 3 * 4096)}
+    )
     # Each of 4 towers of a ring sends 2 * 3/4 of the bytes.
     assert _sent("replicated", 4, all_reduce_spec="xring").gradient_bytes == 4 * 2 * 3 * 4096 // 4
     assert _sent("replicated", 4, all_reduce_spec="pscpu").gradient_bytes == 8 * 4096
@@ -58,4 +63,7 @@ def test_no_algorithm_sends_less_than_is_needed(algorithm: str, towers: int) -> 
 @given(st.integers(1, 20))
 def test_packing_sends_the_same(chunks: int) -> None:
     plain = _sent("replicated", 3, all_reduce_spec="xring")
-    assert _sent("replicated", 3, all_reduce_spec="xring", gradient_repacking=chunks) == plain
+    packed = _sent("replicated", 3, all_reduce_spec="xring", gradient_repacking=chunks)
+    assert packed.gradient_bytes == plain.gradient_bytes
+    # Each of the chunks is in 3 parts, which each go from tower to tower 2 times to be added, and 2 times on.
+    assert packed.by_kind == {"device to device": (chunks * 3 * 4, plain.gradient_bytes)}

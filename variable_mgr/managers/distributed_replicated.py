@@ -20,7 +20,7 @@ from variable_mgr.manager import (
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.traffic import over_servers
+from variable_mgr.traffic import over_servers, transfers_over_servers
 
 _DIAGRAM = """\
     worker 0: tower 0, 1 ...      worker 1: tower 0, 1 ...       one copy of the weights per tower
@@ -146,3 +146,8 @@ class DistributedReplicated(VariableManager):
             return {}
         weights = [variable for variable in variables if variable.kind == "weight"]
         return over_servers(weights, self._place, wire_bytes=self._gathering.wire_bytes)
+
+    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
+        """Returns how many tensors that are."""
+        weights = [variable for variable in variables if variable.kind == "weight"]
+        return transfers_over_servers(weights, self._place) if training else 0

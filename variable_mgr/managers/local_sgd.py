@@ -11,6 +11,7 @@ from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.all_reduce import AllReduce, NoExchange, Reduction
+from variable_mgr.traffic import ByKind
 
 
 def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
@@ -68,6 +69,11 @@ class ParameterAveraging:
         """Returns the bytes that averaging sends per step, on average; None if unknown."""
         sent = self._reduction.sent_bytes(weights_elements)
         return None if sent is None else sent // self.every_steps
+
+    def by_kind(self, weights_elements: Sequence[int]) -> ByKind | None:
+        """Returns the same by kind of link."""
+        sent, every = self._reduction.by_kind(weights_elements), self.every_steps
+        return sent and {kind: (number / every, size / every) for kind, (number, size) in sent.items()}
 
     def describe(self) -> str:
         """Returns in words what happens."""

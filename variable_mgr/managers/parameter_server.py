@@ -18,7 +18,16 @@ from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, over_servers
+from variable_mgr.traffic import (
+    BETWEEN_DEVICES,
+    FLOAT32_BYTES,
+    TO_DEVICE,
+    TO_HOST,
+    Traffic,
+    added,
+    over_servers,
+    transfers_over_servers,
+)
 
 _DIAGRAM = """\
     tower 0        tower 1        ...
@@ -141,7 +150,9 @@ class ParameterServer(OneCopy):
         """Returns one read and one gradient of each weight for each tower on another device."""
         towers = len(self._place.towers) - (self._variable_devices != [self._place.host])
         size_bytes = towers * FLOAT32_BYTES * sum(weights_elements)
-        return Traffic(read_bytes=size_bytes, gradient_bytes=size_bytes)
+        each, on_host = (towers * len(weights_elements), size_bytes), self._variable_devices == [self._place.host]
+        kinds = ({TO_DEVICE: each}, {TO_HOST: each}) if on_host else ({BETWEEN_DEVICES: each},) * 2
+        return Traffic(read_bytes=size_bytes, gradient_bytes=size_bytes, by_kind=added(*kinds) if towers else {})
 
     def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
         """Returns what workers and parameter servers send each other; nothing in one process."""
@@ -219,3 +230,8 @@ class ClusterParameterServer(OneCopy):
         """Returns what workers and parameter servers send each other."""
         shared = [variable for variable in variables if variable.kind != "tower_state"]
         return over_servers(shared, self._place, wire_bytes=self._gathering.wire_bytes, training=training)
+
+    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
+        """Returns how many tensors that are."""
+        shared = [variable for variable in variables if variable.kind != "tower_state"]
+        return transfers_over_servers(shared, self._place, training=training)

@@ -26,7 +26,7 @@ from variable_mgr.place import Place
 from variable_mgr.reductions import wrappers
 from variable_mgr.reductions.all_reduce import NoExchange, Reduction
 from variable_mgr.reductions.kernels import collective_sum
-from variable_mgr.traffic import FLOAT32_BYTES, Traffic, around_ring, weight_elements
+from variable_mgr.traffic import FLOAT32_BYTES, Traffic, added, around_ring, weight_elements
 
 if TYPE_CHECKING:
     from variable_mgr.managers.local_sgd import ParameterAveraging
@@ -200,6 +200,10 @@ class Replicated(VariableManager):
         return Traffic(
             gradient_bytes=self._reduction.sent_bytes(weights_elements),
             weight_bytes=self._averaging.sent_bytes(weights_elements) if self._averaging else 0,
+            by_kind=added(
+                self._reduction.by_kind(weights_elements),
+                self._averaging.by_kind(weights_elements) if self._averaging else {},
+            ),
         )
 
     def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:

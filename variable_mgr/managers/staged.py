@@ -110,3 +110,7 @@ class Staged(VariableManager):
     def links(self, variables: Sequence[VariableSpec], *, training: bool = True) -> dict[str, int]:
         """Returns the inner manager's."""
         return self._inner.links(variables, training=training)
+
+    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
+        """Returns the inner manager's."""
+        return self._inner.link_transfers(variables, training=training)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import math
 from collections.abc import Callable, Sequence
 
 from variable_mgr.place import MeanFunction, Place, Tensor, Turn
+from variable_mgr.traffic import BETWEEN_DEVICES, TO_DEVICE, TO_HOST, ByKind
 
 
 def _anywhere(place: Place) -> str | None:
@@ -29,6 +31,8 @@ class Algorithm:
         why_not: returns a sentence if it cannot run in a place, else None.
         sent: returns, for a number of towers on devices other than the host, how many times a tensor's bytes all
             devices together send; None: unknown.
+        transfers: returns for the same number how many tensors they send.
+        by_host: whether one half of this goes to the host and the other comes from it; else it goes between towers.
     """
 
     name: str
@@ -36,6 +40,17 @@ class Algorithm:
     mean: MeanFunction
     why_not: Callable[[Place], str | None] = _anywhere
     sent: Callable[[int], float] | None = None
+    transfers: Callable[[int], float] | None = None
+    by_host: bool = False
+
+    def by_kind(self, towers: int, shards: int, size_bytes: float) -> ByKind | None:
+        """Returns what is sent to reduce one tensor of a size, by kind of link; None if unknown."""
+        if self.sent is None or self.transfers is None:
+            return None
+        number, size = shards * self.transfers(towers), self.sent(towers) * size_bytes
+        if self.by_host:
+            return {kind: (number / 2, size / 2) for kind in (TO_HOST, TO_DEVICE)}
+        return {BETWEEN_DEVICES: (number, size)}
 
 
 def find(name: str) -> Algorithm:
@@ -96,30 +111,56 @@ def _to_one_and_back(towers: int) -> float:
     return 2 * (towers - 1)
 
 
+def _chunks_around_ring(towers: int) -> float:
+    """Each tower sends a chunk to its neighbour n-1 times to add it up, and n-1 times to pass the sum on."""
+    return 2 * towers * (towers - 1)
+
+
 def _built_in(
     name: str,
     meaning: str,
     function: str,
     sent: Callable[[int], float] = _to_one_and_back,
     why_not: Callable[[Place], str | None] = _anywhere,
+    transfers: Callable[[int], float] = _to_one_and_back,
+    *,
+    by_host: bool = False,
 ) -> Algorithm:
-    return Algorithm(name, meaning, functools.partial(_kernel, function), why_not, sent)
+    return Algorithm(name, meaning, functools.partial(_kernel, function), why_not, sent, transfers, by_host)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
     for algorithm in (
-        _built_in("pscpu", "copied to the host and averaged there", "copy_to_host", lambda towers: 2 * towers),
+        _built_in(
+            "pscpu",
+            "copied to the host and averaged there",
+            "copy_to_host",
+            lambda towers: 2 * towers,
+            transfers=lambda towers: 2 * towers,
+            by_host=True,
+        ),
         _built_in("psgpu", "copied to one tower's device, in turn by bytes, and averaged there", "copy_in_turn"),
-        _built_in("xring", "reduce-scatter and all-gather around a ring of the towers", "ring"),
-        _built_in("rechd", "recursive halving and doubling", "recursive_halving_doubling", why_not=_needs_power_of_two),
+        _built_in(
+            "xring",
+            "reduce-scatter and all-gather around a ring of the towers",
+            "ring",
+            transfers=_chunks_around_ring,
+        ),
+        _built_in(
+            "rechd",
+            "recursive halving and doubling",
+            "recursive_halving_doubling",
+            why_not=_needs_power_of_two,
+            transfers=lambda towers: 2 * towers * math.log2(towers),
+        ),
         _built_in(
             "hierarchical",
             "averaged in two groups, then between them",
             "hierarchical",
             lambda towers: 2 * (towers - 2) + 2,  # to the two adders and back, and once each way between these
         ),
-        _built_in("collective", "TensorFlow's own ring collective", "collective"),
-        _built_in("nccl", "NVIDIA's NCCL", "nccl", why_not=_needs_physical_gpus),
+        _built_in("collective", "TensorFlow's own ring collective", "collective", transfers=_chunks_around_ring),
+        _built_in("nccl", "NVIDIA's NCCL", "nccl", why_not=_needs_physical_gpus, transfers=_chunks_around_ring),
     )
 }

@@ -12,7 +12,7 @@ from variable_mgr.placement import balance_by_bytes, even_parts
 from variable_mgr.reductions import all_reduce_spec
 from variable_mgr.reductions.algorithms import find
 from variable_mgr.reductions.all_reduce_spec import Range
-from variable_mgr.traffic import FLOAT32_BYTES
+from variable_mgr.traffic import FLOAT32_BYTES, ByKind, added
 
 # n lists of tensors, one list per tower; the lists are alike in length and shapes.
 TowerTensors = Sequence[Sequence[tf.Tensor]]
@@ -30,6 +30,9 @@ class Reduction(Protocol):
     def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
         """Returns the bytes that all towers and the host send to reduce tensors of these sizes; None if unknown."""
 
+    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
+        """Returns the number and the bytes of these transfers by kind of link; None if unknown."""
+
     def describe(self) -> str:
         """Returns in words what happens, to follow 'gradients'."""
 
@@ -46,6 +49,10 @@ class NoExchange:
     def sent_bytes(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> int | None:
         """Returns 0."""
         return 0
+
+    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
+        """Returns nothing."""
+        return {}
 
     def describe(self) -> str:
         """Returns in words what happens."""
@@ -110,6 +117,15 @@ class AllReduce:
                 return None
             total += sent(towers) * count * element_bytes
         return round(total)
+
+    def by_kind(self, elements: Sequence[int], element_bytes: int = FLOAT32_BYTES) -> ByKind | None:
+        """Returns what the algorithms send between real devices by kind of link."""
+        towers, parts = self._place.towers_in_total, []
+        for count in elements if towers > 1 else ():
+            item = all_reduce_spec.choose(self._ranges, count)
+            shards = min(item.shards, max(1, count))
+            parts.append(find(item.algorithm).by_kind(towers, shards, count * element_bytes))
+        return added(*parts)
 
     def describe(self) -> str:
         """Returns in words what happens."""

@@ -228,10 +228,10 @@ def stragglers(*seconds: list[float], of_their_own: bool = False) -> tuple[int |
 
 @pytest.mark.parametrize("of_their_own", [False, True])
 def test_the_slowest_worker_is_named_with_how_much_it_is_slower(of_their_own: bool) -> None:
-    assert stragglers([1.0, 1.0, 9.0], [2.0, 2.0, 0.5], of_their_own=of_their_own) == (1, 2.0)
-    assert stragglers([3.0], [1.0], of_their_own=of_their_own) == (0, 3.0)
-    assert stragglers([1.0], [2.0], [6.0], of_their_own=of_their_own) == (2, 4.0)
-    assert stragglers([2.0], [2.0], [2.0], of_their_own=of_their_own)[1] == 1.0
+    assert stragglers([1.0] * 8, [2.0] * 8, of_their_own=of_their_own) == (1, 2.0)
+    assert stragglers([1.0] * 8, [2.0] * 8, [6.0] * 8, of_their_own=of_their_own) == (2, 4.0)
+    assert stragglers([2.0] * 8, [2.0] * 8, [2.0] * 8, of_their_own=of_their_own) == (None, None)
+    assert stragglers([3.0], [1.0], of_their_own=of_their_own) == (None, None), "one step may be noise"
 
 
 def test_one_worker_or_none_has_no_slowest() -> None:
@@ -243,12 +243,19 @@ def test_one_worker_or_none_has_no_slowest() -> None:
 
 
 def test_a_worker_without_steps_does_not_shift_the_names_of_the_others() -> None:
-    assert stragglers([], [1.0], [3.0], of_their_own=True) == (2, 3.0)
-    assert stragglers([1.0], [], [3.0]) == (2, 3.0)
+    assert stragglers([], [1.0] * 8, [3.0] * 8, of_their_own=True) == (2, 3.0)
+    assert stragglers([1.0] * 8, [], [3.0] * 8) == (2, 3.0)
 
 
 def test_the_slowest_of_what_was_reported_is_found() -> None:
-    slow = report(4.0, 8.0)
-    derived = derive(together([report(1.0, 5.0), slow, report(1.0, 5.0)]), 3)
+    fast, slow = (report(*(seconds * step for step in range(1, 10))) for seconds in (2.5, 4.0))
+    derived = derive(together([fast, slow, fast]), 3)
     assert derived.slowest_worker == 1
     assert derived.straggler_ratio == pytest.approx(4.0 / 2.5)
+
+
+def test_the_towers_of_all_workers_are_numbered_in_order() -> None:
+    towers = [[[1.0] * 9, [1.0] * 9], [[1.0] * 9, [3.0] * 9]]
+    both = together([report(1.0, tower_compute_seconds=own) for own in towers])
+    assert both.tower_compute_seconds == [*towers[0], *towers[1]]
+    assert derive(both, 4).slowest_tower == 3

@@ -37,7 +37,7 @@ def _table(manager: str, optimizer: str, shared_on: str, **modifiers: bool) -> d
             optimizer=optimizers.make(optimizer, learning_rate=0.1, momentum=0.9),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
         )
-        return placement_table(made, plan, training=True)
+        return placement_table(made, plan, training=True, variables=model.variables)
 
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)])

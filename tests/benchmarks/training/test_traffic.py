@@ -8,10 +8,11 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.topology import devices
-from benchmarks.training import objectives, optimizers, traffic, training_step
+from benchmarks.training import objectives, optimizers, step_trace, traffic, training_step
 from models import building, splitting
 from variable_mgr import factory
 from variable_mgr.place import Place
+from variable_mgr.traffic import Traffic
 
 WIDTHS = (24, 12, 36)  # of 12 inputs, two hidden layers and the logits; 2, 3 and 4 towers divide them without padding
 BATCH = 6
@@ -27,22 +28,29 @@ def _dense_model() -> building.Model:
         return building.adapt(keras.Model(images, x))
 
 
-def _sent_in_graph(operation: tf.Operation) -> int:
-    """Returns the bytes of all tensors that go from one device to another, once per tensor and receiver."""
+def _sent_in_graph(operation: tf.Operation) -> dict[str, tuple[int, int]]:
+    """Returns number and bytes of the tensors that go from one device to another, once per tensor and receiver."""
     sent: set[tuple[str, str]] = set()
-    total, waiting, seen = 0, [operation], {operation}
+    found: dict[str, tuple[int, int]] = {}
+    waiting, seen = [operation], {operation}
     while waiting:
         receiver = waiting.pop()
         for tensor in receiver.inputs:
             crossing = tensor.op.device and receiver.device and tensor.op.device != receiver.device
             if crossing and tensor.shape.rank and (tensor.name, receiver.device) not in sent:
                 sent.add((tensor.name, receiver.device))
-                total += tensor.shape.num_elements() * tensor.dtype.size
+                kind = "device to device"
+                if tensor.op.device.lower().endswith("cpu:0"):
+                    kind = "host to device"
+                elif receiver.device.lower().endswith("cpu:0"):
+                    kind = "device to host"
+                number, size = found.get(kind, (0, 0))
+                found[kind] = (number + 1, size + tensor.shape.num_elements() * tensor.dtype.size)
         for other in [*(tensor.op for tensor in receiver.inputs), *receiver.control_inputs]:
             if other not in seen:
                 seen.add(other)
                 waiting.append(other)
-    return total
+    return found
 
 
 ON_THREE_TOWERS = [
@@ -72,35 +80,76 @@ ON_OTHER_NUMBERS = [
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
 def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) -> None:
+    chosen, whole = _chosen(given, towers), _dense_model()
+    with tf.Graph().as_default():
+        sent = _sent_in_graph(_built(chosen, whole, towers).loops[0].operation)
+    by_formula = _by_formula(chosen, whole, towers)
+    assert by_formula.by_kind == sent
+    assert by_formula.total_bytes == sum(size for _, size in sent.values())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *ON_THREE_TOWERS,
+        ["--variable_update=parameter_server", "--staged_vars"],
+        ["--variable_update=replicated", "--all_reduce_spec=rechd"],
+        ["--variable_update=replicated", "--all_reduce_spec=xring#2"],
+        ["--variable_update=replicated", "--variable_consistency=relaxed"],
+        ["--variable_update=collective_all_reduce"],
+        ["--variable_update=local_sgd", "--local_sgd_steps=1"],
+    ],
+    ids=" ".join,
+)
+def test_a_traced_step_sends_what_the_formula_counts(given: list[str]) -> None:
+    chosen, whole = _chosen(given, 2), _dense_model()
+    with tf.Graph().as_default():
+        step = _built(chosen, whole, 2)
+        options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=True)
+        options.experimental.collective_graph_key = 1
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 3)) as session:
+            step.initialize(session, options=options)
+            metadata = tf.compat.v1.RunMetadata()
+            session.run(step.loops[0].operation, options=options, run_metadata=metadata)
+    found = step_trace.crossings(metadata, cpu_is_host=True, towers_in_total=2)
+    assert found.by_kind == _by_formula(chosen, whole, 2).by_kind
+    assert found.unknown == 0
+
+
+def _chosen(given: list[str], towers: int) -> config.Config:
     arguments = [*given, f"--num_gpus={towers}", "--device=cpu", f"--batch_size={BATCH}"]
-    chosen = config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+    return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: 0)
+
+
+def _built(chosen: config.Config, whole: building.Model, towers: int) -> training_step.Step:
+    """Builds a step in the default graph, on devices of which none is the host."""
     names = tuple(f"/cpu:{tower + 1}" for tower in range(towers))  # none is the host
     shared = (devices.HOST,) if chosen.shared_on == "cpu" else names
     plan = devices.Devices(place=Place(names, devices.HOST), shared=shared, description="")
-    with tf.Graph().as_default():
-        whole = _dense_model()
-        model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole
-        manager = factory.make(
-            chosen.variable_update,
-            plan.place,
-            shared_devices=plan.shared,
-            modifiers=chosen.modifiers,
-            divided=model.divided,
-        )
-        inputs = []
-        for name in names:
-            with tf.device(name):
-                inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
-        step = training_step.build_training_step(
-            model,
-            inputs,
-            plan,
-            manager=manager,
-            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
-            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
-        )
-        sent = _sent_in_graph(step.loops[0].operation)
-    by_formula = traffic.model_traffic(
+    model = splitting.split(whole) if chosen.modifiers.fc_model_parallel else whole
+    manager = factory.make(
+        chosen.variable_update,
+        plan.place,
+        shared_devices=plan.shared,
+        modifiers=chosen.modifiers,
+        divided=model.divided,
+    )
+    inputs = []
+    for name in names:
+        with tf.device(name):
+            inputs.append(training_step.TowerInput(tf.ones([BATCH, 12, 1, 1]), tf.zeros([BATCH], tf.int64)))
+    return training_step.build_training_step(
+        model,
+        inputs,
+        plan,
+        manager=manager,
+        optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+        objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.0),
+    )
+
+
+def _by_formula(chosen: config.Config, whole: building.Model, towers: int) -> Traffic:
+    return traffic.model_traffic(
         traffic.manager_on_real_devices(
             chosen.variable_update, chosen.modifiers, device="cpu", towers=towers, shared_on=chosen.shared_on
         ),
@@ -108,4 +157,3 @@ def test_the_formula_counts_what_the_graph_sends(given: list[str], towers: int) 
         BATCH,
         divided_over=towers if chosen.modifiers.fc_model_parallel else 0,
     )
-    assert by_formula.total_bytes == sent

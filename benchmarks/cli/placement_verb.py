@@ -1,0 +1,119 @@
+"""The verb `placement`: where each variable is, where each gradient is summed, and what a step sends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+
+from benchmarks.config import config as config_rules
+from benchmarks.config.config import Config
+from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.measure.run_log import RunLog
+from benchmarks.process.deadlines import Deadlines
+from benchmarks.process.watchdog import Watchdog, watched
+from benchmarks.run import cluster_launch
+from benchmarks.run.display import Display
+from benchmarks.run.runner import empty_log
+from benchmarks.system.hardware import count_gpus
+from benchmarks.topology import launch_plan
+from benchmarks.topology.start import start
+from results import placement
+from results.text import table
+from variable_mgr.catalog import REFERENCE_LOOPS
+
+
+def run(config: Config) -> ExitStatus:
+    """Takes a few steps, the last of them traced, and prints the placement; in a cluster the leader prints that of all.
+
+    Raises:
+        BenchError: the steps cannot be taken.
+    """
+    for notice in config.notices:
+        warn(notice)
+    # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
+    config = dataclasses.replace(config, num_batches=config.num_workers, num_warmup_batches=0)
+    log = dataclasses.replace(empty_log(config), traced_always=True)
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, config.step_timeout_seconds)
+        deadlines.importing()
+        start(config.runtime)
+        deadlines.none()
+        _take_steps(config, log, watchdog)
+    if config.cluster is None or config.cluster.own == config.cluster.leader:
+        _print(log, config)
+    return ExitStatus.OK
+
+
+def _take_steps(config: Config, log: RunLog, watchdog: Watchdog) -> None:
+    from benchmarks.cluster.member import Alone
+    from benchmarks.run import cluster_run, session
+
+    if config.cluster:
+        cluster_run.train(config, config.cluster, log, Display(), watchdog)
+    else:
+        session.execute(config, log, Display(), Alone(watchdog))
+
+
+def _print(log: RunLog, config: Config) -> None:
+    found = log.placement_of_all()
+    if config.output_format == "json":
+        say(json.dumps(found))
+        return
+    say(f"{found['manager']}\n")
+    for title, columns, rows, empty in (
+        ("Variables", placement.VARIABLE_COLUMNS, placement.variable_rows(found), "none"),
+        (
+            "Sums of gradients over towers",
+            placement.AGGREGATION_COLUMNS,
+            placement.aggregation_rows(found),
+            "none: no operation adds gradients of several towers",
+        ),
+        ("Transfers per step", placement.TRANSFER_COLUMNS, placement.transfer_rows(found), "none"),
+        ("Bytes per device", placement.DEVICE_COLUMNS, placement.device_rows(found), "none"),
+    ):
+        say(title)
+        for line in table([columns, *rows], rule=True) if rows else [empty]:
+            say(f"  {line}")
+        say("")
+    for note in placement.transfer_notes(found, config.to_dict()):
+        say(note)
+
+
+def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
+    resolved = config_rules.resolve(given.values, count_gpus)
+    if resolved.variable_update in REFERENCE_LOOPS:
+        raise UsageError(
+            f"placement shows the graph of a variable manager, and {resolved.variable_update} is a reference training "
+            "loop: pass another --variable_update."
+        )
+    if given.values["print_config"]:
+        say(json.dumps(resolved.to_dict(), indent=2))
+        return ExitStatus.OK
+    if launch_plan.is_asked_for(given.values):
+        return cluster_launch.run(resolved, given.values, command, count_gpus, keeps_record=False)
+    return run(resolved)
+
+
+# A few steps are taken, and no record is kept.
+_NOT_HERE = ("check_precision", "print_training_accuracy", "display_every", "session_id")
+PLACEMENT_FLAGS: Groups = {
+    title: [flag for flag in group if flag.name not in _NOT_HERE]
+    for title, group in RUN_FLAGS.items()
+    if title != "How long"
+}
+VERB = Verb(
+    "placement",
+    "where variables are and gradients are summed; what a step sends",
+    PLACEMENT_FLAGS,
+    _resolve_and_run,
+    details="Takes a few steps and keeps no record. With --output_format=json it prints the placement of a record.",
+    examples=(
+        "placement --model=vgg16 --device=cpu --num_gpus=2 --variable_update=parameter_server",
+        "placement --model=mlp --device=cpu --local_cluster=ps:2,worker:2",
+    ),
+)

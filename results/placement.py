@@ -1,0 +1,193 @@
+"""The placement of a run: variables and aggregations by device, and what crosses between devices, as rows of tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+VARIABLE_COLUMNS = ("variable", "kind", "shape", "bytes", "copies", "on")
+GROUP_COLUMNS = ("kind", "variables", "bytes of a copy", "copies", "on")
+AGGREGATION_COLUMNS = ("gradient", "summed by", "on")
+TRANSFER_COLUMNS = ("link", "transfers by formula", "bytes by formula", "transfers measured", "bytes measured")
+DEVICE_COLUMNS = ("device", "variables", "optimizer's state", "gradients", "staged")
+_KINDS = ("host to device", "device to host", "device to device", "network")
+_PER_DEVICE = ("variable", "slot", "gradient", "staged")
+
+
+def grouped(variables: Iterable[tuple[str, str, Sequence[int], int, Sequence[str]]]) -> list[dict[str, Any]]:
+    """Returns variables for the record, grouped by kind and devices.
+
+    Args:
+        variables: of each its name, kind, shape, bytes of a copy, and the devices of its copies.
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[Any]] = {}
+    for name, kind, shape, size, devices in variables:
+        groups.setdefault((kind, tuple(devices)), []).append([name, list(shape), size])
+    return [{"kind": kind, "devices": list(on), "variables": found} for (kind, on), found in groups.items()]
+
+
+def merged(placements: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns the placement of a cluster from those that its workers see: each sees the servers and its own devices."""
+    if len(placements) == 1:
+        return placements[0]
+    first = placements[0]
+    found: dict[str, Any] = {
+        **first,
+        "tower_devices": [device for one in placements for device in one.get("tower_devices", ())],
+    }
+    for name in (f"{what}_bytes_per_device" for what in _PER_DEVICE):
+        found[name] = {}
+        for one in placements:
+            for device, size in one.get(name, {}).items():
+                found[name][device] = max(size, found[name].get(device, 0))
+    variables: dict[tuple[str, str, int], tuple[Sequence[int], dict[str, None]]] = {}
+    for group in itertools.chain.from_iterable(one.get("variable_groups", ()) for one in placements):
+        for name, shape, size in group["variables"]:
+            _, devices = variables.setdefault((name, group["kind"], size), (shape, {}))
+            devices.update(dict.fromkeys(group["devices"]))
+    copies = [(name, kind, shape, size, list(on)) for (name, kind, size), (shape, on) in variables.items()]
+    found["variable_groups"] = grouped(copies)
+    found["variables"] = sum(len(on) for *_, on in copies)
+    found["weights"] = sum(len(on) for _, kind, _, _, on in copies if kind == "weight")
+    summed: dict[str, dict[tuple[str, ...], None]] = {}
+    for group in itertools.chain.from_iterable(one.get("aggregations", ()) for one in placements):
+        for gradient in group["gradients"]:
+            summed.setdefault(gradient, {}).update(dict.fromkeys(map(tuple, group["operations"])))
+    found["aggregations"] = aggregated({name: list(operations) for name, operations in summed.items()})
+    measured = [one["measured_per_step"] for one in placements if one.get("measured_per_step")]
+    if len(measured) == len(placements):
+        found["measured_per_step"] = _sum(measured)
+    return found
+
+
+def aggregated(summed: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, Any]]:
+    """Returns aggregations for the record: gradients that the same operations, each with its device, sum."""
+    groups: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for gradient, operations in summed.items():
+        groups.setdefault(tuple(map(tuple, operations)), []).append(gradient)
+    return [{"operations": [list(one) for one in done], "gradients": names} for done, names in groups.items()]
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    """Returns the sum of numbers, or of mappings and lists of numbers, entry by entry."""
+    if isinstance(values[0], Mapping):
+        names = dict.fromkeys(name for value in values for name in value)
+        return {name: _sum([value[name] for value in values if name in value]) for name in names}
+    if isinstance(values[0], Sequence):
+        return [_sum(entries) for entries in zip(*values, strict=True)]
+    return sum(values)
+
+
+def variable_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per variable, the copies of one together; columns are `VARIABLE_COLUMNS`."""
+    return [
+        [
+            name,
+            group["kind"],
+            " x ".join(map(str, shape)) or "scalar",
+            str(size),
+            str(len(group["devices"])),
+            devices(group["devices"]),
+        ]
+        for group in placement.get("variable_groups") or ()
+        for name, shape, size in group["variables"]
+    ]
+
+
+def group_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per kind and place of variables; columns are `GROUP_COLUMNS`."""
+    return [
+        [
+            group["kind"],
+            str(len(group["variables"])),
+            str(sum(size for _, _, size in group["variables"])),
+            str(len(group["devices"])),
+            devices(group["devices"]),
+        ]
+        for group in placement.get("variable_groups") or ()
+    ]
+
+
+def device_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per device with bytes; columns are `DEVICE_COLUMNS`."""
+    sizes = [placement.get(f"{what}_bytes_per_device") or {} for what in _PER_DEVICE]
+    names = dict.fromkeys(name for of_one in sizes for name in of_one)
+    return [[devices([name]), *(str(of_one.get(name, 0)) for of_one in sizes)] for name in names]
+
+
+def aggregation_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per gradient; columns are `AGGREGATION_COLUMNS`."""
+    return [
+        [
+            gradient,
+            ", ".join(dict.fromkeys(operation for operation, _ in group["operations"])),
+            devices(list(dict.fromkeys(device for _, device in group["operations"]))),
+        ]
+        for group in placement.get("aggregations") or ()
+        for gradient in group["gradients"]
+    ]
+
+
+def transfer_rows(placement: Mapping[str, Any]) -> list[list[str]]:
+    """Returns a row per kind of link, by formula and measured; columns are `TRANSFER_COLUMNS`."""
+    by_formula = (placement.get("sent_per_step") or {}).get("by_kind")
+    measured = placement.get("measured_per_step") or {}
+    traced = measured.get("by_kind")
+    rows = []
+    for kind in _KINDS:
+        if any(side and kind in side for side in (by_formula, traced)):
+            rows.append([kind, *_cells(by_formula, kind), *_cells(traced, kind)])
+    if measured:
+        rows.append(["scalars and control", "", "", *map(str, measured["scalars"])])
+    return rows
+
+
+def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Returns sentences on why what was measured differs from the formula, if it may."""
+    measured, sent = placement.get("measured_per_step"), placement.get("sent_per_step") or {}
+    notes = []
+    if not measured:
+        return ["No step was traced: it has one tower, or tracing failed."]
+    by_formula = sent.get("by_kind") or {}
+    if by_formula and any(size > by_formula.get(kind, (0, 0))[1] for kind, (_, size) in measured["by_kind"].items()):
+        notes.append(
+            "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
+        )
+        if any(group["kind"] != "weight" for group in placement.get("variable_groups") or ()):
+            notes.append("Measured transfers include moving averages and other state of the model.")
+        if config.get("data_name") != "synthetic" or config.get("input"):
+            notes.append("Measured transfers include images and labels.")
+    if config.get("device") == "cpu" and {"host to device", "device to host"} & by_formula.keys():
+        notes.append(
+            "On logical CPU devices the first tower is on the host's device, so nothing is sent to or from it; the "
+            "formula is that of devices apart from the host."
+        )
+    if measured["collectives"]:
+        notes.append(
+            f"{measured['collectives']} collective operations send by themselves: counted is what a ring sends of the "
+            "tensors that the traced step gave them."
+        )
+    if measured["unknown"]:
+        notes.append(f"The trace has no size of {measured['unknown']} of the tensors; they count as 0 bytes.")
+    if measured["copies"]:
+        copies = ", ".join(f"{n} {kind} of {size} bytes" for kind, (n, size) in measured["copies"].items())
+        notes.append(f"The GPUs' driver reports these copies, with images and copies inside a device: {copies}.")
+    return notes
+
+
+def devices(names: Sequence[str]) -> str:
+    """Returns names of devices in short, such as `worker 0 CPU:0, CPU:1`; tasks of one process have no name."""
+    by_task: dict[str, list[str]] = {}
+    for name in names:
+        parts = dict(part.split(":", 1) for part in name.strip("/").split("/") if ":" in part)
+        kind = parts.get("device") or next((f"{k.upper()}:{v}" for k, v in parts.items() if k in ("cpu", "gpu")), name)
+        task = f"{parts['job']} {parts.get('task', 0)} " if parts.get("job", "localhost") != "localhost" else ""
+        by_task.setdefault(task, []).append(kind)
+    return "; ".join(task + ", ".join(kinds) for task, kinds in by_task.items())
+
+
+def _cells(side: Mapping[str, Sequence[float | None]] | None, kind: str) -> list[str]:
+    """Returns the number and the bytes of a kind."""
+    sent = (None, None) if side is None else side.get(kind, (0, 0))
+    return ["unknown" if number is None else f"{number:.12g}" for number in sent]
