@@ -81,9 +81,7 @@ def build(config: Config, devices: Devices) -> RunGraph:
         finite=finite,
         placement={
             **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
-            "aggregations": aggregations([update.gradients for update in step.updates])
-            if devices.place.towers_in_total > 1
-            else [],
+            "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
             "sent_per_step": _sent_per_step(config, model, manager),
             **work.per_image(images),
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),

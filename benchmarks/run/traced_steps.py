@@ -48,7 +48,7 @@ def trace(
         every = [_metadata(session, loop, options, config, team, with_graphs=True) for loop in loops]
         seconds = time.perf_counter() - begin
         log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
-        if len(loops) > 1 or towers < 2:
+        if len(loops) > 1 or towers < 2 or config.pipeline:
             return
         budget = max(_LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
         affordable = min(MOST_STEPS, int(budget / seconds))
