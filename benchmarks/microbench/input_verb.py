@@ -31,6 +31,10 @@ from results.record import Kind, Record, Status
 from results.store import Store
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from benchmarks.input.host_pipeline import Source
+    from benchmarks.input.tower_input import InputSpec
     from benchmarks.microbench.input_stages import Probe, Rates
 
 _ROUNDS = 5
@@ -73,9 +77,8 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
         deadlines.importing()
         place, session_config = start(chosen.runtime)
     from benchmarks.input import host_pipeline
-    from benchmarks.input.small_images import Pixels
     from benchmarks.input.tower_input import InputSpec
-    from benchmarks.microbench import input_stages, shuffle_fullness
+    from benchmarks.microbench import input_stages
     from benchmarks.training import run_input
 
     model = specs.find(chosen.model)
@@ -113,18 +116,34 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
         ) as probes:
             rates = _rates(probes, seconds / _ROUNDS, deadlines)
             deadlines.preparation("Ending the input's pipelines")
-        buffer: Mapping[str, float] = {}
-        if not isinstance(source, Pixels) and chosen.input.cache != "one_record":
-            buffer = shuffle_fullness.measure(
-                source,
-                spec,
-                chosen.input,
-                num_devices=chosen.num_devices,
-                session_config=session_config,
-                seconds=seconds / _ROUNDS,
-                deadlines=deadlines,
-            )
+        buffer = _shuffle_buffer(chosen, source, spec, session_config, seconds / _ROUNDS, deadlines)
     return _finish(chosen, store, provenance, rates, buffer, data_set)
+
+
+def _shuffle_buffer(
+    chosen: Config,
+    source: Source,
+    spec: InputSpec,
+    session_config: tf.compat.v1.ConfigProto,
+    seconds: float,
+    deadlines: Deadlines,
+) -> Mapping[str, float]:
+    """Returns how full the shuffle buffer is; nothing for small images, of which whole epochs are shuffled."""
+    from benchmarks.input.small_images import Pixels
+    from benchmarks.microbench import shuffle_fullness
+
+    assert chosen.input is not None, "a data set has options"
+    if isinstance(source, Pixels) or chosen.input.cache == "one_record":
+        return {}
+    return shuffle_fullness.measure(
+        source,
+        spec,
+        chosen.input,
+        num_devices=chosen.num_devices,
+        session_config=session_config,
+        seconds=seconds,
+        deadlines=deadlines,
+    )
 
 
 def _rates(probes: Sequence[Probe], seconds: float, deadlines: Deadlines) -> dict[str, Rates]:
