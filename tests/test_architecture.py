@@ -31,7 +31,7 @@ STACK = (
     {"microbench"},
     {"run"},
     {"sweep"},
-    {"verify", "tune", "doctor", "regression"},
+    {"verify", "tune", "doctor", "regression", "explain"},
     {"cli"},
 )
 LEVEL = {room: level for level, rooms in enumerate(STACK) for room in rooms}

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks.cli import devices_verb, explain_verb, main, models_verb, placement_verb, server_verb
+from benchmarks.cli import main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
+from benchmarks.explain import devices_verb, explain_verb, models_verb, placement_verb
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.regression import ab_verb, calibrate_verb
 from benchmarks.run import cluster_launch, runner

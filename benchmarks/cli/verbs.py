@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from benchmarks.cli import (
-    cluster_verb,
-    completion_verb,
-    devices_verb,
-    explain_verb,
-    models_verb,
-    placement_verb,
-    report_verb,
-    run_verb,
-    server_verb,
-)
+from benchmarks.cli import completion_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
 from benchmarks.doctor import doctor_verb
+from benchmarks.explain import cluster_verb, devices_verb, explain_verb, models_verb, placement_verb
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.regression import ab_verb, baseline_verb, calibrate_verb, compare_verb
 from benchmarks.sweep import grid, sweep_verb

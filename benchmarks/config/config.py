@@ -201,11 +201,7 @@ def resolve(
     Raises:
         UsageError: a value is not possible here, or values contradict each other.
     """
-    if given["batch_size"] == "auto":
-        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
-    if given["num_batches"] is not None and given["num_epochs"] is not None:
-        raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
-    without_effect.refuse_without_cluster(given)
+    _refuse(given)
     spec = _find_model(given)
     cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
     devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
@@ -298,3 +294,12 @@ def _needs_gpus(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
 def _either(value: Any, default: Any) -> Any:
     """Returns the default for None, and a given 0 as it is."""
     return default if value is None else value
+
+
+def _refuse(given: Mapping[str, Any]) -> None:
+    """Refuses what is impossible whatever the machine is."""
+    if given["batch_size"] == "auto":
+        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
+    if given["num_batches"] is not None and given["num_epochs"] is not None:
+        raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
+    without_effect.refuse_without_cluster(given)

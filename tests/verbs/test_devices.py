@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.cli import devices_verb
+from benchmarks.explain import devices_verb
 from benchmarks.system import gpu_topology, hardware
 from benchmarks.system.provenance import describe_software
 from tests.support.commands import Finished

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.cli import explain_verb
 from benchmarks.config import config, flag, run_flags
+from benchmarks.explain import explain_verb
 from benchmarks.process import tensorflow_setup
 from tests.support.commands import Finished
 from variable_mgr.catalog import MANAGERS

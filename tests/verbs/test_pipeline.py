@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.cli import explain_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
+from benchmarks.explain import explain_verb
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from results.record import key_of

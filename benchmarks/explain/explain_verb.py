@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config as config_rules
@@ -13,8 +14,8 @@ from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
-from benchmarks.doctor.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.explain.step_balance import RATE_FLAGS, UNKNOWN, Rates, how_to_measure, known_rates
 from benchmarks.microbench.roofline import amount
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
@@ -68,57 +69,28 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
             f"name one of {', '.join(MANAGERS)}."
         )
     start(Runtime())
-    from benchmarks.training import model_facts, pipeline
-    from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+    from benchmarks.training import model_facts
     from models import building
-    from variable_mgr import factory
-    from variable_mgr.managers.pipelined import Pipelined
 
     spec = specs.find(config.model)
     model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
-    name, modifiers, towers = config.variable_update, config.modifiers, config.num_devices
-    each = f"{counted(towers, 'tower')} of {config.batch_per_device}"
-
-    def in_one_process(modifiers: Modifiers) -> VariableManager:
-        return manager_on_real_devices(name, modifiers, device=config.device, towers=towers, shared_on=config.shared_on)
-
-    manager: VariableManager
     if config.pipeline:
-        parts = pipeline.plan(model, **vars(config.pipeline))
-        manager = Pipelined(parts.homes(config.place.towers))
-        facts = parts.facts(config.place.towers, config.batch_global)
-        each = (
-            f"{counted(towers, 'stage')}, {facts['micro_batches']} micro-batches of {facts['images_per_micro_batch']}"
-        )
-        sent = {
-            **pipeline.stage_facts(facts),
-            "Sent per step": f"{_megabytes(parts.sent_bytes(config.batch_global))}, half of it activations forward, "
-            "half their gradients back",
-        }
-        sent_bytes: float | None = parts.sent_bytes(config.batch_global) / towers
+        flow = _through_stages(config, model)
     elif config.cluster:
-        manager = factory.make(name, config.place, shared_devices=(config.place.host,), modifiers=modifiers)
-        each = f"{counted(config.num_workers, 'worker')} with {each} each"
-        links = manager.links(model.variables)
-        sent = _links(links)
-        sent_bytes = busiest_server(links) or max(links.values(), default=None)
+        flow = _between_processes(config, model)
     else:
-        manager = in_one_process(modifiers)
-        sent = _between_devices(in_one_process, modifiers, model, towers, config.batch_per_device, spec)
-        divided_over = towers if modifiers.fc_model_parallel else 0
-        total_bytes = model_traffic(manager, model, config.batch_per_device, divided_over=divided_over).total_bytes
-        sent_bytes = None if total_bytes is None else total_bytes / towers
-    explained = manager.explain(config.optimizer)
+        flow = _between_devices(config, model, spec)
+    explained = flow.manager.explain(config.optimizer)
     elements = weight_elements(model.variables)
     facts = {
-        "Configuration": f"{name}, {config.model}, {each}: batch {config.batch_global}"
+        "Configuration": f"{config.variable_update}, {config.model}, {flow.parts}: batch {config.batch_global}"
         + (f"; {counted(config.num_ps, 'parameter server')}" if config.num_ps else ""),
         "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
         "Gradients": explained.gradients,
         "Applied at step t": f"the gradient {explained.applied}",
-        "Arithmetic": explained.deviation or _arithmetic(modifiers, config.towers_in_total, config.batch_global),
-        **sent,
-        **_balance(config, model_facts.of(model, spec), sent_bytes, rates),
+        "Arithmetic": explained.deviation or _arithmetic(config.modifiers, config.towers_in_total, config.batch_global),
+        **flow.sent,
+        **_balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates),
     }
     width = max(map(len, facts)) + 1
     for fact, value in facts.items():
@@ -163,49 +135,112 @@ def _arithmetic(modifiers: Modifiers, towers: int, batch_global: int) -> str:
     return ", ".join(words)
 
 
-def _between_devices(
-    make: Callable[[Modifiers], VariableManager],
-    modifiers: Modifiers,
-    model: Model,
-    towers: int,
-    batch_per_device: int,
-    spec: specs.ModelSpec,
-) -> dict[str, str]:
-    """Returns what a step sends in one process, and whether --fc_model_parallel pays.
+@dataclasses.dataclass(frozen=True)
+class _Flow:
+    """How data flows in a configuration.
+
+    Attributes:
+        manager: which explains itself.
+        parts: the towers or stages, in words.
+        sent: what a step sends, as lines of the output.
+        bytes_at_busiest: of the link or device that sends most; None if unknown.
+    """
+
+    manager: VariableManager
+    parts: str
+    sent: Mapping[str, str]
+    bytes_at_busiest: float | None
+
+
+def _through_stages(config: Config, model: Model) -> _Flow:
+    from benchmarks.training import pipeline
+    from variable_mgr.managers.pipelined import Pipelined
+
+    assert config.pipeline is not None, "the caller has looked"
+    parts = pipeline.plan(model, **vars(config.pipeline))
+    facts = parts.facts(config.place.towers, config.batch_global)
+    sent_bytes = parts.sent_bytes(config.batch_global)
+    return _Flow(
+        Pipelined(parts.homes(config.place.towers)),
+        f"{counted(config.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
+        f"{facts['images_per_micro_batch']}",
+        {
+            **pipeline.stage_facts(facts),
+            "Sent per step": f"{_megabytes(sent_bytes)}, half of it activations forward, half their gradients back",
+        },
+        sent_bytes / config.num_devices,
+    )
+
+
+def _between_processes(config: Config, model: Model) -> _Flow:
+    from variable_mgr import factory
+
+    manager = factory.make(
+        config.variable_update, config.place, shared_devices=(config.place.host,), modifiers=config.modifiers
+    )
+    links = manager.links(model.variables)
+    return _Flow(
+        manager,
+        f"{counted(config.num_workers, 'worker')} with {_towers(config)} each",
+        _links(links),
+        busiest_server(links) or max(links.values(), default=None),
+    )
+
+
+def _between_devices(config: Config, model: Model, spec: specs.ModelSpec) -> _Flow:
+    """Returns the flow in one process, with whether --fc_model_parallel pays.
 
     Raises:
         UsageError: the model's layers cannot be divided, and should be.
     """
-    from benchmarks.training.traffic import dense_share, model_traffic
+    from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_traffic
     from models import splitting
 
+    towers, is_divided = config.num_devices, config.modifiers.fc_model_parallel
+
+    def make(divided: bool) -> VariableManager:
+        return manager_on_real_devices(
+            config.variable_update,
+            dataclasses.replace(config.modifiers, fc_model_parallel=divided),
+            device=config.device,
+            towers=towers,
+            shared_on=config.shared_on,
+        )
+
     def traffic(divided: bool) -> Traffic:
-        manager = make(dataclasses.replace(modifiers, fc_model_parallel=divided))
-        return model_traffic(manager, model, batch_per_device, divided_over=towers if divided else 0)
+        return model_traffic(make(divided), model, config.batch_per_device, divided_over=towers if divided else 0)
 
     problem = splitting.why_not(splitting.split(model), towers)
-    if problem and modifiers.fc_model_parallel:
+    if problem and is_divided:
         raise UsageError(problem)
-    dense = dense_share(model, batch_per_device)
-    facts = _bytes(traffic(modifiers.fc_model_parallel), towers)
+    dense, sent = dense_share(model, config.batch_per_device), traffic(is_divided)
+    facts = _bytes(sent, towers)
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
         f"{dense.weights / dense.all_weights:.0%} of the weights, "
         f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%} of the operations of {spec.name}"
     )
-    try:
-        without, divided = traffic(False).total_bytes, traffic(True).total_bytes
-    except ValueError:  # the manager does not support it, or not with these modifiers
-        return facts
-    if problem or towers == 1 or without is None or divided is None:
-        return facts
-    of_activations = dense.layers.activation_bytes(towers)
-    largest_batch = int((without - divided + of_activations) / (of_activations / batch_per_device))
+    if not problem and towers > 1:
+        with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
+            activations = dense.layers.activation_bytes(towers) / config.batch_per_device
+            facts |= _division(traffic(False).total_bytes, traffic(True).total_bytes, activations, config)
+    at_each = None if sent.total_bytes is None else sent.total_bytes / towers
+    return _Flow(make(is_divided), _towers(config), facts, at_each)
+
+
+def _division(without: int | None, divided: int | None, activations: float, config: Config) -> dict[str, str]:
+    """Returns whether dividing layers sends less; `activations` are the bytes that it sends per image of a tower."""
+    if without is None or divided is None:
+        return {}
+    largest_batch = int((without - divided) / activations + config.batch_per_device)
     verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
-    facts["Divided"] = (
-        f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
+    return {
+        "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
         f"it {verdict} a batch of {largest_batch} per device"
-    )
-    return facts
+    }
+
+
+def _towers(config: Config) -> str:
+    return f"{counted(config.num_devices, 'tower')} of {config.batch_per_device}"
 
 
 def _bytes(sent: Traffic, towers: int) -> dict[str, str]:

@@ -14,8 +14,8 @@ from benchmarks.config.flag import Flag, Groups, Parsed, only
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
-from benchmarks.doctor.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
 from benchmarks.errors import ExitStatus
+from benchmarks.explain.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware
 from benchmarks.topology.start import start

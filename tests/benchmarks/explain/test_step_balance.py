@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.doctor import step_balance
-from benchmarks.doctor.step_balance import Balance, Rate, Rates, how_to_measure
+from benchmarks.explain import step_balance
+from benchmarks.explain.step_balance import Balance, Rate, Rates, how_to_measure
 from results.record import Record, Status
 from tests.support.records import fake_reduction, fake_run
 
