@@ -16,9 +16,8 @@ from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
-from benchmarks.training.aggregations import aggregations
 from benchmarks.training.loss_scale import all_finite
-from benchmarks.training.placement_table import per_device, placement_table
+from benchmarks.training.placement_table import aggregations, per_device, placement_table
 from benchmarks.training.traffic import manager_on_real_devices, model_traffic
 from models import building, specs, splitting
 from models.convolutions import Products

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from benchmarks.training.aggregations import aggregations
+from benchmarks.training.placement_table import aggregations
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions import wrappers
