@@ -176,6 +176,8 @@ def _section(row: Row, seen: Sequence[Sequence[str]]) -> str:
     parts = [f"### {row.id} {row.subject}", f"A user can {row.can}."]
     for shown, lines in itertools.zip_longest(row.shows, seen):
         parts.append(f"```shell\n{shown.run.strip()}\n```")
+        if lines is None:
+            continue
         shortened = [*lines[:_MOST_LINES_SHOWN], *(["..."] if len(lines) > _MOST_LINES_SHOWN else [])]
         parts.append("```text\n" + "\n".join(shortened) + "\n```")
     if row.rest:
