@@ -322,7 +322,8 @@ def test_commands_name_virtual_gpus(split: int) -> None:
     assert {verb for verb, _ in commands} == {"recommend", "allreduce"}
     for verb, words in commands:
         values = flag.parse(words.split(), ADVISED[verb]).values
-        assert device_options.resolve(collections.defaultdict(str, values), lambda: 2)["virtual_gpus"] == split, words
+        given = collections.defaultdict(str, {**values, "num_gpus": int(values["num_gpus"])})
+        assert device_options.resolve(given, lambda: 2)["virtual_gpus"] == split, words
 
 
 @pytest.mark.parametrize("setting", [GPUS, CPU, dataclasses.replace(GPUS, photos=False, data_dir="here")])
