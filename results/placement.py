@@ -155,7 +155,7 @@ def transfer_notes(placement: Mapping[str, Any], config: Mapping[str, Any]) -> l
             "The formula counts weights and gradients without padding, and in a cluster only what processes exchange."
         )
         if any(group["kind"] != "weight" for group in placement.get("variable_groups") or ()):
-            notes.append("Measured transfers include moving averages and other state of the model.")
+            notes.append("Measured transfers include labels, moving averages and other state of the model.")
         if config.get("data_name") != "synthetic" or config.get("input"):
             notes.append("Measured transfers include images and labels.")
     if config.get("device") == "cpu" and {"host to device", "device to host"} & by_formula.keys():

@@ -119,12 +119,14 @@ def over_servers(
     return dict(sent)
 
 
-def transfers_over_servers(variables: Iterable[VariableSpec], place: Place, *, training: bool = True) -> int:
+def transfers_over_servers(
+    variables: Iterable[VariableSpec], place: Place, *, training: bool = True, exchanges: int = 1
+) -> int:
     """Returns the number of tensors per step that workers and parameter servers send each other: as `over_servers`."""
     variables = list(variables)
-    to_workers = len(variables) * place.workers
+    to_workers = exchanges * len(variables) * place.workers
     weights = sum(variable.kind == "weight" for variable in variables)
-    return to_workers + (weights * place.workers + len(variables) - weights if training else 0)
+    return to_workers + (exchanges * weights * place.workers + len(variables) - weights if training else 0)
 
 
 def around_ring(size_bytes: float, place: Place) -> dict[str, int]:

@@ -159,7 +159,7 @@ def _through_stages(config: Config, model: Model) -> _Flow:
     assert config.pipeline is not None, "the caller has looked"
     parts = pipeline.plan(model, **vars(config.pipeline))
     facts = parts.facts(config.place.towers, config.batch_global)
-    sent_bytes = parts.sent_bytes(config.batch_global)
+    sent_bytes = parts.traffic(config.batch_global).activation_bytes
     return _Flow(
         Pipelined(parts.homes(config.place.towers)),
         f"{counted(config.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "

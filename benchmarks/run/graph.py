@@ -25,7 +25,7 @@ from variable_mgr import factory
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.manager import VariableManager
 from variable_mgr.managers.pipelined import Pipelined
-from variable_mgr.traffic import NETWORK, Traffic, busiest_server
+from variable_mgr.traffic import NETWORK, busiest_server
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _divided(
 def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
     """Returns what the record of a pipeline has more, or other than that of towers."""
     weights = [entry for entry in manager.placed() if entry.kind == "weight"]
-    sent = Traffic(activation_bytes=model.sent_bytes(images))
+    sent = model.traffic(images)
     return {
         "pipeline": model.facts(devices.towers, images),
         "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),

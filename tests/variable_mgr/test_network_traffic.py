@@ -58,13 +58,12 @@ def test_masters_are_of_weights_only() -> None:
     }
 
 
-def _links_of_one_client(*, training: bool = True, **modifiers: object) -> dict[str, int]:
+def _one_client(**modifiers: object) -> VariableManager:
     """Two workers, the first with two towers and the second with two."""
     ps = tuple(f"/job:ps/replica:0/task:{index}/cpu:0" for index in range(2))
     hosts = ("worker 0", "worker 0", "worker 1", "worker 1")
     place = Place(("/cpu:0", "/cpu:1", "/cpu:2", "/cpu:3"), "worker 0", ps=ps, hosts=hosts)
-    made = factory.make("in_graph_parameter_server", place, shared_devices=(), modifiers=Modifiers(**modifiers))
-    return made.links(VARIABLES, training=training)
+    return factory.make("in_graph_parameter_server", place, shared_devices=(), modifiers=Modifiers(**modifiers))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,8 @@ def test_one_client_has_each_worker_send_what_its_own_client_would(
     modifiers: dict[str, object], fetched: int, sent_back: float
 ) -> None:
     """Asynchronous towers, two of each worker, fetch and send on their own."""
-    assert _links_of_one_client(**modifiers) == {
+    manager = _one_client(**modifiers)
+    assert manager.links(VARIABLES) == {
         "ps 0 -> worker 0": 400 * fetched,
         "ps 0 -> worker 1": 400 * fetched,
         "ps 1 -> worker 0": 92 * fetched,
@@ -90,8 +90,10 @@ def test_one_client_has_each_worker_send_what_its_own_client_would(
         "worker 0 -> ps 1": 80 * sent_back + 12,
         "worker 1 -> ps 1": 80 * sent_back,
     }
-    inference = _links_of_one_client(training=False)
-    assert sum(inference.values()) == 2 * 492 and all(link.startswith("ps") for link in inference)
+    assert manager.link_transfers(VARIABLES) == 2 * 3 * fetched + 2 * 2 * fetched + 1, "averages once, from worker 0"
+    inference = manager.links(VARIABLES, training=False)
+    assert sum(inference.values()) == 2 * 492 * fetched and all(link.startswith("ps") for link in inference)
+    assert manager.link_transfers(VARIABLES, training=False) == 2 * 3 * fetched
 
 
 def test_a_forward_pass_only_fetches() -> None:

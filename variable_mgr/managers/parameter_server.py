@@ -158,14 +158,22 @@ class ParameterServer(OneCopy):
         """Returns what workers and parameter servers send each other; nothing in one process."""
         if not self._place.hosts:
             return {}
+        shared, workers, exchanges = self._exchanged(variables)
+        wire_bytes = tf.as_dtype(self._wire_dtype).size
+        return over_servers(shared, workers, wire_bytes=wire_bytes, training=training, exchanges=exchanges)
+
+    def link_transfers(self, variables: Sequence[VariableSpec], *, training: bool = True) -> int | None:
+        """Returns how many tensors that are."""
+        if not self._place.hosts:
+            return 0
+        shared, workers, exchanges = self._exchanged(variables)
+        return transfers_over_servers(shared, workers, training=training, exchanges=exchanges)
+
+    def _exchanged(self, variables: Sequence[VariableSpec]) -> tuple[list[VariableSpec], Place, int]:
+        """Returns what is exchanged between processes, the place of one worker, and how often it does so in a step."""
+        shared = [variable for variable in variables if variable.kind != "tower_state"]
         workers = len(self._place.by_worker())
-        return over_servers(
-            [variable for variable in variables if variable.kind != "tower_state"],
-            dataclasses.replace(self._place, workers=workers),
-            wire_bytes=tf.as_dtype(self._wire_dtype).size,
-            training=training,
-            exchanges=len(self._senders()) // workers,
-        )
+        return shared, dataclasses.replace(self._place, workers=workers), len(self._senders()) // workers
 
 
 class ClusterParameterServer(OneCopy):

@@ -139,7 +139,9 @@ def test_facts_are_counted_and_too_many_stages_are_refused() -> None:
     assert facts["stages"][0]["layers"] == "first to first_relu"
     assert facts["stages"][0]["variable_bytes"] == 4 * (9 * 3 * 4 + 4 * 4)
     assert facts["stages"][0]["output_bytes_per_image"] == 4 * 64 * 4
-    assert split.sent_bytes(8) == 2 * 8 * 4 * 64 * 4
+    sent = split.traffic(8)
+    assert sent.activation_bytes == sent.total_bytes == 2 * 8 * 4 * 64 * 4
+    assert sent.by_kind == {"device to device": (2 * 2 * 1, sent.total_bytes)}, "of each micro-batch, forward and back"
     assert (facts["micro_batches"], facts["images_per_micro_batch"]) == (2, 4)
     assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 3)
     with pytest.raises(UsageError, match=r"at most 4 stages.*--pipeline_stages=4 --num_gpus=4"):
