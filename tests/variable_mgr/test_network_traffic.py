@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from variable_mgr import factory, traffic
+from variable_mgr.manager import VariableManager
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 
