@@ -57,7 +57,7 @@ def merged(placements: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     found["aggregations"] = aggregated({name: list(operations) for name, operations in summed.items()})
     measured = [one["measured_per_step"] for one in placements if one.get("measured_per_step")]
     if len(measured) == len(placements):
-        found["measured_per_step"] = _sum(measured)
+        found["measured_per_step"] = added(measured)
     return found
 
 
@@ -69,13 +69,13 @@ def aggregated(summed: Mapping[str, Sequence[Sequence[str]]]) -> list[dict[str, 
     return [{"operations": [list(one) for one in done], "gradients": names} for done, names in groups.items()]
 
 
-def _sum(values: Sequence[Any]) -> Any:
+def added(values: Sequence[Any]) -> Any:
     """Returns the sum of numbers, or of mappings and lists of numbers, entry by entry."""
     if isinstance(values[0], Mapping):
         names = dict.fromkeys(name for value in values for name in value)
-        return {name: _sum([value[name] for value in values if name in value]) for name in names}
+        return {name: added([value[name] for value in values if name in value]) for name in names}
     if isinstance(values[0], Sequence):
-        return [_sum(entries) for entries in zip(*values, strict=True)]
+        return [added(entries) for entries in zip(*values, strict=True)]
     return sum(values)
 
 

@@ -112,6 +112,8 @@ class TaskLists:
         self.compare(replies)
         while self.problem or len(self._compared) < len(replies):
             if self._clock() > until:
+                if self.problem:
+                    raise UsageError(self.problem)
                 silent = [f"{task} ({self._cluster.peers[task]})" for task in replies if task not in self._compared]
                 raise ClusterError(
                     f"{', '.join(silent)} did not report with which addresses it was started: it has ended, or it is "

@@ -66,6 +66,11 @@ def resolve(
             f"--controller_host: under {manager} every worker is its own client. Use "
             f"--variable_update={'in_graph_parameter_server' if cluster.ps else 'distributed_all_reduce'}, or omit it."
         )
+    if given["verify_first"] and cluster and "nccl" in (resolved.all_reduce_spec or ""):
+        raise UsageError(
+            "--verify_first verifies a cluster on logical CPU devices, where there is no nccl: omit it, and run "
+            "`run_bench.py verify` with the same hosts before."
+        )
     fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
     return fields | {name: bool(given[name]) for name in ("keras_application", "verify_first")}, notices
 

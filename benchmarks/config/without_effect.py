@@ -47,7 +47,7 @@ class Situation:
             return False
         if "local_sgd_steps" in entry.modifiers:
             return not self.in_cluster
-        names = ("all_reduce_spec", "hierarchical_copy")
+        names = ("all_reduce_spec", "hierarchical_copy", *(["use_nccl"] if self.on_gpu else []))
         is_chosen = self.given["variable_update"] == "nccl" or any(self.given[name] for name in names)
         return "all_reduce_spec" in entry.modifiers and not is_chosen
 

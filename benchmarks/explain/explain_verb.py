@@ -120,7 +120,7 @@ def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates:
         facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.model: balance})])
     else:
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} of the time to compute"
-        if balance.ratio and not config.modifiers.fc_model_parallel:  # else more images are more to exchange
+        if balance.ratio and not (config.modifiers.fc_model_parallel or config.pipeline):  # else images are exchanged
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
     return facts
 

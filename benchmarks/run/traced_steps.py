@@ -17,6 +17,7 @@ from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.run import steps
 from benchmarks.training import step_trace
 from benchmarks.training.training_step import Loop
+from results import placement
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.traffic import TO_DEVICE, TO_HOST
 
@@ -94,15 +95,14 @@ def _transfers(every: Sequence[tf.compat.v1.RunMetadata], config: Config, log: R
     # Logical CPU devices: the first one is the host's, and a tower's. It counts as what the manager uses it for.
     cpu_is_host = config.device != "cpu" or not by_formula or bool({TO_DEVICE, TO_HOST} & by_formula.keys())
     in_graph = config.variable_update in IN_GRAPH
-    found = step_trace.total(
-        [
-            step_trace.crossings(
-                metadata,
-                cpu_is_host=cpu_is_host,
-                towers_in_total=config.towers_in_total,
-                workers=1 if in_graph else config.num_workers,
-            )
-            for metadata in every
-        ]
-    )
-    return dataclasses.asdict(found)
+    found = [
+        step_trace.crossings(
+            metadata,
+            cpu_is_host=cpu_is_host,
+            towers_in_total=config.towers_in_total,
+            workers=1 if in_graph else config.num_workers,
+        )
+        for metadata in every
+    ]
+    total: dict[str, object] = placement.added([dataclasses.asdict(one) for one in found])
+    return total

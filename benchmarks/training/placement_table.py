@@ -10,11 +10,11 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.topology.devices import Devices
+from benchmarks.training.step_trace import COLLECTIVES
 from results.placement import aggregated, grouped
 from variable_mgr.manager import VariableManager, VariableSpec
 
 _ADDITIONS = ("Add", "AddV2", "AddN")
-_COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 # Queues between workers and the chief are called `gradient/NAME/WORKER`; see `variable_mgr.managers.gathering`.
 _QUEUE_OF_GRADIENTS = "gradient/"
 
@@ -121,7 +121,7 @@ def _sums(operation: tf.Operation, inputs: Sequence[_Parts]) -> Iterator[str]:
         for name, parts in _together(inputs).items():
             if all(parts != own.get(name) for own in inputs):
                 yield name
-    elif operation.type in _COLLECTIVES:
+    elif operation.type in COLLECTIVES:
         yield from _together(inputs)
 
 

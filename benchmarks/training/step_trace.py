@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 
 from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, ByKind, added
 
 # These send by themselves, without a pair of _Send and _Recv.
-_COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
+COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 # What a GPU's driver reports, such as `MemcpyH2D kind_src:... size:4096 dest:0`.
 _COPY = re.compile(r"Memcpy(\w+).*?\bsize:(\d+)")
 _COPIES, _KERNELS = "/memcpy", "/stream:all"  # of a GPU, at the end of a device's name
@@ -163,7 +163,7 @@ def _input(node: tf.compat.v1.NodeDef) -> tuple[str, int]:
 
 def _collectives(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, str]]:
     for graph in metadata.partition_graphs:
-        yield from ((node.device, node.name) for node in graph.node if node.op in _COLLECTIVES)
+        yield from ((node.device, node.name) for node in graph.node if node.op in COLLECTIVES)
 
 
 def _kind(sender: str, receiver: str, *, cpu_is_host: bool) -> str:
@@ -173,15 +173,3 @@ def _kind(sender: str, receiver: str, *, cpu_is_host: bool) -> str:
         return NETWORK
     from_host, to_host = (cpu_is_host and (end.device_type, end.device_index) == ("CPU", 0) for end in ends)
     return TO_DEVICE if from_host else TO_HOST if to_host else BETWEEN_DEVICES
-
-
-def total(every: Sequence[Crossings]) -> Crossings:
-    """Returns the transfers of several loops, or workers, together."""
-    return Crossings(
-        by_kind=added(*(one.by_kind for one in every)) or {},
-        scalars=(sum(one.scalars[0] for one in every), sum(one.scalars[1] for one in every)),
-        unknown=sum(one.unknown for one in every),
-        collectives=sum(one.collectives for one in every),
-        received=sum(one.received for one in every),
-        copies=added(*(one.copies for one in every)) or {},
-    )

@@ -127,7 +127,7 @@ def _by_topology(usual: Config) -> str | None:
 
 # recommend runs single processes, and chooses the length of each run.
 _OTHER_GROUPS = ("Several processes", "How long", "Output")
-_NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy")
+_NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy", "verify_first")
 
 RECOMMEND_FLAGS: Groups = {
     "The search": (

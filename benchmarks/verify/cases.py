@@ -83,6 +83,9 @@ class CaseResult:
         return self.error is None or self.error <= self.case.tolerance
 
 
+PIPELINE = Case("parameter_server", _PLAIN, "gpu", "whole batch", "pipeline of 3 micro-batches", micro_batches=3)
+
+
 def cases() -> Iterator[Case]:
     """Yields every comparison in one process; it follows from the catalogs of managers and of algorithms."""
     for optimizer, manager in itertools.product(("sgd", "momentum"), MANAGERS):
@@ -98,7 +101,7 @@ def cases() -> Iterator[Case]:
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
         yield without_applying(manager)
-    yield Case("parameter_server", Modifiers(), "gpu", "whole batch", "pipeline of 3 micro-batches", micro_batches=3)
+    yield PIPELINE
 
 
 def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:

@@ -24,6 +24,7 @@ from benchmarks.process import subprocesses
 from benchmarks.verify.verify_verb import SETTING_FLAGS
 from results.text import counted
 
+_SHARE_OF_WAIT = 0.8
 _ON_THESE_DEVICES = ("gpus", "gpu_memory_frac", "allow_growth")
 
 
@@ -47,7 +48,9 @@ def verify(config: Config, given: Mapping[str, Any], log: RunLog) -> None:
         command = [sys.executable, str(subprocesses.RUN_BENCH), *words, "--output_format=json"]
         progress.begin("verifying the manager")
         child = subprocesses.Command(words=command, stdout=stdout, stderr=stderr)
-        (ended,) = subprocesses.run(child, timeout_seconds=None)  # its steps have limits
+        # Its steps have limits. The other tasks of a cluster wait for this one.
+        limit_seconds = _SHARE_OF_WAIT * config.start_timeout_seconds if config.cluster else None
+        (ended,) = subprocesses.run(child, timeout_seconds=limit_seconds)
         progress.end()
         stdout.seek(0)
         stderr.seek(0)
@@ -58,6 +61,11 @@ def verify(config: Config, given: Mapping[str, Any], log: RunLog) -> None:
     leave_out(time.monotonic() - begun)
     repeat = f"`run_bench.py {shlex.join(words)}` repeats it."
     compared = [row for row in report.get("rows", []) if row["result"] != "-"]
+    if ended.timed_out:
+        raise BenchError(
+            f"--verify_first: the comparisons took longer than {limit_seconds:g} s, while the other tasks wait: pass a "
+            f"larger --start_timeout_seconds. {repeat}"
+        )
     if not compared or ended.returncode not in (ExitStatus.OK, ExitStatus.RUN_FAILED):
         error = BenchError(
             f"--verify_first: nothing was compared (status {ended.returncode}): {(said or [''])[-1]} {repeat}"
@@ -90,6 +98,7 @@ def _flags(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of `verify` by name."""
     setting = {flag.name: given[flag.name] for flag in SETTING_FLAGS}
     setting["variable_update"] = given["variable_update"] or config.variable_update
+    setting["micro_batches"] = None  # they divide the images of `verify`
     common = {"num_gpus": config.num_devices, **setting, "step_timeout_seconds": given["step_timeout_seconds"]}
     if config.cluster is None:
         same = {name: given[name] for name in _ON_THESE_DEVICES}

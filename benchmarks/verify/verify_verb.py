@@ -50,7 +50,10 @@ def run(config: Config, *, one_setting: bool = False) -> ExitStatus:
         deadlines.none()
         from benchmarks.verify import cases
 
-        chosen = cases.of_setting(config.variable_update, config.modifiers, config.shared_on) if one_setting else None
+        chosen = None
+        if one_setting:
+            of_manager = cases.of_setting(config.variable_update, config.modifiers, config.shared_on)
+            chosen = [cases.PIPELINE] if config.pipeline else of_manager
         if config.cluster:
             return _in_cluster(config, config.cluster, chosen, watchdog)
         return _in_one_process(config, plan.description, chosen, watchdog)

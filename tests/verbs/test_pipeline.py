@@ -11,6 +11,7 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.explain import explain_verb
+from benchmarks.explain.step_balance import Rates
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
 from results.record import key_of
@@ -112,13 +113,20 @@ def test_too_many_stages_are_a_usage_error(run_bench: RunBench) -> None:
     assert done.status == 2 and "trivial can be cut into at most 3 stages" in done.stderr
 
 
+def test_verify_compares_a_pipeline_as_a_pipeline(run_bench: RunBench) -> None:
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--pipeline_stages=2")
+    assert done.status == 0 and "1 ok, 0 failed" in done.stdout, done.stderr
+    assert "pipeline of 3 micro-batches" in done.stdout
+
+
 def test_explain_lists_the_stages_and_what_they_send(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensorflow_setup, "prepare", lambda *_: None)
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
-    explain_verb.run(_resolve(*given))
+    explain_verb.run(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
     text = capsys.readouterr().out
+    assert "Bound by:" in text and "compute-bound from" not in text, "what is sent grows with the batch"
     assert "2 stages, 4 micro-batches of 4: batch 16" in text
     # 16 images of 32 x 32 x 16 float32 after a block of the first stage, or of half as many after one of the second.
     assert "on /cpu:0" in text and "sends 0.03 MB per image" in text

@@ -102,4 +102,7 @@ def test_a_server_that_publishes_nothing_is_no_task_of_a_run() -> None:
     lists = TaskLists(cluster, target, clock=lambda: float(next(now)), sleep=lambda seconds: None)
     with pytest.raises(ClusterError, match=rf"^worker 1 \({bare}\) did not report with which addresses it was started"):
         lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
+    lists.problem = "worker 1 has other lists."
+    with pytest.raises(UsageError, match="worker 1 has other lists"):  # which says more than who is silent
+        lists.settle({Task("worker", 1): GrpcProbe()(bare, 30.0).reply})
     del keep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import pytest
@@ -127,6 +128,13 @@ def test_the_device_of_parameters_counts_where_something_is_shared(words: tuple[
     made = resolve("--device=cpu", "--num_gpus=4", "--local_parameter_device=gpu", *words)
     assert made.shared_on == shared_on
     assert any("--local_parameter_device" in notice for notice in made.notices) == (shared_on == "cpu")
+
+
+def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
+    gpus, keys = ("--num_gpus=2", "--variable_update=replicated"), []
+    for nccl, device in itertools.product(("--use_nccl", "--all_reduce_spec=nccl"), ("cpu", "gpu")):
+        keys.append(resolve(*gpus, nccl, f"--local_parameter_device={device}").key_fields())
+    assert all(key == keys[0] for key in keys)
 
 
 @pytest.mark.parametrize("word", ["--momentum=0.9", "--noallow_growth", "--local_parameter_device=cpu"])

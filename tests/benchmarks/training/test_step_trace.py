@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
-from benchmarks.training.step_trace import Crossings, crossings, total, tower_seconds
+from benchmarks.training.step_trace import Crossings, crossings, tower_seconds
+from results.placement import added
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:", "/job:ps/replica:0/task:0/device:"
 
@@ -73,7 +76,7 @@ def test_transfers_are_counted_once_by_kind_of_link() -> None:
     )
     as_a_tower = crossings(trace.metadata, cpu_is_host=False)
     assert as_a_tower.by_kind == {"device to device": (5, 96 + 12 + 20), "network": (1, 400)}
-    assert total([found, as_a_tower]).by_kind["network"] == (2, 800)
+    assert added([dataclasses.asdict(one) for one in (found, as_a_tower)])["by_kind"]["network"] == [2, 800]
 
 
 def test_what_came_from_another_process_and_goes_on_keeps_its_size() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, run_flags
-from benchmarks.errors import BenchError, ExitStatus, InvalidRunError
+from benchmarks.errors import BenchError, ExitStatus, InvalidRunError, UsageError
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import subprocesses
 from benchmarks.verify import first
@@ -82,6 +82,29 @@ def test_a_cluster_is_verified_as_one_on_this_host(stand_in: Callable[..., Path]
     called = json.loads(words.read_text())
     assert {"--local_cluster=ps:2,worker:3", "--device=cpu", "--num_gpus=2", "--output_dir=here"} < set(called)
     assert not [word for word in called if "hosts" in word or "task" in word]
+
+
+def test_the_micro_batches_of_a_pipeline_are_not_those_of_its_verification(stand_in: Callable[..., Path]) -> None:
+    words = stand_in(OK)
+    _verified(variable_update=None, pipeline_stages=2, micro_batches=5, batch_size=5)
+    called = json.loads(words.read_text())
+    assert "--pipeline_stages=2" in called and not [word for word in called if "micro_batches" in word]
+
+
+def test_the_other_tasks_do_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "verify.py"
+    program.write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(subprocesses, "RUN_BENCH", program)
+    cluster = {"worker_hosts": "h0:1,h1:1", "job_name": "worker", "task_index": 0}
+    with pytest.raises(BenchError, match=r"longer than 0.8 s.*--start_timeout_seconds"):
+        _verified(variable_update="collective_all_reduce", start_timeout_seconds=1.0, **cluster)
+
+
+def test_nccl_in_a_cluster_is_refused_before_anybody_waits() -> None:
+    cluster = {"worker_hosts": "h0:1,h1:1", "job_name": "worker", "task_index": 0, "all_reduce_spec": "nccl/xring"}
+    given = _given(device="gpu", variable_update="distributed_all_reduce", verify_first=True, **cluster)
+    with pytest.raises(UsageError, match="--verify_first verifies a cluster on logical CPU devices"):
+        config.resolve(given, lambda: 4, {})
 
 
 def test_a_failed_comparison_ends_the_run(stand_in: Callable[..., Path]) -> None:
