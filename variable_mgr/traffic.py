@@ -59,26 +59,30 @@ class DividedLayers:
         batch_per_tower: images.
         features: width of the input of the first layer.
         outputs: width of each layer.
+        features_are_images: nothing before the first layer is trained, so the features need no gradient.
     """
 
     batch_per_tower: int
     features: int
     outputs: tuple[int, ...]
+    features_are_images: bool = False
 
     def activation_bytes(self, towers: int) -> int:
-        """Returns what all towers together send in a step, forward and, as much again, backward.
+        """Returns what all towers together send in a step, forward and backward.
 
         Each tower sends its features and then its columns of each layer, for all images, to all others. Of the logits
-        it sends only those of the other tower's own images.
+        it sends only those of the other tower's own images. Backward it sends as much, but not to images.
         """
         images = towers * self.batch_per_tower
         *hidden, logits = self.outputs
-        elements = (towers - 1) * (images * (self.features + sum(hidden)) + self.batch_per_tower * logits)
-        return 2 * FLOAT32_BYTES * elements
+        features = images * self.features * (1 if self.features_are_images else 2)
+        elements = features + 2 * (images * sum(hidden) + self.batch_per_tower * logits)
+        return FLOAT32_BYTES * (towers - 1) * elements
 
     def activation_transfers(self, towers: int) -> int:
         """Returns how many tensors that are: from each tower to each other one, forward and backward."""
-        return 2 * towers * (towers - 1) * (1 + len(self.outputs))
+        tensors = (1 if self.features_are_images else 2) + 2 * len(self.outputs)
+        return towers * (towers - 1) * tensors
 
 
 def added(*parts: ByKind | None) -> dict[str, tuple[float, float]] | None:

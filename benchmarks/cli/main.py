@@ -72,7 +72,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
             help_text.of_verb(verb, flags_of(verb), full=full) if name or full else help_text.of_program(VERBS_BY_TITLE)
         )
         return ExitStatus.OK
-    _refuse_verbs_as_flags(verb, rest)
+    _refuse_words_of_others(verb, rest)
     if verb.takes == "lists":
         parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
     else:
@@ -96,13 +96,19 @@ def _no_verb(name: str) -> str:
     )
 
 
-def _refuse_verbs_as_flags(verb: Verb, arguments: Sequence[str]) -> None:
-    """Refuses words such as `--explain`, with how the verb is written."""
+def _refuse_words_of_others(verb: Verb, arguments: Sequence[str]) -> None:
+    """Refuses words such as `--explain`, with how the verb is written, and flags that only a run has."""
     flags = {one.name for group in flags_of(verb).values() for one in group}
+    of_run = {one.name for group in run_flags.RUN_FLAGS.values() for one in group}
     for word in arguments:
         name = word.removeprefix("--").partition("=")[0]
-        if word.startswith("--") and name in VERBS and name not in flags:
+        spellings = {name, name.removeprefix("no")}
+        if not word.startswith("--") or spellings & flags:
+            continue
+        if name in VERBS:
             raise UsageError(f"{word}: {name} is a verb, which comes first: run_bench.py {VERBS[name].examples[0]}")
+        if spellings & of_run:
+            raise UsageError(f"{verb.name} has no flag --{name}, which is one of a run. See {verb.name} --helpfull.")
 
 
 def _refuse_words(arguments: Sequence[str], words: Sequence[str]) -> None:

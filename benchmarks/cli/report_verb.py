@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MOST_NOTES = 10
 # Flags of a cluster that is not on this host alone.
+_LONGEST_VALUE = 200  # characters
 _OPEN_TO_OTHERS = ("hosts", "worker_hosts", "ps_hosts", "controller_host", "cluster_spec", "cluster", "job_name")
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 
@@ -159,7 +160,9 @@ def _find(run_id: str, records: Sequence[Record]) -> Record:
 
 
 def _shown(value: Any) -> str:
-    return "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else one_line(str(value))
+    """Returns a value in a line; of a long one, such as the placement of all variables, the beginning."""
+    text = "nothing" if value is None else f"{value:.4g}" if isinstance(value, float) else one_line(str(value))
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]} ..."
 
 
 REPORT = Verb(

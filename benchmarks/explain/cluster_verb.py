@@ -26,7 +26,9 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """
     if tuple(words) != _WORDS:
         given = f", and not '{' '.join(words)}'" if words else ""
-        raise UsageError(f"cluster takes the word show{given}: write cluster show --cluster_spec='worker|h0:50001'.")
+        raise UsageError(
+            f"cluster takes the word show{given}: run_bench.py cluster show --cluster_spec='worker|h0:50001'."
+        )
     found = discovery.find(values, os.environ)
     if found is None:
         raise UsageError(

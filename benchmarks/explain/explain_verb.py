@@ -90,7 +90,7 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
         "Applied at step t": f"the gradient {explained.applied}",
         "Arithmetic": explained.deviation or _arithmetic(config.modifiers, config.towers_in_total, config.batch_global),
         **flow.sent,
-        **_balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates),
+        **({} if config.pipeline else _balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates)),
     }
     width = max(map(len, facts)) + 1
     for fact, value in facts.items():
@@ -110,7 +110,7 @@ def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates:
     )
     if balance.compute_seconds is not None and balance.images_per_sec:
         facts["Computed per step"] += (
-            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:.3g} images/s per device "
+            f": {1e3 * balance.compute_seconds:.3g} ms at {balance.images_per_sec.value:,.0f} images/s per device "
             f"({balance.images_per_sec.source})"
         )
     if balance.exchange_seconds is not None and balance.link_bytes_per_sec:
@@ -119,8 +119,8 @@ def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates:
     if balance.ratio is None:
         facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.model: balance})])
     else:
-        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} of the time to compute"
-        if balance.ratio and not (config.modifiers.fc_model_parallel or config.pipeline):  # else images are exchanged
+        facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
+        if balance.ratio and not config.modifiers.fc_model_parallel:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
     return facts
 
@@ -143,7 +143,7 @@ class _Flow:
         manager: which explains itself.
         parts: the towers or stages, in words.
         sent: what a step sends, as lines of the output.
-        bytes_at_busiest: of the link or device that sends most; None if unknown.
+        bytes_at_busiest: of the link or device that sends most; None if unknown, or if other times matter.
     """
 
     manager: VariableManager
@@ -159,16 +159,16 @@ def _through_stages(config: Config, model: Model) -> _Flow:
     assert config.pipeline is not None, "the caller has looked"
     parts = pipeline.plan(model, **vars(config.pipeline))
     facts = parts.facts(config.place.towers, config.batch_global)
-    sent_bytes = parts.traffic(config.batch_global).activation_bytes
+    sent = _megabytes(parts.traffic(config.batch_global).activation_bytes)
     return _Flow(
         Pipelined(parts.homes(config.place.towers)),
         f"{counted(config.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
         f"{facts['images_per_micro_batch']}",
         {
             **pipeline.stage_facts(facts),
-            "Sent per step": f"{_megabytes(sent_bytes)}, half of it activations forward, half their gradients back",
+            "Sent per step": f"{sent}, half of it activations forward, half their gradients back",
         },
-        sent_bytes / config.num_devices,
+        None,
     )
 
 

@@ -111,7 +111,7 @@ VERB = Verb(
     "where variables are and gradients are summed; what a step sends",
     PLACEMENT_FLAGS,
     _resolve_and_run,
-    details="Takes a few steps and keeps no record. With --output_format=json it prints the placement of a record.",
+    details="Takes a few steps and keeps no record. --output_format=json prints it as a record would have it.",
     examples=(
         "placement --model=vgg16 --device=cpu --num_gpus=2 --variable_update=parameter_server",
         "placement --model=mlp --device=cpu --local_cluster=ps:2,worker:2",

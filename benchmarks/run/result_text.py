@@ -97,12 +97,13 @@ def _cluster_lines(record: Record) -> list[str]:
             what = "a step" if measurement.tower_step_seconds else "its gradients"
             lines.append(f"slowest:        {member} {number} needs {ratio:.2f} x as long for {what} as the others")
     sent = record.placement.get("sent_per_step") or {}
-    if record.config.get("cluster") and sent.get("total_bytes"):
-        line = f"network:        {sent['total_bytes'] / 1e6:.1f} MB between processes per step"
+    number, size = (record.placement.get("measured_per_step") or {}).get("by_kind", {}).get(NETWORK, (None, 0))
+    if record.config.get("cluster") and (sent.get("total_bytes") or number is not None):
+        total = sent.get("total_bytes")
+        line = f"network:        {'unknown' if total is None else f'{total / 1e6:.1f} MB'} between processes per step"
         if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
             mean_seconds = sum(measurement.step_seconds) / len(measurement.step_seconds)
             line += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
-        number, size = (record.placement.get("measured_per_step") or {}).get("by_kind", {}).get(NETWORK, (None, 0))
         if number is not None:
             line += f"; measured {size / 1e6:.1f} MB in {counted(number, 'transfer')}"
         lines.append(line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -198,19 +199,24 @@ def idle_shares(ends: Ends) -> list[float] | None:
     return [max(0.0, float(1.0 - busy / total)) for busy in seconds.sum(axis=1)]
 
 
-_ATTEMPTS = 3
+_STEPS = 3
 
 
 def measured_idle_shares(
     session: tf.compat.v1.Session, ends: Ends, operation: tf.Operation, options: tf.compat.v1.RunOptions | None = None
 ) -> list[float] | None:
-    """Takes some more steps and returns the idle shares of one, or None; see `idle_shares`.
+    """Takes some more steps and returns the medians of their idle shares; None if one has none, see `idle_shares`.
 
     TensorFlow prepares for new fetches in the first step, so that one does not count.
     """
     session.run([ends, operation], options=options)
-    tries = (idle_shares(session.run([ends, operation], options=options)[0]) for _ in range(_ATTEMPTS))
-    return next((shares for shares in tries if shares is not None), None)
+    found = []
+    for _ in range(_STEPS):
+        shares = idle_shares(session.run([ends, operation], options=options)[0])
+        if shares is None:
+            return None
+        found.append(shares)
+    return [statistics.median(of_stage) for of_stage in zip(*found, strict=True)]
 
 
 def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -219,11 +225,11 @@ def stage_facts(facts: Mapping[str, Any]) -> dict[str, str]:
     total = sum(stage["flops_per_image"] for stage in stages)
     lines = {
         f"Stage {number}": f"{stage['layers']} on {stage['device']}, {stage['flops_per_image'] / total:.0%} of the "
-        f"FLOPs, {stage['variable_bytes'] / 1e6:.1f} MB of variables"
+        f"FLOPs, {stage['variable_bytes'] / 1e6:.3g} MB of variables"
         for number, stage in enumerate(stages)
     }
     for number, stage in enumerate(stages[:-1]):
-        lines[f"Stage {number}"] += f", sends {stage['output_bytes_per_image'] / 1e6:.2f} MB per image"
+        lines[f"Stage {number}"] += f", sends {stage['output_bytes_per_image'] / 1e6:.3g} MB per image"
     shares = ", ".join(f"{share:.0%}" for share in facts["idle_shares_by_flops"])
     equal = facts["idle_share_of_equal_stages"]
     return {**lines, "Expected idle": f"{shares} of a step by FLOPs; {equal:.0%} if all stages were equal"}

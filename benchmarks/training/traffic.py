@@ -34,7 +34,12 @@ def dense_share(model: Model, batch_per_device: int) -> DenseShare:
         sum(sizes[name] for name in split.divided),
         sum(sizes[layer.weights[0]] for layer in split.tail if layer.weights),
         sum(sizes.values()),
-        DividedLayers(batch_per_device, split.features, tuple(layer.outputs for layer in split.tail if layer.outputs)),
+        DividedLayers(
+            batch_per_device,
+            split.features,
+            tuple(layer.outputs for layer in split.tail if layer.outputs),
+            features_are_images=set(sizes) <= set(split.divided),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.config.precision_options import Computing
+from benchmarks.errors import UsageError
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
 from benchmarks.topology.devices import HOST, Devices
@@ -171,7 +172,10 @@ def build_training_step(
             with tf.device(device), tf.name_scope(f"tower_{number}"):
                 scale = loss_scale.read() if loss_scale else None
                 score, update = tower.train(manager.read(number), tower_input.images, tower_input.labels, scale)
-                if late := injected_delay.of_tower(place.worker * len(devices.towers) + number):
+                late = injected_delay.of_tower(place.worker * len(devices.towers) + number)
+                if late and place.hosts:
+                    raise UsageError("Only towers of this process can be delayed for tests.")
+                if late:
                     update = dataclasses.replace(update, gradients=_delayed(update.gradients, late))
                 scores.append(score)
                 updates.append(update)

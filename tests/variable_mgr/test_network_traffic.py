@@ -124,3 +124,13 @@ def test_a_ring_of_all_towers_crosses_from_each_worker_to_the_next(
 def test_one_process_sends_nothing() -> None:
     place = Place(("/cpu:0",), "/cpu:0")
     assert not factory.make("replicated", place, shared_devices=("/cpu:0",), modifiers=Modifiers()).links(VARIABLES)
+
+
+@pytest.mark.parametrize("features_are_images", [False, True])
+def test_images_need_no_gradient(features_are_images: bool) -> None:
+    """Two towers with 4 images each send 784 features, 100 hidden units and 10 logits to each other."""
+    layers = traffic.DividedLayers(4, 784, (100, 10), features_are_images=features_are_images)
+    forward = 4 * (8 * 784 + 8 * 100 + 4 * 10)
+    backward = forward - 4 * 8 * 784 * features_are_images
+    assert layers.activation_bytes(2) == forward + backward
+    assert layers.activation_transfers(2) == 2 * 3 + 2 * (2 if features_are_images else 3)

@@ -126,9 +126,9 @@ def test_explain_lists_the_stages_and_what_they_send(
     given = (*TWO_STAGES, "--model=resnet20", "--batch_size=8", "--micro_batches=4")
     explain_verb.run(_resolve(*given), Rates(peak_flops_per_sec=1e14, link_bytes_per_sec=1e8))
     text = capsys.readouterr().out
-    assert "Bound by:" in text and "compute-bound from" not in text, "what is sent grows with the batch"
+    assert "Bound by:" not in text, "what is sent grows with the batch, and devices are idle"
     assert "2 stages, 4 micro-batches of 4: batch 16" in text
     # 16 images of 32 x 32 x 16 float32 after a block of the first stage, or of half as many after one of the second.
-    assert "on /cpu:0" in text and "sends 0.03 MB per image" in text
+    assert "on /cpu:0" in text and "sends 0.0328 MB per image" in text
     assert f"{2 * 16 * 16 * 16 * 32 * 4 / 1e6:.1f} MB, half of it activations forward" in text
     assert "batch norm and dropout see one after the other" in text

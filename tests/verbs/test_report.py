@@ -83,6 +83,14 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
     assert "\x1b" not in done.stdout
 
 
+def test_diff_shows_the_beginning_of_what_is_long(run_bench: RunBench, tmp_path: Path) -> None:
+    one, other = fake_run(), dataclasses.replace(fake_run(), placement={"variable_groups": ["x" * 9999]})
+    Store(tmp_path / "out").append(one, other)
+    done = run_bench("diff", one.identity.run_id, other.identity.run_id)
+    (line,) = [line for line in done.stdout.splitlines() if "variable_groups" in line]
+    assert line.endswith(" ...") and len(line) < 300
+
+
 def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, tmp_path: Path) -> None:
     (tmp_path / "\x1b[2J").mkdir()
     Store(tmp_path / "\x1b[2J").append(fake_run())

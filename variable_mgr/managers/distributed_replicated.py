@@ -134,7 +134,7 @@ class DistributedReplicated(VariableManager):
         """Returns how data flows."""
         place = self._place
         return Explanation(
-            f"{place.towers_in_total} copies, one per tower; masters spread by bytes over {', '.join(place.ps)}",
+            f"a copy per tower, {place.towers_in_total} in all; masters spread by bytes over {', '.join(place.ps)}",
             f"averaged over a worker's towers, then over {place.workers} workers, applied to the master and copied "
             "back, each weight on its own",
             _DIAGRAM,

@@ -188,7 +188,7 @@ class Replicated(VariableManager):
             diagram = _DIAGRAM.format(exchange=f"+{f' {exchange} ':-^14}+" if exchanged else "   (nothing)")
         deferred = self._reduction.deferred
         return Explanation(
-            f"{towers} copies, one per tower",
+            f"{towers} copies, one per tower" if towers > 1 else "one copy",
             gradients,
             diagram,
             STEP_BEFORE if deferred else OWN_STEP,

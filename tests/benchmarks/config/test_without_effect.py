@@ -131,7 +131,7 @@ def test_the_device_of_parameters_counts_where_something_is_shared(words: tuple[
 
 
 def test_two_spellings_of_nccl_ignore_the_device_of_parameters_alike() -> None:
-    gpus, keys = ("--num_gpus=2", "--variable_update=replicated"), []
+    gpus, keys = ("--device=gpu", "--num_gpus=2", "--variable_update=replicated"), []
     for nccl, device in itertools.product(("--use_nccl", "--all_reduce_spec=nccl"), ("cpu", "gpu")):
         keys.append(resolve(*gpus, nccl, f"--local_parameter_device={device}").key_fields())
     assert all(key == keys[0] for key in keys)

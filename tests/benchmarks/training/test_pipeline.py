@@ -146,3 +146,22 @@ def test_facts_are_counted_and_too_many_stages_are_refused() -> None:
     assert facts["idle_share_of_equal_stages"] == pytest.approx(1 / 3)
     with pytest.raises(UsageError, match=r"at most 4 stages.*--pipeline_stages=4 --num_gpus=4"):
         pipeline.plan(_model(), stages=5, micro_batches=2)
+
+
+def test_measured_idle_shares_are_the_medians_of_steps_that_all_follow_the_schedule() -> None:
+    class Session:
+        """Returns these ends of steps; of the first, which does not count, nothing is used."""
+
+        def __init__(self, *ends: pipeline.Ends) -> None:
+            self.ends = [None, *ends]
+
+        def run(self, fetches: object, options: object = None) -> tuple[pipeline.Ends | None, None]:
+            return self.ends.pop(0), None
+
+    slow, usual, fast = (pipeline.predicted_ends([1.0, first], [2.0, 2 * first], 2) for first in (4.0, 1.0, 0.5))
+    operation = object()
+    measured = pipeline.measured_idle_shares(Session(slow, usual, fast), usual, operation)  # type: ignore[arg-type]
+    assert measured == pytest.approx([1 / 3, 1 / 3])
+    backward = np.array([[6.0], [5.0]])
+    impossible = pipeline.Ends(0.0, np.array([[4.0], [3.0]]), backward, sent=backward)
+    assert pipeline.measured_idle_shares(Session(usual, impossible, usual), usual, operation) is None  # type: ignore[arg-type]
