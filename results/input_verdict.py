@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.repeats import ENOUGH_REPEATS, slower_than_best
+from results.repeats import slower_than_best
 from results.summary import repeats_interval
 
 # A smaller share of waiting is not reported.
@@ -96,7 +96,7 @@ def costs(stages: Mapping[str, float], rounds: Mapping[str, Sequence[float]] | N
 
 
 def _is_slower(rates: Sequence[float], others: Sequence[float]) -> bool:
-    return len(rates) >= ENOUGH_REPEATS and slower_than_best([rates, others]) == [0]
+    return slower_than_best([rates, others]) == [0]
 
 
 def out_of_order(rounds: Mapping[str, Sequence[float]]) -> tuple[str, str] | None:

@@ -27,6 +27,7 @@ _ASSIGNED = re.compile(
 _USER = re.compile(r"((?:\b[a-z][a-z0-9+.-]*:)?//)(?:[^/\s@:]+|[^/\s@:]*:\S*)@", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[\\`*\[\]|]")
 _FORMULA = ("=", "+", "-", "@")
+_FEW = 3
 
 
 def table(rows: Sequence[Sequence[str]], *, rule: bool = False) -> list[str]:
@@ -87,6 +88,12 @@ def without_passwords(text: str) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Returns an interval; empty if a bound is unknown."""
     return "" if low is None or high is None else f"{low:.2f} to {high:.2f}"
+
+
+def first_few(phrases: Sequence[str], separator: str = "; ") -> str:
+    """Returns the first three phrases, and how many more there are."""
+    more = [f"and {len(phrases) - _FEW} more"] if len(phrases) > _FEW else []
+    return separator.join([*phrases[:_FEW], *more])
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,16 +17,15 @@ from benchmarks.system.provenance import Provenance
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Kind, Record, Status
-from results.repeats import ENOUGH_REPEATS, slower_than_best
+from results.repeats import slower_than_best
 from results.store import Store
-from results.text import counted, table
+from results.text import counted, first_few, table
 from variable_mgr import expected
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.reductions.all_reduce_spec import describe_size, fastest_spec
 from variable_mgr.traffic import FLOAT32_BYTES
 
 _ROW = "{:>8}  {:>13}  {:>7}  {:<16} {:>10}  {:>8}  {:>8}  {:>8}  {}"
-_MOST_TIES = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,51 +69,56 @@ def winner(seconds: Mapping[str, Sequence[float]]) -> tuple[str | None, str]:
         return (names[0], f"{names[0]} (the only one)") if names else (None, "none is valid")
     means = {name: statistics.geometric_mean(each) for name, each in seconds.items()}
     first, second = sorted(names, key=lambda name: means[name])[:2]
-    slower: list[int] = []
-    if min(map(len, seconds.values())) >= ENOUGH_REPEATS:
-        slower = slower_than_best([[1 / each for each in seconds[name]] for name in names])
+    slower = slower_than_best([[1 / each for each in seconds[name]] for name in names])
     ties = sorted((name for index, name in enumerate(names) if index not in slower), key=lambda name: means[name])
     if len(ties) > 1:
-        more = f" and {len(ties) - _MOST_TIES} more" if len(ties) > _MOST_TIES else ""
-        return None, f"no clear winner: {', '.join(ties[:_MOST_TIES])}{more}"
+        return None, f"no clear winner: {first_few(ties, ', ')}"
     return first, f"{first} by {means[second] / means[first] - 1:.0%}"
+
+
+def _certainty(is_clear: Sequence[bool]) -> str:
+    """Returns a phrase on the reduction with the lowest mean times; empty if it had no rival.
+
+    Args:
+        is_clear: of each size that compares several reductions, whether one is clearly the fastest.
+    """
+    if not is_clear:
+        return ""
+    if not any(is_clear):
+        return ", by mean times within the noise (no size has a clear winner)"
+    return f", by mean times (a clear winner at {sum(is_clear)} of {counted(len(is_clear), 'size')})"
 
 
 class Report:
     """Saves a record and prints a row for each reduction of each message; names the fastest at the end.
 
-    `devices` describes the devices of `runtime` for people; `counts` are the numbers of them that reduce together.
-    `modifiers` are the wrappers around the reductions. With `as_text`, the table is printed, otherwise the records.
+    `devices` describes for people, by the number of devices that reduce together (ascending), those of `runtime` that
+    do. `modifiers` are the wrappers around the reductions. With `as_text`, the table is printed, otherwise the records.
     """
 
     def __init__(
         self,
         store: Store,
         provenance: Provenance,
-        devices: str,
+        devices: Mapping[int, str],
         *,
         runtime: Runtime,
-        counts: Sequence[int],
         precision: str,
         modifiers: Modifiers,
         as_text: bool,
     ) -> None:
         self._store, self._provenance, self._devices = store, provenance, devices
-        self._counts, self._modifiers, self._as_text = counts, modifiers, as_text
+        self._modifiers, self._as_text = modifiers, as_text
         self._tolerance = expected.tolerance(modifiers)
         self._facts = {name: getattr(runtime, name) for name in ("device", "virtual_gpus")}
         self._facts["precision"] = precision
-        conditions = Conditions(
-            load_per_core=provenance.load_per_core,
-            cpu_devices=runtime.num_devices if runtime.device == "cpu" else 0,
-            cores=hardware.usable_cores(),
-            training=False,
-        )
-        self._warnings = quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
+        self._warnings = {count: self._quality_warnings(count if runtime.device == "cpu" else 0) for count in devices}
         # Of messages of one tensor, by number of devices and of elements.
         self._seconds: dict[int, dict[int, dict[str, float]]] = {}
         self._cannot: Mapping[int, Mapping[str, str]] = {}
         self._winners: dict[str, dict[int, str]] = {}  # by message and number of devices
+        # By number of devices: whether a reduction is clearly the fastest, for each size that compares several.
+        self._is_clear: dict[int, list[bool]] = {}
         self._begun: tuple[Message, int] | None = None
         self._failed = 0
         self._all_saved = True
@@ -128,7 +132,7 @@ class Report:
                 self._save(self._record(spec, "", num_devices, none, Status.SKIPPED, reason))
         if not self._as_text:
             return
-        say(f"All-reduce of float32 on {self._devices}: every device gets the mean over all.")
+        say(f"All-reduce of float32 on {self._devices[max(self._devices)]}: every device gets the mean over all.")
         say("algbw is the message's bytes over the mean time, busbw that times 2 (n-1)/n, in GB/s (1e9 bytes); a time")
         say(f"includes TensorFlow's overhead per step. The error is against NumPy; the limit is {self._tolerance:g}.\n")
         where: dict[tuple[str, str], list[str]] = {}
@@ -137,7 +141,7 @@ class Report:
                 where.setdefault((spec, reason), []).append(str(num_devices))
         for (spec, reason), numbers in where.items():
             say(f"{spec} cannot run on {', '.join(numbers)} devices: {reason}")
-        if 1 in self._counts:
+        if 1 in self._devices:
             say("1 device has nothing to exchange: nothing is measured on it.")
         say(_ROW.format("message", "bytes", "devices", "reduction", "time ms", "algbw", "busbw", "error", ""))
 
@@ -164,6 +168,8 @@ class Report:
         if len(message.shapes) == 1 and means:
             self._seconds.setdefault(num_devices, {})[message.size_bytes // FLOAT32_BYTES] = means
         fastest, lead = winner(valid)
+        if len(message.shapes) == 1 and len(valid) > 1:
+            self._is_clear.setdefault(num_devices, []).append(fastest is not None)
         self._winners.setdefault(message.name, {})[num_devices] = lead
         for spec, record in records.items():
             numbers, verdict = ["", "", ""], f"{record.status.upper()}: {record.reason}"
@@ -184,11 +190,12 @@ class Report:
             for line in self._winner_lines():
                 say(line)
             for num_devices, seconds in self._seconds.items():
-                spec = fastest_spec(seconds, by_size=not packed)
-                say(f"Fastest over these sizes on {num_devices} devices: --all_reduce_spec={spec}")
+                if spec := fastest_spec(seconds, by_size=not packed):
+                    how = _certainty(self._is_clear.get(num_devices, []))
+                    say(f"Fastest over these sizes on {num_devices} devices{how}: --all_reduce_spec={spec}")
             if self._all_saved:
                 say(f"records: {self._store.jsonl_path} and {self._store.csv_path}")
-        for sentence in self._warnings:
+        for sentence in self._warnings[max(self._warnings)]:
             warn(sentence)
         if self._failed:
             warn(f"{self._failed} reductions failed or are wrong on these devices: see their rows.")
@@ -198,15 +205,24 @@ class Report:
         """Returns the winner of each message by number of devices, and its lead over the next."""
         if not self._winners:
             return []
-        header = ["message", *(counted(number, "device") for number in self._counts)]
+        header = ["message", *(counted(number, "device") for number in self._devices)]
         rows = [
-            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._counts)]
+            [message, *("nothing to exchange" if number == 1 else leads.get(number, "") for number in self._devices)]
             for message, leads in self._winners.items()
         ]
         note = (
             "Fastest reduction (*) and how much longer the next takes; no clear winner: all named are within the noise."
         )
         return ["", note, *table([header, *rows], rule=True), ""]
+
+    def _quality_warnings(self, cpu_devices: int) -> list[str]:
+        conditions = Conditions(
+            load_per_core=self._provenance.load_per_core,
+            cpu_devices=cpu_devices,
+            cores=hardware.usable_cores(),
+            training=False,
+        )
+        return quality_warnings(Measurement(images_per_step=None), Derived(), conditions)
 
     def _measured(self, message: Message, spec: str, num_devices: int, timing: Timing) -> Record:
         measurement = Measurement(
@@ -238,12 +254,12 @@ class Report:
             config=fields,
             environment=self._provenance.environment,
             model={},
-            placement={"devices": self._devices},
+            placement={"devices": self._devices[num_devices]},
             measurement=measurement,
             derived=derive(measurement, num_devices) if status is Status.OK else Derived(),
             status=status,
             reason=reason,
-            warnings=self._warnings,
+            warnings=self._warnings[num_devices],
         )
 
     def _save(self, *records: Record) -> None:

@@ -133,16 +133,19 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         deadlines.opening("Looking at this machine")
         provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
         deadlines.importing()
-        where, session_config = start(chosen.runtime)
+        _, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
+    from benchmarks.topology import devices
     from variable_mgr.reductions import wrappers
 
     report = Report(
         store,
         provenance,
-        where.description,
+        {
+            count: devices.plan(chosen.device, count, virtual_gpus=chosen.virtual_gpus, shared_on="cpu").description
+            for count in plan.counts
+        },
         runtime=chosen.runtime,
-        counts=plan.counts,
         precision=chosen.precision,
         modifiers=chosen.modifiers,
         as_text=chosen.output_format == "text",

@@ -13,7 +13,15 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from benchmarks.sweep.estimate import Durations
-from results.repeats import ENOUGH_REPEATS, Outcome, between_runs, clearly_slower, interval, rate
+from results.repeats import (
+    ENOUGH_REPEATS,
+    Outcome,
+    between_runs,
+    clearly_slower,
+    interval,
+    is_clearly_faster,
+    rate,
+)
 
 T = TypeVar("T", bound=Hashable)
 
@@ -194,9 +202,7 @@ class Search(Generic[T]):
         )
 
     def _is_faster(self, one: T, other: T, found: Mapping[T, Row]) -> bool:
-        """Returns whether a valid candidate is clearly faster: disjoint intervals, or a paired test of repeats."""
-        low, high = found[one].low, found[other].high
-        if low is not None and high is not None and low > high:
-            return True
-        are_repeated = self._is_repeated(one) and self._is_repeated(other)
-        return are_repeated and clearly_slower([self._repeats(one), self._repeats(other)]) == [1]
+        """Returns whether a valid candidate is clearly faster than another."""
+        pairs = zip(self._repeats(one), self._repeats(other), strict=False)
+        blocks = [(rate([run]), rate([rival])) for run, rival in pairs]
+        return is_clearly_faster(found[one].low, found[other].high, blocks)

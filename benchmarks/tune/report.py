@@ -12,7 +12,6 @@ from benchmarks.tune.halving import NOT_RUN, Row
 from results import text
 from results.text import counted
 
-_MOST_CLOSE = 3
 _TIE_RULE = (
     "The default of a stage is replaced only by what is clearly faster: by intervals that do not overlap, or by a "
     "paired test of runs that were repeated in turn. A longer --time_limit_seconds may separate more."
@@ -98,8 +97,8 @@ def _table_lines(table: Table) -> Iterator[str]:
             [rank, rate, text.interval(row.low, row.high), steps, " ".join(row.arguments) or "as given", row.reason]
         )
     yield from text.table(cells)
-    if any(row.is_close for row in table.rows):
-        yield "> taken; ~ within its noise"
+    if any(row.is_taken for row in table.rows):
+        yield "> taken" + ("; ~ within its noise" if any(row.is_close for row in table.rows) else "")
 
 
 def _conclusion(answer: Answer) -> Iterator[str]:
@@ -126,7 +125,6 @@ def _conclusion(answer: Answer) -> Iterator[str]:
         close = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_close]
         taken = [" ".join(row.arguments) or "as given" for row in table.rows if row.is_taken]
         if close and taken:
-            more = f"; and {len(close) - _MOST_CLOSE} more" if len(close) > _MOST_CLOSE else ""
-            yield f"In {table.title}, {taken[0]} cannot be told apart from: {'; '.join(close[:_MOST_CLOSE])}{more}."
+            yield f"In {table.title}, {taken[0]} cannot be told apart from: {text.first_few(close)}."
     if any(row.is_close for table in answer.tables for row in table.rows):
         yield _TIE_RULE

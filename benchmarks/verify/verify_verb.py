@@ -24,6 +24,7 @@ from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
+from results.text import counted
 from variable_mgr.catalog import REFERENCE_LOOPS
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
         results = cluster_cases.results(config, cluster, team, chosen)
         if team.is_leader:
             what = config.variable_update if chosen else "Every manager that works across processes"
-            status = _report(results, f"{what} on {cluster.num_workers} workers", config.output_format)
+            status = _report(results, f"{what} on {counted(cluster.num_workers, 'worker')}", config.output_format)
         else:
             collections.deque(results, maxlen=0)
 

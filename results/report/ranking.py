@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results import repeats
-from results.repeats import ENOUGH_REPEATS, Outcome
+from results.repeats import Outcome
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
@@ -17,6 +17,7 @@ from results.text import counted, one_line, without_secrets
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3
 _PROCESSES = ("num_ps", "num_hosts")
+_FLAGS_OF_PRECISION = ("precision", "use_fp16", "nouse_fp16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,14 +29,11 @@ class Standing:
     high: float | None
 
     def beats(self, other: Standing) -> bool:
-        """Returns whether it is clearly faster: the intervals are disjoint, or a paired test of repeats shows it."""
-        if self.low is not None and other.high is not None and self.low > other.high:
-            return True
-        rates = [[r.derived.images_per_sec or 0.0 for r in one.row.records] for one in (self, other)]
-        blocks = {len(one) for one in rates}
-        if len(blocks) > 1 or min(blocks) < ENOUGH_REPEATS or not all(map(all, rates)):
-            return False
-        return repeats.slower_than_best(rates) == [1]
+        """Returns whether it is clearly faster; repeats are paired only if both have as many, and all are valid."""
+        rates, others = ([r.derived.images_per_sec or 0.0 for r in one.row.records] for one in (self, other))
+        are_pairs = len(rates) == len(others) and all(rates + others)
+        blocks = list(zip(rates, others, strict=True)) if are_pairs else []
+        return repeats.is_clearly_faster(self.low, other.high, blocks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,10 +89,15 @@ def winners(found: Sequence[Standing]) -> list[Winner]:
 
 
 def _model(one: Standing) -> tuple[str, ...]:
-    """Returns what must be equal in rows that are ranked: the model, what is done with it, and where."""
+    """Returns what must be equal in rows that are ranked: the model, what is done with which images, and where.
+
+    How the images are read and prepared is a setting, as is the precision.
+    """
     config, identity = one.row.config, one.row.records[0].identity
     model = f"{config.get('model')}{' inference' if config.get('forward_only') else ''}"
-    return one_line(model), identity.hardware_key, identity.software_key
+    if config.get("data_name") not in (None, "synthetic"):
+        model += f", {config['data_name']}"
+    return one_line(model), str(config.get("data_set")), identity.hardware_key, identity.software_key
 
 
 def _grouped(found: Sequence[Standing], key: Callable[[Standing], Any]) -> dict[Any, list[Standing]]:
@@ -106,15 +109,24 @@ def _grouped(found: Sequence[Standing], key: Callable[[Standing], Any]) -> dict[
 
 def _differing_flags(rows: Sequence[Row]) -> dict[int, str]:
     """Returns for each row, by its id, the flags of its command that not all have; its title if there are none."""
-    words = []
-    for row in rows:
-        first = row.records[0]
-        aside = {f"--{name}" for name in first.config_aside}
-        command = without_secrets(first.identity.command)
-        words.append([word for word in command if word.startswith("--") and word.partition("=")[0] not in aside])
+    words = list(map(_flags, rows))
     common = set.intersection(*map(set, words)) if words else set()
     own = [" ".join(word for word in each if word not in common) for each in words]
     return {id(row): one_line(flags) or title(row) for row, flags in zip(rows, own, strict=True)}
+
+
+def _flags(row: Row) -> list[str]:
+    """Returns the flags of a row's command, without those that cannot change the rate, and always the precision."""
+    first = row.records[0]
+    words: list[str] = []
+    for word in without_secrets(first.identity.command):
+        if word.startswith("--"):
+            words.append(word)
+        elif words:
+            words[-1] += f"={word}"  # --name value
+    left_out = {f"--{name}" for name in (*first.config_aside, *_FLAGS_OF_PRECISION)}
+    kept = [word for word in words if word.partition("=")[0] not in left_out]
+    return [*kept, f"--precision={row.config.get('precision')}"]
 
 
 def crossings(found: Sequence[Standing]) -> list[tuple[str, str]]:
@@ -183,7 +195,8 @@ def _crossing(names: Sequence[str], signs: Mapping[int, int], ratios: Mapping[in
         sentence = f"{faster} is faster than {slower} with {decided[0][0]}"
         sentence += "".join(f"; {name} overtakes from {after} {noun}s on" for after, name in turns)
     else:
-        sentence = f"{faster} is faster than {slower} with {', '.join(str(n) for n, _ in decided)} {noun}s"
+        numbers = ", ".join(str(n) for n, _ in decided)
+        sentence = f"{faster} is faster than {slower} with {numbers} {noun}{'s' * (numbers != '1')}"
         sentence += ": they do not cross within what was measured"
     return sentence + (f"; with {', '.join(ties)} they cannot be told apart" if ties else "") + measured
 
@@ -214,6 +227,8 @@ def _saturation(by_count: Mapping[int, Standing]) -> str:
         sentence += " measured"
     else:
         sentence = f"{what}: from {enough} ps on, more of them bring less than the noise"
+        slower = [str(n) for n in counts if n > enough and by_count[enough].beats(by_count[n])]
+        sentence += f"; with {', '.join(slower)} it is slower" if slower else ""
     rates = ", ".join(f"{one.row.rate:.2f}" for one in by_count.values())
     megabytes = ", ".join(ps_megabytes_per_sec(one.row) or "unknown" for one in by_count.values())
     return f"{sentence} (with {', '.join(map(str, counts))} ps: {rates} images/s, and {megabytes} MB/s per ps)."

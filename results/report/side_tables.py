@@ -15,10 +15,9 @@ from results.report import published, ranking
 from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.summary import Row
-from results.text import ODD_VALUE, interval, table
+from results.text import ODD_VALUE, first_few, interval, table
 
 _MOST_LINES = 500
-_MOST_TIES = 3
 _SENTENCE = "what was measured"
 _LONG = 30  # lines; a longer table is folded
 
@@ -76,10 +75,6 @@ def comparisons(rows: Sequence[Row]) -> list[SideTable]:
 
 
 def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
-    def ties(flags: Sequence[str]) -> str:
-        more = f"; and {len(flags) - _MOST_TIES} more" if len(flags) > _MOST_TIES else ""
-        return "; ".join(flags[:_MOST_TIES]) + more
-
     is_repeated = any(len(one.row.valid) > 1 for one in standings)
     once = "" if is_repeated else f" Nothing was repeated, so equal runs are assumed to differ by {ASSUMED_SPREAD:.0%}."
     return SideTable(
@@ -95,7 +90,7 @@ def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
                 one.flags,
                 f"{one.best.row.rate:.2f}",
                 interval(one.best.low, one.best.high) or "fewer than 5 steps",
-                ties(one.within_noise),
+                first_few(one.within_noise),
             ]
             for one in ranking.winners(standings)
         ],

@@ -131,7 +131,10 @@ def test_the_fastest_spec_by_hand() -> None:
     }
     assert fastest_spec(crossing) == "psgpu:16:xring", "neither is the best alone"
     assert fastest_spec(crossing, by_size=False) == "pscpu"
-    assert fastest_spec({1: {"psgpu:32:xring": 0.1, "pscpu": 1.0}}) == "pscpu"
+    by_size = {1: {"psgpu:32:xring": 0.1, "pscpu": 1.0}, 2: {"psgpu:32:xring": 0.1, "pscpu": 1.0}}
+    assert fastest_spec(by_size) == "psgpu:32:xring"
+    assert fastest_spec(by_size, by_size=False) == "pscpu"
+    assert fastest_spec({1: {"psgpu:32:xring": 0.1}}, by_size=False) is None
 
 
 @given(
@@ -212,7 +215,7 @@ def test_a_reduction_that_some_numbers_of_devices_cannot_run_is_measured_on_the_
     [
         ({"a": [1.0, 2.0, 4.0], "b": [1.5, 3.01, 6.0], "c": [2.0, 4.1, 8.0]}, ("a", "a by 50%")),
         ({"a": [1.0, 2.0, 4.0], "b": [1.5, 1.5, 4.0]}, (None, "no clear winner: a, b")),
-        ({name: [1.0 + (name == "c")] * 3 for name in "bacde"}, (None, "no clear winner: b, a, d and 1 more")),
+        ({name: [1.0 + (name == "c")] * 3 for name in "bacde"}, (None, "no clear winner: b, a, d, and 1 more")),
         ({"a": [1.0, 1.0], "b": [2.0, 2.0]}, (None, "no clear winner: a, b")),
         ({"a": [1.0]}, ("a", "a (the only one)")),
         ({}, (None, "none is valid")),
@@ -240,6 +243,11 @@ def test_several_numbers_of_devices_share_a_table_of_winners(
     assert "nothing to exchange" in row and row.endswith("pscpu (the only one)")
     assert any(line.startswith("rechd cannot run on 3 devices: ") for line in lines)
     assert sum("Fastest over these sizes on" in line for line in lines) == 2
+    for record in records():
+        number = record["config"]["num_devices"]
+        assert record["placement"]["devices"].startswith(f"{number} logical CPU devices sharing ")
+        warned = [sentence for sentence in record["warnings"] if "logical CPU devices share" in sentence]
+        assert all(sentence.startswith(f"{number} ") for sentence in warned)
 
 
 def test_when_time_is_over_no_message_is_begun(run_bench: Callable[..., Finished]) -> None:
@@ -286,9 +294,8 @@ def _report(directory: Path, *arguments: str) -> Report:
     return Report(
         Store(directory),
         of_this_run([], on_gpus=False),
-        "two devices",
+        {2: "two devices"},
         runtime=chosen.runtime,
-        counts=[2],
         precision=chosen.precision,
         modifiers=chosen.modifiers,
         as_text=True,
@@ -313,6 +320,49 @@ def test_sizes_are_not_proposed_for_what_is_packed(
         report.add(allreduce_report.of_size(4 * 2**power), 2, timings)
     assert report.close() == ExitStatus.OK
     assert f"--all_reduce_spec={spec}\n" in capsys.readouterr().out
+
+
+SLOW, FAST = [2.0, 2.01, 2.02], [1.0, 1.01, 0.99]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        (
+            [(FAST, SLOW), (SLOW, FAST)],
+            ", by mean times (a clear winner at 2 of 2 sizes): --all_reduce_spec=psgpu:1:xring",
+        ),
+        (
+            [(FAST, SLOW), ([1.0, 3.0, 5.0], [5.0, 3.0, 1.0])],
+            ", by mean times (a clear winner at 1 of 2 sizes): --all_",
+        ),
+        ([([1.0, 3.0, 5.0], [5.0, 3.0, 1.1])], ", by mean times within the noise (no size has a clear winner): --all_"),
+        ([(FAST, [])], ": --all_reduce_spec=psgpu"),
+    ],
+    ids=["all", "one", "none", "no rival"],
+)
+def test_the_fastest_says_for_how_many_sizes_that_is_clear(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    sizes: list[tuple[list[float], list[float]]],
+    expected: str,
+) -> None:
+    report = _report(tmp_path)
+    for power, seconds in enumerate(sizes):
+        timings = {n: allreduce_report.Timing(s, 0.0) for n, s in zip(("psgpu", "xring"), seconds, strict=True) if s}
+        report.add(allreduce_report.of_size(4 * 2**power), 2, timings)
+    report.close()
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Fastest over"))
+    assert line.removeprefix("Fastest over these sizes on 2 devices").startswith(expected)
+
+
+def test_nothing_is_recommended_if_only_sizes_that_are_packed_were_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    report = _report(tmp_path, "--gradient_repacking=4")
+    report.add(allreduce_report.of_size(4), 2, {"psgpu:1K:xring": allreduce_report.Timing(FAST, 0.0)})
+    report.close()
+    assert "Fastest over" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cores", [1, 2])

@@ -183,6 +183,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
     assert "--model=trivial" in command and "--batch_size=128" in command
     assert any("--any_precision tries them" in line for line in lines)
+    assert "> taken" in lines, "nothing is within its noise, and the mark is explained even so"
 
 
 def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:

@@ -116,19 +116,19 @@ def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = 
     """Returns the spec that is the fastest over all sizes, each size counting alike.
 
     Args:
-        seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that are one
-            algorithm, and that every size has, are considered.
-        by_size: whether two by size may be proposed.
+        seconds: by elements, then by spec, how long a reduction of one such tensor took. Only specs that every size
+            has are considered.
+        by_size: whether algorithms by size may be proposed.
 
     Returns:
-        One algorithm; or two by size, if using the second gains 5 % at least, as geometric mean over the sizes that it
-        is used for. None if there is nothing to choose from.
+        One of the specs; or two algorithms by size, if using the second gains 5 % at least, as geometric mean over the
+        sizes that it is used for. None if there is nothing to choose from.
     """
     sizes = sorted(seconds)
     usable = [
         spec
         for spec in (seconds[sizes[0]] if sizes else ())
-        if ":" not in spec and all(spec in seconds[size] for size in sizes)
+        if (by_size or ":" not in spec) and all(spec in seconds[size] for size in sizes)
     ]
     if not usable:
         return None
@@ -140,7 +140,8 @@ def fastest_spec(seconds: Mapping[int, Mapping[str, float]], *, by_size: bool = 
     best, spec = 0.0, alone
     if not by_size:
         return alone
-    for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(usable, 2)):
+    algorithms = [spec for spec in usable if ":" not in spec]
+    for cut, (small, large) in itertools.product(range(1, len(sizes)), itertools.permutations(algorithms, 2)):
         gain = cost(alone, sizes) - cost(small, sizes[:cut]) - cost(large, sizes[cut:])
         others = len(sizes) - (cut if small == alone else len(sizes) - cut if large == alone else 0)
         if gain > best and gain / others > math.log(_WORTH_A_RANGE):

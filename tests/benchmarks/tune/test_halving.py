@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.sweep.estimate import Durations
 from benchmarks.tune.halving import Row, Search
-from results.repeats import Outcome, clearly_slower, interval, rate, spread
+from results.repeats import Outcome, clearly_slower, interval, is_clearly_faster, rate, spread
 
 IMAGES = 32
 START_SECONDS = 6.0
@@ -258,6 +258,15 @@ def test_what_repeats_have_in_common_hides_no_difference() -> None:
     assert clearly_slower([slow, fast, fast]) == [0]
     assert clearly_slower([fast[:2], slow[:2]]) == [], "two repeats show no spread"
     assert clearly_slower([fast, _runs(97, 104, 99, 101)]) == []
+
+
+def test_intervals_or_pairs_show_which_of_two_is_faster() -> None:
+    pairs = [(100.0 * slowing, 97.0 * slowing * noise) for slowing, noise in ((1.0, 1.001), (0.8, 0.999), (1.3, 1.002))]
+    assert is_clearly_faster(101.0, 100.0, []) and not is_clearly_faster(100.0, 100.0, [])
+    assert is_clearly_faster(80.0, 120.0, pairs) and is_clearly_faster(None, None, pairs)
+    assert not is_clearly_faster(80.0, 120.0, pairs[:2]), "two repeats show no spread"
+    assert not is_clearly_faster(80.0, 120.0, [(slow, fast) for fast, slow in pairs])
+    assert not is_clearly_faster(None, 1.0, []) and not is_clearly_faster(1.0, None, [])
 
 
 def test_one_run_is_not_surer_than_processes_are_alike() -> None:

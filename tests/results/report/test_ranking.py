@@ -62,6 +62,45 @@ def test_the_winner_has_its_flags_and_what_is_within_its_noise() -> None:
     assert table.text()[-1].split()[:3] == ["resnet50", "1", winner.flags]
 
 
+def test_of_many_settings_within_the_noise_three_are_named() -> None:
+    (table,) = comparisons(summarize([run for batch in range(1, 6) for run in _runs(_at(100.0), batch=batch)]))
+    ((*_, ties),) = table.lines
+    assert ties.count("--batch_per_device=") == 3 and ties.endswith("; and 1 more")
+
+
+def _winning(*runs: list[Record]) -> list[tuple[str, str]]:
+    found = ranking.winners(ranking.standings(summarize([one for each in runs for one in each])))
+    return [(winner.model, winner.flags) for winner in found]
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [{"data_name": "imagenet"}, {"data_name": "synthetic_host"}, {"forward_only": True}],
+    ids=lambda fields: next(iter(fields.values())),
+)
+def test_other_work_is_no_rival(apart: dict[str, object]) -> None:
+    assert _winning(_runs(_at(100.0)), _runs(_at(50.0), **apart)) == []
+
+
+def test_each_data_set_has_its_winner_among_the_ways_to_read_it() -> None:
+    def read(rate: float, threads: int, files: str) -> list[Record]:
+        return _runs(
+            _at(rate), data_name="imagenet", data_set=files, input={"private_threads": threads}, threads=threads
+        )
+
+    found = _winning(_runs(_at(900.0)), read(100.0, 2, "4 files"), read(200.0, 4, "4 files"), read(300.0, 2, "8 files"))
+    assert found == [("resnet50, imagenet", "--threads=4")]
+
+
+def test_another_precision_is_a_setting_and_always_named() -> None:
+    rows = summarize([*_runs(_at(100.0), batch=16), *_runs(_at(200.0), batch=32, precision="fp16")])
+    for row, words in zip(rows, (["--batch_size", "16"], ["--batch_size", "32", "--use_fp16"]), strict=True):
+        for one in row.records:
+            one.identity.command[:] = words
+    (winner,) = ranking.winners(ranking.standings(rows))
+    assert winner.flags == "--batch_size=32 --precision=fp16"
+
+
 @pytest.mark.parametrize(("rate", "ties"), [(110.0, 1), (200.0, 0)])
 def test_without_repeats_only_large_differences_count(rate: float, ties: int) -> None:
     rows = summarize([*_runs([100.0], batch=16), *_runs([rate], batch=32)])
@@ -135,6 +174,8 @@ def test_managers_that_do_not_cross_or_cannot_be_told_apart() -> None:
         f"{BETWEEN} and {IN_GRAPH} cannot be told apart (rate over that of {IN_GRAPH}: 1.00 with 1"
     )
     assert _crossings(slow, _manager(BETWEEN, {2: _at(100.0), 3: _at(90.0)})) == [], "one common number is no line"
+    (sentence,) = _crossings(slow, _manager(BETWEEN, {1: _at(130.0), 2: _at(180.0)}))
+    assert f"{IN_GRAPH} with 1 worker: they do not cross" in sentence
 
 
 def test_devices_of_one_process_cross_too_and_of_many_managers_only_those_that_do() -> None:
@@ -153,6 +194,8 @@ def test_devices_of_one_process_cross_too_and_of_many_managers_only_those_that_d
     [
         ([100.0, 160.0, 161.0], "from 2 ps on, more of them bring less than the noise"),
         ([100.0, 99.0, 101.0], "from 1 ps on, more of them bring less than the noise"),
+        ([100.0, 99.0, 50.0], "from 1 ps on, more of them bring less than the noise; with 3 it is slower"),
+        ([100.0, 60.0, 50.0], "from 1 ps on, more of them bring less than the noise; with 2, 3 it is slower"),
         ([100.0, 150.0, 220.0], "3 ps are still faster than 2, so they do not saturate within what was measured"),
     ],
 )
