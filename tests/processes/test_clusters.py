@@ -160,12 +160,12 @@ def test_every_manager_across_processes(manager: str, run_process: RunBench, rec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cluster", "towers"), [("ps:1,worker:2", 2), ("ps:2,worker:3", 1)])
-def test_the_arithmetic_across_processes(cluster: str, towers: int, run_process: RunBench) -> None:
+@pytest.mark.parametrize(("cluster", "towers", "not_here"), [("ps:1,worker:2", 2, 0), ("ps:2,worker:3", 1, 1)])
+def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: int, run_process: RunBench) -> None:
+    """`rechd` does not work with three towers."""
     done = run_process("verify", *local(cluster), "--device=cpu", f"--num_gpus={towers}")
     assert done.status == 0, done.stdout + done.stderr
-    rows = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
-    assert len(rows) >= 57 and "FAIL" not in done.stdout
+    assert f"\n{57 - not_here} ok, 0 failed, {not_here} cannot run here." in done.stdout
 
 
 @pytest.mark.slow
