@@ -58,9 +58,10 @@ class Measurement:
             old.
         worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
         worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
-        tower_compute_seconds: of a few traced steps, spread over some seconds after the measured ones, each tower's time from its first operation
-            until its gradients are ready; in a cluster, the towers of worker 0 first. Empty with fewer than two towers
-            in a process, and for asynchronous towers, whose steps have times of their own.
+        tower_compute_seconds: of a few traced steps, spread over some seconds after the measured ones, each tower's
+            time from its first operation until its gradients are ready; in a cluster, the towers of worker 0 first.
+            Empty with fewer than two towers in a process, and for asynchronous towers, whose steps have times of their
+            own.
         message_bytes: size of the all-reduced message of one tower; None if there is none.
         largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
         top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.

@@ -15,7 +15,7 @@ _BOOTSTRAP_SAMPLES = 2000
 # A smaller difference between towers or workers, or one that is a smaller share of a step, is not worth a search.
 LEAST_RATIO, _LEAST_SHARE_OF_STEP = 1.05, 0.05
 _STRAGGLER_ERROR_RATE = 0.01
-_LEAST_STEPS_OF_STRAGGLER, _MOST_BLOCKS = 7, 20
+_LEAST_STEPS_OF_STRAGGLER, _MOST_BLOCKS, _LEAST_EFFECTIVE_STEPS = 7, 20, 1.5
 
 
 def rate(step_seconds: Sequence[float], images_per_step: int) -> float:
@@ -71,9 +71,10 @@ def straggler(
 ) -> tuple[int, float] | None:
     """Returns the slowest and how many times as long it takes as the others; None if it may be noise.
 
-    It is a straggler if it takes at least `least_ratio` times as long as the mean of the others, if the difference is
-    at least 5 % of the median step, and if a t test of the logarithms of the ratios rejects that the difference is
-    noise, at an error rate of 1 % for all that could be named together. Consecutive steps are not independent: long
+    The ratio is the geometric mean over the steps of its time / mean of the others' times, which one long step hardly
+    changes. It is a straggler if the ratio is at least `least_ratio`, if the median difference is at least 5 % of the
+    median step, and if a t test of the ratios' logarithms rejects that they are noise, at a nominal error rate of 1 %
+    for all that could be named together. Consecutive steps are not independent: long
     runs are cut into 20 blocks, and the test counts as many blocks as are left after their autocorrelation.
 
     Synchronous members are compared in the same steps, so what slows all of them does not count; those without steps
@@ -83,6 +84,8 @@ def straggler(
     Args:
         seconds: of each, its steps.
         step_seconds: the measured steps of the run; they are the window of asynchronous members.
+        asynchronous: whether each takes steps of its own.
+        least_ratio: of a straggler.
     """
     members = [index for index, taken in enumerate(seconds) if len(taken) or asynchronous]
     taken = [np.asarray(seconds[index], dtype=float) for index in members]
@@ -93,9 +96,10 @@ def straggler(
     found = None
     for row, index in enumerate(members if len(times) >= _LEAST_STEPS_OF_STRAGGLER else ()):
         own, others = times[:, row], np.delete(times, row, axis=1).mean(axis=1)
-        ratio, difference = float(own.mean() / others.mean()), float((own - others).mean())
-        is_slower = ratio >= least_ratio and difference >= least_difference
-        if is_slower and _chance(np.log(own / others)) <= _STRAGGLER_ERROR_RATE / len(members):
+        logs = np.log(own / others)
+        ratio = math.exp(logs.mean())
+        is_slower = ratio >= least_ratio and np.median(own - others) >= least_difference
+        if is_slower and _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members):
             found = max(found or (index, ratio), (index, ratio), key=lambda one: one[1])
     return found
 
@@ -128,10 +132,10 @@ def _in_slices(taken: Sequence[np.ndarray], window: float) -> np.ndarray:
 
 
 def _chance(differences: np.ndarray) -> float:
-    """Returns how often noise with this autocorrelation has at least this mean: a t test with the effective sample size.
+    """Returns how often noise with this autocorrelation has at least this mean: a t test of the effective sample size.
 
     The first autocorrelation is corrected for its bias in short series. Source: Marriott and Pope 1954, "Bias in the
-    estimation of autocorrelations".
+    estimation of autocorrelations". Degrees of freedom are half the sample's, since this correlation is an estimate.
     """
     from scipy import special  # imported late: it is slower to import than this module
 
@@ -142,7 +146,6 @@ def _chance(differences: np.ndarray) -> float:
         return 0.0 if mean > 0 else 1.0
     correlation = float(rest[1:] @ rest[:-1]) / squares
     correlation = min(1.0, max(0.0, correlation + (1 + 4 * correlation) / count))
-    effective = max(2.0, count * (1 - correlation) / (1 + correlation))
-    # The spread within a correlated series is too small by this, beside the error of its mean.
-    squared_error = squares / count / (effective - 1)
-    return float(special.stdtr(effective - 1, -mean / math.sqrt(squared_error)))
+    effective = max(_LEAST_EFFECTIVE_STEPS, count * (1 - correlation) / (1 + correlation))
+    standard_error = math.sqrt(squares / count / (effective - 1))
+    return float(special.stdtr(count / 2 - 1, -mean / standard_error))

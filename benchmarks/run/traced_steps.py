@@ -79,6 +79,7 @@ def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team:
         budget: of all these steps together.
         traced: seconds of a traced step.
         measured: seconds of the measured steps.
+        team: whose workers agree.
     """
     count = min(MOST_STEPS, int(budget / traced))
     between = int((budget / count - traced) / fmean(measured)) if count else 0
