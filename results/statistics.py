@@ -72,10 +72,10 @@ def straggler(
     """Returns the slowest and how many times as long it takes as the others; None if it may be noise.
 
     The ratio is the geometric mean over the steps of its time / mean of the others' times, which one long step hardly
-    changes. It is a straggler if the ratio is at least `least_ratio`, if the median difference is at least 5 % of the
-    median step, and if a t test of the ratios' logarithms rejects that they are noise, at a nominal error rate of 1 %
-    for all that could be named together. Consecutive steps are not independent: long
-    runs are cut into 20 blocks, and the test counts as many blocks as are left after their autocorrelation.
+    changes. It is a straggler if the ratio is at least `least_ratio`, if the difference is at least 5 % of the median
+    step, and if a t test of the ratios' logarithms rejects that they are noise, at a nominal error rate of 1 % for all
+    that could be named together. Consecutive steps are not independent: long runs are cut into 20 blocks, and the test
+    counts as many independent ones as their autocorrelation leaves.
 
     Synchronous members are compared in the same steps, so what slows all of them does not count; those without steps
     are ignored. Asynchronous ones have no common steps, and are compared in the same slices of the measured window;
@@ -98,7 +98,8 @@ def straggler(
         own, others = times[:, row], np.delete(times, row, axis=1).mean(axis=1)
         logs = np.log(own / others)
         ratio = math.exp(logs.mean())
-        is_slower = ratio >= least_ratio and np.median(own - others) >= least_difference
+        difference = (ratio - 1) * math.exp(np.log(others).mean())
+        is_slower = ratio >= least_ratio and difference >= least_difference
         if is_slower and _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members):
             found = max(found or (index, ratio), (index, ratio), key=lambda one: one[1])
     return found

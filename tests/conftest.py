@@ -162,7 +162,7 @@ def run_bench(
             patch.setattr(tensorflow_setup, "prepare", prepare)
             patch.setattr(os, "execv", execv)
             if "tensorflow" in sys.modules:  # two seconds of every run with several towers
-                patch.setattr("benchmarks.run.traced_steps.LEAST_SECONDS", 0.2)
+                patch.setattr("benchmarks.run.traced_steps.LEAST_SECONDS", 0.5)
             status = main.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
 

@@ -186,6 +186,11 @@ def test_one_long_step_makes_no_straggler() -> None:
     assert in_step([[1.0] * 20, [1.04] * 19 + [50.0]]) is None, "its mean is 3.5 x as long"
 
 
+def test_one_that_stops_for_a_while_again_and_again_is_named() -> None:
+    found = in_step([[1.0] * 60, ([1.0] * 9 + [40.0]) * 6])
+    assert found == (1, pytest.approx(14 ** (6 / 20))), "a third of its blocks of three steps takes 14 s a step"
+
+
 def test_a_permanent_difference_that_is_small_is_none() -> None:
     assert in_step([[1.0] * 50, [1.04] * 50]) is None
     assert in_step([[1.0] * 50, [1.06] * 50]) == (1, pytest.approx(1.06))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.cluster.member import Team
+from benchmarks.cluster.member import Alone
 from benchmarks.run import traced_steps
 
 
-class TwoWorkers(Team):
+class TwoWorkers(Alone):
     """The other worker sends the same each time."""
 
     def __init__(self, other: list[int]) -> None:
