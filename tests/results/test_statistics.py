@@ -187,8 +187,8 @@ def test_one_long_step_makes_no_straggler() -> None:
 
 
 def test_one_that_stops_for_a_while_again_and_again_is_named() -> None:
-    found = in_step([[1.0] * 60, ([1.0] * 9 + [40.0]) * 6])
-    assert found == (1, pytest.approx(14 ** (6 / 20))), "a third of its blocks of three steps takes 14 s a step"
+    found = in_step([[1.0] * 60, ([1.0] * 4 + [40.0]) * 12])
+    assert found == (1, pytest.approx(14 ** (12 / 20))), "12 of its 20 blocks of three steps take 14 s a step"
 
 
 def test_a_permanent_difference_that_is_small_is_none() -> None:
