@@ -79,7 +79,8 @@ def straggler(
 
     Synchronous members are compared in the same steps, so what slows all of them does not count; those without steps
     are ignored. Asynchronous ones have no common steps, and are compared in the same slices of the measured window;
-    one that completes no step takes at least the whole window for it. Both need 7 steps.
+    one that completes no step takes at least the whole window for it, and is not tested if another takes 20. Both need
+    7 steps.
 
     Args:
         seconds: of each, its steps.
@@ -100,7 +101,8 @@ def straggler(
         ratio = math.exp(logs.mean())
         difference = (ratio - 1) * math.exp(np.log(others).mean())
         is_slower = ratio >= least_ratio and difference >= least_difference
-        if is_slower and _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members):
+        has_none = not len(taken[row]) and len(times) == _MOST_BLOCKS
+        if is_slower and (has_none or _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members)):
             found = max(found or (index, ratio), (index, ratio), key=lambda one: one[1])
     return found
 

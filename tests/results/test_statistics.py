@@ -238,6 +238,10 @@ def test_an_asynchronous_member_with_few_steps_or_none_is_named() -> None:
     assert apart([fast, [2.0] * 30], 60.0) == (1, pytest.approx(2.0))
 
 
+def test_an_asynchronous_member_without_steps_is_named_though_another_begins_slowly() -> None:
+    assert apart([[2.0] * 3 + [10.0] + [0.25] * 44, []], 27.0) == (1, pytest.approx(18.868, abs=0.001))
+
+
 def test_one_pause_of_an_asynchronous_member_is_not_named() -> None:
     assert apart([[1.0] * 60, [1.0] * 20 + [20.0] + [1.0] * 20], 60.0) is None
 
