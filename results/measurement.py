@@ -15,6 +15,9 @@ from results import statistics
 _STEPS_FOR_P999 = 1000
 _LAST_STEPS = 10
 
+# The order in which towers start on shared cores makes some take longer in every step; that is no slow device.
+_LEAST_RATIO_ON_SHARED_CORES = 2.0
+
 # The usual reason why a GPU lowers its clock under full load.
 POWER_LIMIT = "power limit"
 
@@ -55,9 +58,10 @@ class Measurement:
             old.
         worker_step_seconds: in a cluster, the measured steps of each worker, by its own clock.
         worker_compute_seconds: the same, from the start of a step until the worker has its gradients.
-        tower_compute_seconds: of a few traced steps after the measured ones, each tower's time from its first operation
-            until its gradients are ready; in a cluster, the towers of worker 0 first. Empty with fewer than two towers
-            in a process, and for asynchronous towers, whose steps have times of their own.
+        tower_compute_seconds: of a few traced steps, spread over some seconds after the measured ones, each tower's
+            time from its first operation until its gradients are ready; in a cluster, the towers of worker 0 first.
+            Empty with fewer than two towers in a process, and for asynchronous towers, whose steps have times of their
+            own.
         message_bytes: size of the all-reduced message of one tower; None if there is none.
         largest_error: largest relative difference (absolute below 1) of an all-reduce to the mean in NumPy.
         top_1_accuracies: share of a step's images classified correctly before its update; empty unless requested.
@@ -178,8 +182,13 @@ def named_gpus(measurement: Measurement) -> dict[str, Mapping[str, Any]]:
     return dict(found.values())
 
 
-def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False) -> Derived:
-    """Computes the derived numbers from the measured steps; `compiled`: XLA compiled within the first step."""
+def derive(
+    measurement: Measurement, num_devices: int, *, compiled: bool = False, towers_share_cores: bool = False
+) -> Derived:
+    """Computes the derived numbers from the measured steps.
+
+    `compiled`: XLA compiled within the first step; `towers_share_cores`: towers are logical CPU devices.
+    """
     seconds, stale = measurement.step_seconds, measurement.staleness_counts
     if not seconds:
         return Derived()
@@ -194,7 +203,7 @@ def derive(measurement: Measurement, num_devices: int, *, compiled: bool = False
         loss_difference_to_fp32=_loss_difference(measurement),
         staleness_mean=sum(age * count for age, count in enumerate(stale)) / sum(stale) if stale else None,
         input_wait_share=_input_wait_share(measurement),
-        **_straggler(measurement),
+        **_stragglers(measurement, towers_share_cores=towers_share_cores),
         **_resources(measurement),
         **_rates(seconds, measurement.images_per_step, num_devices),
         **_bandwidths(seconds, measurement.message_bytes, num_devices),
@@ -247,12 +256,19 @@ def _input_wait_share(measurement: Measurement) -> float | None:
     return sum(waits) / sum(seconds) if waits else None
 
 
-def _straggler(measurement: Measurement) -> dict[str, Any]:
+def _stragglers(measurement: Measurement, *, towers_share_cores: bool) -> dict[str, Any]:
     """Returns which worker and which tower is slower than the others by more than the noise, and how much slower."""
+    steps, apart = measurement.step_seconds, measurement.tower_step_seconds
     of_workers = bool(measurement.worker_step_seconds)
-    asynchronous = measurement.tower_step_seconds
-    worker = statistics.straggler((asynchronous if of_workers else ()) or measurement.worker_compute_seconds)
-    tower = statistics.straggler((() if of_workers else asynchronous) or measurement.tower_compute_seconds)
+    of_tower = _LEAST_RATIO_ON_SHARED_CORES if towers_share_cores else statistics.LEAST_RATIO
+    if apart and of_workers:
+        worker = statistics.straggler(apart, steps, asynchronous=True)
+    else:
+        worker = statistics.straggler(measurement.worker_compute_seconds, steps)
+    if apart and not of_workers:
+        tower = statistics.straggler(apart, steps, asynchronous=True, least_ratio=of_tower)
+    else:
+        tower = statistics.straggler(measurement.tower_compute_seconds, steps, least_ratio=of_tower)
     names = ("slowest_worker", "straggler_ratio"), ("slowest_tower", "slowest_tower_ratio")
     derived: dict[str, Any] = {}
     for found, (member, ratio) in zip((worker, tower), names, strict=True):

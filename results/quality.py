@@ -41,7 +41,7 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
     """Returns a sentence for each reason not to rely on the number."""
     return [
         *_of_machine(measurement, conditions),
-        *_of_workers(measurement, derived),
+        *_of_workers(measurement, derived, conditions),
         *_of_gpus(measurement),
         *_of_input(measurement, derived, conditions.input_options),
         *_of_steps(measurement, derived, conditions),
@@ -78,11 +78,14 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
         )
 
 
-def _of_workers(measurement: Measurement, derived: Derived) -> Iterator[str]:
+def _of_workers(measurement: Measurement, derived: Derived, conditions: Conditions) -> Iterator[str]:
     if derived.slowest_tower_ratio is not None and derived.slowest_tower_ratio >= _STRAGGLER_RATIO:
+        look_at = "its device's clock and temperature, and at what else runs on it"
+        if conditions.cpu_devices:
+            look_at = "what else uses the cores, which all logical CPU devices share"
         yield (
             f"Tower {derived.slowest_tower} takes {derived.slowest_tower_ratio:.1f} x as long as the others: look at "
-            "its device's clock and temperature, and at what else runs on it."
+            f"{look_at}."
         )
     if derived.straggler_ratio is not None and derived.straggler_ratio >= _STRAGGLER_RATIO:
         what = "a step" if measurement.tower_step_seconds else "its gradients, and all others wait for it"

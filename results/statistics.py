@@ -12,9 +12,10 @@ MAD_TO_SIGMA = 1.4826
 # Fewer steps do not give a meaningful interval.
 MIN_STEPS_FOR_INTERVAL = 5
 _BOOTSTRAP_SAMPLES = 2000
-# A smaller difference between towers or workers is not worth a search for its cause.
-_LEAST_RATIO = 1.05
-_STRAGGLER_ERROR_RATE = 0.02
+# A smaller difference between towers or workers, or one that is a smaller share of a step, is not worth a search.
+LEAST_RATIO, _LEAST_SHARE_OF_STEP = 1.05, 0.05
+_STRAGGLER_ERROR_RATE = 0.01
+_LEAST_STEPS_OF_STRAGGLER, _MOST_BLOCKS, _LEAST_EFFECTIVE_STEPS = 7, 20, 1.5
 
 
 def rate(step_seconds: Sequence[float], images_per_step: int) -> float:
@@ -61,41 +62,93 @@ def rate_interval(
     return float(low), float(high)
 
 
-def straggler(seconds: Sequence[Sequence[float]]) -> tuple[int, float] | None:
+def straggler(
+    seconds: Sequence[Sequence[float]],
+    step_seconds: Sequence[float],
+    *,
+    asynchronous: bool = False,
+    least_ratio: float = LEAST_RATIO,
+) -> tuple[int, float] | None:
     """Returns the slowest and how many times as long it takes as the others; None if it may be noise.
 
-    Each is compared with the others in the same steps, so what slows all of them does not count. It is a straggler if
-    it takes at least 5 % longer than their mean, and an exact sign-flip test rejects that the difference is
-    noise, at an error rate of 2 % for all that could be named together. Consecutive steps are not independent: long
-    runs are cut into as few blocks as the test needs, and the mean of each counts as one step.
+    The ratio is the geometric mean over the steps of its time / mean of the others' times, which one long step hardly
+    changes. It is a straggler if the ratio is at least `least_ratio`, if the difference is at least 5 % of the median
+    step, and if a t test of the ratios' logarithms rejects that they are noise, at a nominal error rate of 1 % for all
+    that could be named together. Consecutive steps are not independent: long runs are cut into 20 blocks, and the test
+    counts as many independent ones as their autocorrelation leaves.
 
-    Two need 7 steps, eight need 9. A difference that lasts for the whole measurement is not told from a permanent one.
+    Synchronous members are compared in the same steps, so what slows all of them does not count; those without steps
+    are ignored. Asynchronous ones have no common steps, and are compared in the same slices of the measured window;
+    one that completes no step takes at least the whole window for it, and is not tested if another takes 20. Both need
+    7 steps.
 
     Args:
-        seconds: of each, the steps. Only steps that all have taken are compared; what has no steps is left out.
+        seconds: of each, its steps.
+        step_seconds: the measured steps of the run; they are the window of asynchronous members.
+        asynchronous: whether each takes steps of its own.
+        least_ratio: of a straggler.
     """
-    members = [index for index, taken in enumerate(seconds) if len(taken)]
-    steps = min((len(seconds[index]) for index in members), default=0)
-    if len(members) < 2 or not steps:
+    members = [index for index, taken in enumerate(seconds) if len(taken) or asynchronous]
+    taken = [np.asarray(seconds[index], dtype=float) for index in members]
+    if len(members) < 2 or min((float(own.min()) for own in taken if len(own)), default=0.0) <= 0:
         return None
-    times = np.array([list(seconds[index])[:steps] for index in members], dtype=float)
-    if times.min() <= 0:
-        return None
-    blocks = min(steps, 2 + math.ceil(math.log2(len(members) / _STRAGGLER_ERROR_RATE)))
-    means = np.array([block.mean(axis=1) for block in np.array_split(times, blocks, axis=1)])
+    times = _in_slices(taken, float(np.sum(step_seconds))) if asynchronous else _in_blocks(taken)
+    least_difference = _LEAST_SHARE_OF_STEP * float(np.median(step_seconds))
     found = None
-    for row, index in enumerate(members):
-        own, others = means[:, row], np.delete(means, row, axis=1).mean(axis=1)
-        ratio = float(own.mean() / others.mean())
-        is_slower = ratio >= _LEAST_RATIO and _chance(own - others) <= _STRAGGLER_ERROR_RATE / len(members)
-        if is_slower and (found is None or ratio > found[1]):
-            found = (index, ratio)
+    for row, index in enumerate(members if len(times) >= _LEAST_STEPS_OF_STRAGGLER else ()):
+        own, others = times[:, row], np.delete(times, row, axis=1).mean(axis=1)
+        logs = np.log(own / others)
+        ratio = math.exp(logs.mean())
+        difference = (ratio - 1) * math.exp(np.log(others).mean())
+        is_slower = ratio >= least_ratio and difference >= least_difference
+        has_none = not len(taken[row]) and len(times) == _MOST_BLOCKS
+        if is_slower and (has_none or _chance(logs) <= _STRAGGLER_ERROR_RATE / len(members)):
+            found = max(found or (index, ratio), (index, ratio), key=lambda one: one[1])
     return found
 
 
+def _in_blocks(taken: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the mean times of blocks of the steps that all have taken: (blocks, members)."""
+    steps = min(map(len, taken))
+    times = np.array([own[:steps] for own in taken])
+    return np.array([block.mean(axis=1) for block in np.array_split(times, min(steps, _MOST_BLOCKS), axis=1)])
+
+
+def _in_slices(taken: Sequence[np.ndarray], window: float) -> np.ndarray:
+    """Returns the time per step in equal slices of a window: (slices, members).
+
+    A first step may have begun before the window. A last one that is not completed counts by its time so far, as at
+    most one step.
+    """
+    slices = min(_MOST_BLOCKS, max(map(len, taken)))
+    bounds = np.linspace(0.0, window, slices + 1)
+    times = []
+    for own in taken:
+        missing = window - float(own.sum())
+        progress = np.arange(len(own) + 1.0)
+        ends = min(0.0, missing) + np.concatenate([[0.0], np.cumsum(own)])
+        if missing > 0:
+            last = min(1.0, missing / float(own.mean())) if len(own) else 1.0
+            progress, ends = np.append(progress, len(own) + last), np.append(ends, window)
+        times.append(window / slices / np.diff(np.interp(bounds, ends, progress)))
+    return np.array(times).T
+
+
 def _chance(differences: np.ndarray) -> float:
-    """Returns how often the mean is at least as large if each difference had either sign with equal chance."""
-    count = len(differences)
-    signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
-    means = signs @ differences
-    return float(np.mean(means >= means[0] - 1e-12 * abs(means[0])))
+    """Returns how often noise with this autocorrelation has at least this mean: a t test of the effective sample size.
+
+    The first autocorrelation is corrected for its bias in short series. Source: Marriott and Pope 1954, "Bias in the
+    estimation of autocorrelations". Degrees of freedom are half the sample's, since this correlation is an estimate.
+    """
+    from scipy import special  # imported late: it is slower to import than this module
+
+    count, mean = len(differences), float(differences.mean())
+    rest = differences - mean
+    squares = float(rest @ rest)
+    if squares <= 1e-18 * count * mean**2:
+        return 0.0 if mean > 0 else 1.0
+    correlation = float(rest[1:] @ rest[:-1]) / squares
+    correlation = min(1.0, max(0.0, correlation + (1 + 4 * correlation) / count))
+    effective = max(_LEAST_EFFECTIVE_STEPS, count * (1 - correlation) / (1 + correlation))
+    standard_error = math.sqrt(squares / count / (effective - 1))
+    return float(special.stdtr(count / 2 - 1, -mean / standard_error))

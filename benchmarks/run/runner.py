@@ -216,7 +216,8 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
     if has_rate and (_drives_all(config) or len(log.reports) == config.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
         compiled = config.xla == "jit" and not config.modifiers.staged_vars
-        derived = derive(measurement, config.towers_in_total, compiled=compiled)
+        on_cpu = config.device == "cpu"
+        derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
     derived = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 import tensorflow as tf
 
@@ -21,9 +22,10 @@ from results import placement
 from variable_mgr.catalog import IN_GRAPH
 from variable_mgr.traffic import TO_DEVICE, TO_HOST
 
-# Enough to tell a slow tower from noise. Together they may take this share of the measured time, within these limits.
+# Enough to tell a slow tower from noise. They are spread over this share of the measured time, within these limits, so
+# that a disturbance of some 100 ms does not last for all of them.
 MOST_STEPS, _SHARE = 20, 0.2
-_LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
+LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
 
 
 def trace(
@@ -37,8 +39,8 @@ def trace(
     """Takes traced steps if there are several towers or processes, and adds what they show to the log.
 
     Never in a run whose steps are interleaved with another's. The first step shows the transfers. If this process has
-    several towers that step together, more follow for the times of these; all workers take equally many. If a single
-    process cannot trace, the run remains valid.
+    several towers that step together, more follow for the times of these, with untraced steps between them; all workers
+    take equally many. If a single process cannot trace, the run remains valid.
     """
     several = config.towers_in_total > 1 or config.cluster is not None
     if not (several or log.traced_always) or log.steps_per_slice is not None:
@@ -51,12 +53,14 @@ def trace(
         log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
         if len(loops) > 1 or towers < 2 or config.pipeline:
             return
-        budget = max(_LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
-        affordable = min(MOST_STEPS, int(budget / seconds))
-        count = min(team.meet("traced a step", affordable, patient=True).values())
-        taken = [
-            step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers) for _ in range(count)
-        ]
+        budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
+        count, between = _agreed_steps(budget, seconds, log.measured.step_seconds, team)
+        taken = []
+        for _ in range(count):
+            team.expect("The steps between traced steps", PREPARATION_FACTOR * config.step_timeout_seconds)
+            for _ in range(between):
+                session.run(steps.fetches(loops[0]), options=options)
+            taken.append(step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers))
     except tf.errors.OpError as error:
         if config.cluster:
             raise
@@ -67,6 +71,21 @@ def trace(
         warn("The trace of a step has no kernels of the GPUs, so towers' times are unknown: TensorFlow needs CUPTI.")
     elif known:
         log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
+
+
+def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team: Team) -> tuple[int, int]:
+    """Returns how many steps all workers trace in `budget` seconds, and how many untraced steps precede each of them.
+
+    Args:
+        budget: of all these steps together.
+        traced: seconds of a traced step.
+        measured: seconds of the measured steps.
+        team: whose workers agree.
+    """
+    count = min(MOST_STEPS, int(budget / traced))
+    between = int((budget / count - traced) / fmean(measured)) if count else 0
+    everyone = team.meet("traced a step", [count, between], patient=True).values()
+    return min(count for count, _ in everyone), min(between for _, between in everyone)
 
 
 def _metadata(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -92,9 +93,21 @@ def test_beside_workers_that_took_no_time_none_is_slow() -> None:
 
 @pytest.mark.parametrize("name", ["tower_compute_seconds", "tower_step_seconds"])
 def test_the_slow_tower_of_a_process_is_named(name: str) -> None:
-    derived = derived_from(**{name: [[1.0] * 9, [1.0] * 9, [1.5] * 9]})
-    assert (derived.slowest_tower, derived.slowest_tower_ratio) == (2, 1.5)
+    observed = {name: [[1.0] * 9, [1.0] * 9, [1.5] * 9], "step_seconds": [1.0] * 9}
+    derived = derived_from(**observed)
+    assert (derived.slowest_tower, derived.slowest_tower_ratio) == (2, pytest.approx(1.5))
     assert (derived.slowest_worker, derived.straggler_ratio) == (None, None)
+
+
+def test_towers_that_share_cores_differ_by_the_order_in_which_they_start() -> None:
+    for ratio, slowest in ((1.9, None), (2.1, 1)):
+        measured = Measurement(
+            images_per_step=1, step_seconds=[1.0] * 9, tower_compute_seconds=[[1.0] * 9, [ratio] * 9]
+        )
+        assert derive(measured, 2).slowest_tower == 1
+        assert derive(measured, 2, towers_share_cores=True).slowest_tower == slowest
+        workers = dataclasses.replace(measured, tower_compute_seconds=[], worker_compute_seconds=[[1.0] * 9, [1.9] * 9])
+        assert derive(workers, 2, towers_share_cores=True).slowest_worker == 1
 
 
 def test_gpus_are_named_by_worker_and_once() -> None:

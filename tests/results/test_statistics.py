@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from results import statistics
+
+Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
 step_times = st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=50)
 
@@ -96,48 +100,153 @@ def test_an_interval_is_centred_on_the_median() -> None:
 
 # Stragglers.
 
+
+def _autoregressive(random: np.random.Generator, shape: tuple[int, int], correlation: float) -> np.ndarray:
+    noise = random.standard_normal(shape)
+    for step in range(1, shape[1]):
+        noise[:, step] = correlation * noise[:, step - 1] + np.sqrt(1 - correlation**2) * noise[:, step]
+    return noise
+
+
+def _bursts(random: np.random.Generator, shape: tuple[int, int], steps: int) -> np.ndarray:
+    """Disturbances that double the time of that many steps in a row, for a tenth of the time."""
+    begins = random.random((shape[0], shape[1] + steps - 1)) < 0.1 / steps
+    disturbed = [begins[:, before : before + shape[1]] for before in range(steps)]
+    return 1 + np.any(disturbed, axis=0) + 0.05 * random.random(shape)
+
+
 _NOISES = {
     "normal": lambda random, shape: np.abs(1 + 0.2 * random.standard_normal(shape)) + 1e-3,
     "lognormal": lambda random, shape: np.exp(0.3 * random.standard_normal(shape)),
     "spikes": lambda random, shape: 1 + (random.random(shape) < 0.1) * random.exponential(1, shape),
     "of all alike": lambda random, shape: (1 + random.random(shape[1])) * (1 + 0.1 * random.random(shape)),
+    "autocorrelated": lambda random, shape: np.exp(0.1 * _autoregressive(random, shape, 0.5)),
+    "large, autocorrelated": lambda random, shape: np.exp(0.5 * _autoregressive(random, shape, 0.6)),
+    "bursts of 3": lambda random, shape: _bursts(random, shape, 3),
 }
+_SLOWER_NOISES = {
+    "autocorrelated": lambda random, shape: np.exp(0.2 * _autoregressive(random, shape, 0.9)),
+    "bursts of 10": lambda random, shape: _bursts(random, shape, 10),
+}
+_NOISES_AND_STEPS = [
+    *((noise, steps) for noise in _NOISES.values() for steps in (10, 20, 100)),
+    *((noise, steps) for noise in _SLOWER_NOISES.values() for steps in (100, 1000)),
+]
+_NAMES = [
+    *(f"{name}, {steps}" for name in _NOISES for steps in (10, 20, 100)),
+    *(f"slowly {name}, {steps}" for name in _SLOWER_NOISES for steps in (100, 1000)),
+]
+
+
+def in_step(seconds: Sequence[Sequence[float]], **options: float) -> tuple[int, float] | None:
+    return statistics.straggler(seconds, [1.0], **options)
+
+
+def apart(seconds: Sequence[Sequence[float]], window: float) -> tuple[int, float] | None:
+    return statistics.straggler(seconds, [0.01, window - 0.02, 0.01], asynchronous=True)
 
 
 @pytest.mark.parametrize("members", [2, 3, 8])
-@pytest.mark.parametrize("steps", [10, 20, 100])
-@pytest.mark.parametrize("noise", _NOISES)
-def test_of_equals_at_most_one_in_twenty_is_called_slow(noise: str, steps: int, members: int) -> None:
+@pytest.mark.parametrize(("noise", "steps"), _NOISES_AND_STEPS, ids=_NAMES)
+def test_of_equals_at_most_one_in_twenty_is_called_slow(noise: Noise, steps: int, members: int) -> None:
     random = np.random.default_rng(0)
     trials = 200
-    named = sum(statistics.straggler(_NOISES[noise](random, (members, steps))) is not None for _ in range(trials))
+    named = sum(in_step(noise(random, (members, steps))) is not None for _ in range(trials))
     assert named <= 0.05 * trials
 
 
 @pytest.mark.parametrize("members", [2, 3, 8])
-@pytest.mark.parametrize("noise", ["normal", "spikes", "of all alike"])
+@pytest.mark.parametrize("noise", ["normal", "spikes", "of all alike", "autocorrelated"])
 def test_the_slow_one_is_named(noise: str, members: int) -> None:
     random = np.random.default_rng(0)
     found = []
     for _ in range(50):
         seconds = _NOISES[noise](random, (members, 40))
         seconds[1] *= 1.5
-        found.append(statistics.straggler(seconds))
-    assert sum(one is not None and one[0] == 1 for one in found) >= 40
+        found.append(in_step(seconds))
+    assert sum(one is not None and one[0] == 1 for one in found) >= 45
     assert np.median([one[1] for one in found if one]) == pytest.approx(1.5, rel=0.1)
 
 
+@pytest.mark.parametrize(("factor", "least_ratio", "correlation"), [(1.3, 1.05, 0.3), (2.2, 2.0, 0.5)])
+def test_in_twenty_steps_with_a_tenth_of_noise_the_slow_one_is_named(
+    factor: float, least_ratio: float, correlation: float
+) -> None:
+    random = np.random.default_rng(0)
+    named = 0
+    for _ in range(100):
+        seconds = np.exp(0.1 * _autoregressive(random, (4, 20), correlation))
+        seconds[2] *= factor
+        found = in_step(seconds, least_ratio=least_ratio)
+        named += found is not None and found[0] == 2
+    assert named >= 90
+
+
+def test_one_long_step_makes_no_straggler() -> None:
+    assert in_step([[1.0] * 20, [1.04] * 19 + [50.0]]) is None, "its mean is 3.5 x as long"
+
+
+def test_one_that_stops_for_a_while_again_and_again_is_named() -> None:
+    found = in_step([[1.0] * 60, ([1.0] * 4 + [40.0]) * 12])
+    assert found == (1, pytest.approx(14 ** (12 / 20))), "12 of its 20 blocks of three steps take 14 s a step"
+
+
 def test_a_permanent_difference_that_is_small_is_none() -> None:
-    assert statistics.straggler([[1.0] * 50, [1.04] * 50]) is None
-    assert statistics.straggler([[1.0] * 50, [1.06] * 50]) == (1, pytest.approx(1.06))
+    assert in_step([[1.0] * 50, [1.04] * 50]) is None
+    assert in_step([[1.0] * 50, [1.06] * 50]) == (1, pytest.approx(1.06))
+    assert in_step([[1.0] * 50, [1.9] * 50], least_ratio=2.0) is None
+    assert in_step([[1.0] * 50, [2.1] * 50], least_ratio=2.0) == (1, pytest.approx(2.1))
+
+
+def test_a_difference_that_is_a_small_share_of_the_median_step_is_none() -> None:
+    # 5 % of the median step are 0.01 s: of the largest step they would be 0.5 s.
+    tenth = [[0.01] * 50, [0.019] * 50]
+    assert statistics.straggler(tenth, [0.2, 0.2, 10.0]) is None
+    assert statistics.straggler(tenth, [0.17, 0.17, 10.0]) == (1, pytest.approx(1.9))
 
 
 def test_few_steps_name_nobody() -> None:
-    # The chance that all differences have one sign is 2^-n: for two, 2^-7 is below 0.02 / 2.
-    assert statistics.straggler([[1.0] * 6, [9.0] * 6]) is None
-    assert statistics.straggler([[1.0] * 7, [9.0] * 7]) == (1, 9.0)
-    assert statistics.straggler([]) is statistics.straggler([[1.0] * 50]) is None
+    assert in_step([[1.0] * 6, [9.0] * 6]) is None
+    assert in_step([[1.0] * 7, [9.0] * 7]) == (1, pytest.approx(9.0))
+    assert in_step([]) is in_step([[1.0] * 50]) is None
 
 
 def test_only_steps_that_all_have_taken_are_compared() -> None:
-    assert statistics.straggler([[1.0] * 8, [2.0] * 8 + [900.0] * 99, []]) == (1, 2.0)
+    assert in_step([[1.0] * 8, [2.0] * 8 + [900.0] * 99, []]) == (1, pytest.approx(2.0))
+
+
+# Asynchronous stragglers have no common steps.
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6])
+def test_of_equal_asynchronous_members_at_most_one_in_twenty_is_called_slow(correlation: float) -> None:
+    random = np.random.default_rng(0)
+    named = 0
+    for _ in range(200):
+        ends = np.cumsum(np.exp(0.3 * _autoregressive(random, (3, 400), correlation)), axis=1)
+        # Each has begun a step before the window opens at 100, and has not completed another when it closes at 200.
+        within = [np.diff(own, prepend=0.0)[(own > 100) & (own <= 200)] for own in ends]
+        named += apart(within, 100.0) is not None
+    assert named <= 10
+
+
+def test_an_asynchronous_member_with_few_steps_or_none_is_named() -> None:
+    fast = [1.0] * 60
+    assert apart([fast, []], 60.0) == (1, pytest.approx(60.0))
+    assert apart([fast, [25.0, 25.0], fast], 60.0) == (1, pytest.approx(60 / 2.4))
+    assert apart([fast, [80.0]], 60.0) == (1, pytest.approx(80.0)), "its step began before the window"
+    assert apart([fast, [2.0] * 30], 60.0) == (1, pytest.approx(2.0))
+
+
+def test_an_asynchronous_member_without_steps_is_named_though_another_begins_slowly() -> None:
+    assert apart([[2.0] * 3 + [10.0] + [0.25] * 44, []], 27.0) == (1, pytest.approx(18.868, abs=0.001))
+
+
+def test_one_pause_of_an_asynchronous_member_is_not_named() -> None:
+    assert apart([[1.0] * 60, [1.0] * 20 + [20.0] + [1.0] * 20], 60.0) is None
+
+
+def test_few_asynchronous_steps_name_nobody() -> None:
+    assert apart([[1.0] * 6, []], 6.0) is None
+    assert apart([[1.0] * 7, []], 7.0) == (1, pytest.approx(7.0))
+    assert apart([[], []], 7.0) is apart([[1.0] * 9], 9.0) is None

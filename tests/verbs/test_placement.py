@@ -84,14 +84,14 @@ def test_the_record_of_a_run_has_transfers_and_a_time_of_each_tower(run_bench: R
 
 def test_the_tower_that_is_late_is_named(run_bench: RunBench, records: Records) -> None:
     flags = (*SMALL, "--num_gpus=3", "--variable_update=replicated", "--num_batches=3")
-    done = run_bench(*flags, CNN_BENCH_SLOW_TOWER_FOR_TESTS="1:0.05")
+    done = run_bench(*flags, CNN_BENCH_SLOW_TOWER_FOR_TESTS="1:0.03")
     assert done.status == 0, done.stderr
     (record,) = records()
     assert record["derived"]["slowest_tower"] == 1
     assert record["derived"]["slowest_tower_ratio"] > 1.5
     assert "slowest:        tower 1 needs " in done.stdout
     assert "Tower 1 takes " in done.stderr and "delayed on purpose" in done.stderr
-    assert record["environment"]["slowed_down_by"] == "1:0.05"
+    assert record["environment"]["slowed_down_by"] == "1:0.03"
 
 
 def test_a_run_that_cannot_be_traced_is_valid(
