@@ -40,7 +40,7 @@ def _keep(seen: dict[str, list[list[str]]]) -> None:
     record = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": f"{facts['cpu_cores_usable']} cores of an {facts['cpu_model']}",
-        "rows": {row.id: seen[row.id] for row in rows.rows() if row.id in seen},
+        "rows": {row.id: seen[row.id] for row in rows.rows() if row.shows and row.id in seen},
     }
     rows.SEEN.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

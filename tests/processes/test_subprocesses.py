@@ -135,11 +135,14 @@ def test_endless_output_ends_the_process_that_writes_it(log: IO[bytes], monkeypa
 def test_who_was_not_killed_or_held_little_has_not_been_out_of_memory(
     log: IO[bytes], monkeypatch: pytest.MonkeyPatch, code: str, is_out_of_memory: bool
 ) -> None:
+    """The process lives long enough for its memory to be seen."""
     counts = iter(range(999))
     monkeypatch.setattr(out_of_memory, "count_kills", lambda: next(counts))
     for limit_bytes in (1, 2**50):
         monkeypatch.setattr(out_of_memory, "limit_bytes", lambda limit=limit_bytes: limit)
-        (ended,) = subprocesses.run(python(f"import os, signal, sys; {code}", log), timeout_seconds=60.0)
+        (ended,) = subprocesses.run(
+            python(f"import os, signal, sys, time; time.sleep(0.5); {code}", log), timeout_seconds=60.0
+        )
         assert ended.out_of_memory == (is_out_of_memory and limit_bytes == 1)
 
 

@@ -89,7 +89,7 @@ def test_tf_config_and_slurm_need_not_name_the_own_task(run_bench: RunBench, mon
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["cluster"], "cluster takes the word show: write cluster show --cluster_spec="),
+        (["cluster"], "cluster takes the word show: run_bench.py cluster show --cluster_spec="),
         (["cluster", "list"], "cluster takes the word show, and not 'list'"),
         (["cluster", "show"], "Nothing names a cluster, so a run is one process: pass --worker_hosts"),
         (
