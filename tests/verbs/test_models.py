@@ -95,7 +95,7 @@ def test_explain_gives_the_same_of_one_configuration(run_bench: RunBench) -> Non
     rates = ("--peak_tflops=0.02", "--link_gbytes_per_second=0.1")
     done = run_bench("explain", "replicated", *flags, *rates)
     assert done.status == 0, done.stderr
-    assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15,640 images/s per device" in done.stdout
+    assert "320 kFLOP per image, 10 per gradient byte: 0.639 ms at 15,645 images/s per device" in done.stdout
     assert "6.36 ms at 0.1 GB/s (--link_gbytes_per_second)" in done.stdout
     assert "communication: exchanging takes 9.95 times as long as computing" in done.stdout
     assert "compute-bound from a batch of 100 per device" in done.stdout
