@@ -163,7 +163,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
             f"There is no flag --{error.flagname}.{did_you_mean(error.flagname, [f.name for f in table])} "
             "See --helpfull for all flags."
         ) from error
-    except (absl_flags.Error, OSError) as error:
+    except (absl_flags.Error, OSError, ValueError) as error:
         raise UsageError(str(error)) from error
     values = _without_aliases({flag.name: flag_values[flag.name].value for flag in table}, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
@@ -226,16 +226,31 @@ class _Choice(absl_flags.ArgumentParser):
             raise ValueError(f"'{argument}' is not a whole number, and not {' or '.join(known)}.") from error
 
 
+class _Worded(absl_flags.ArgumentParser):
+    """Parses as another parser does, and says in words what is wanted if that fails."""
+
+    def __init__(self, parser: absl_flags.ArgumentParser, wanted: str) -> None:
+        super().__init__()
+        self._parser, self._wanted = parser, wanted
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the value."""
+        try:
+            return self._parser.parse(argument)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"'{argument}' is not {self._wanted}.") from error
+
+
 _PARSERS = {
-    bool: absl_flags.BooleanParser,
-    int: absl_flags.IntegerParser,
-    float: absl_flags.FloatParser,
-    str: absl_flags.ArgumentParser,
+    bool: _Worded(absl_flags.BooleanParser(), "true or false"),
+    int: _Worded(absl_flags.IntegerParser(), "a whole number"),
+    float: _Worded(absl_flags.FloatParser(), "a number"),
+    str: absl_flags.ArgumentParser(),
 }
 
 
 def _parser(flag: Flag) -> absl_flags.ArgumentParser:
-    return _Choice(flag.choices, or_number=flag.kind is int) if flag.choices else _PARSERS[flag.kind]()
+    return _Choice(flag.choices, or_number=flag.kind is int) if flag.choices else _PARSERS[flag.kind]
 
 
 def presets() -> list[str]:

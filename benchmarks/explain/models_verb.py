@@ -192,7 +192,8 @@ _ASSUMED = ("local_parameter_device", "all_reduce_spec", "compact_gradient_trans
 MODELS_FLAGS: Groups = {
     "What is trained": (
         Flag("model", str, "models, such as alexnet,vgg16; also as words", default="all"),
-        *only(RUN_FLAGS["What is trained"], "batch_size", "precision"),
+        Flag("batch_size", int, "images per device and step", default="the model's, smaller on a CPU", at_least=1),
+        *only(RUN_FLAGS["What is trained"], "precision"),
     ),
     "Devices and managers": (
         *only(RUN_FLAGS["Devices"], "device"),

@@ -26,7 +26,8 @@ def test_the_page_is_of_these_rows() -> None:
     assert {name: len(lines) for name, lines in seen.items()} == {row.id: len(row.shows) for row in ROWS if row.shows}
     for row in ROWS:
         for shown, lines in zip(row.shows, seen.get(row.id, []), strict=True):
-            assert rows.lines_seen(shown, "".join(f"{line}\n" for line in lines)) == lines, f"run `make acceptance ROW={row.id}`"
+            again = rows.lines_seen(shown, "".join(f"{line}\n" for line in lines))
+            assert again == lines, f"run `make acceptance ROW={row.id}`"
 
 
 def test_what_is_not_seen_is_a_failure(tmp_path: Path) -> None:
