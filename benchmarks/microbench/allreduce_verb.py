@@ -8,7 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config, device_options
 from benchmarks.config.config import Config
@@ -27,8 +27,12 @@ from benchmarks.system.provenance import of_this_run
 from benchmarks.topology.start import start
 from models import specs
 from variable_mgr.modifiers import why_not
+from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
 from variable_mgr.reductions.all_reduce_spec import UNITS
+
+if TYPE_CHECKING:
+    from variable_mgr.reductions.all_reduce import Reduction
 
 _DEFAULTS: dict[str, Any] = {
     "variable_update": "replicated",
@@ -136,7 +140,6 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         _, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
     from benchmarks.topology import devices
-    from variable_mgr.reductions import wrappers
 
     report = Report(
         store,
@@ -151,16 +154,8 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         as_text=chosen.output_format == "text",
     )
     report.open(plan.cannot)
-    numbers = itertools.count(step=_NUMBERS_PER_REDUCTION)
     places = {count: dataclasses.replace(chosen, num_devices=count).place for count in plan.counts if count > 1}
-    reductions = {
-        count: {
-            spec: wrappers.reduction(place, chosen.modifiers, spec, first_number=next(numbers))
-            for spec in plan.specs
-            if spec not in plan.cannot[count]
-        }
-        for count, place in places.items()
-    }
+    reductions = _reductions(plan, places)
     how_long = {"warmup_rounds": chosen.num_warmup_batches, "rounds": chosen.num_batches or 0}
     limit, begun = chosen.time_limit_seconds or math.inf, time.monotonic()
     with recorded(chosen.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
@@ -185,6 +180,21 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
                 report.add(message, count, timings)
                 progress.advance()
     return report.close()
+
+
+def _reductions(plan: AllReducePlan, places: Mapping[int, Place]) -> dict[int, dict[str, Reduction]]:
+    """Returns the reductions that each number of devices can run, by spec."""
+    from variable_mgr.reductions import wrappers
+
+    numbers = itertools.count(step=_NUMBERS_PER_REDUCTION)
+    return {
+        count: {
+            spec: wrappers.reduction(place, plan.chosen.modifiers, spec, first_number=next(numbers))
+            for spec in plan.specs
+            if spec not in plan.cannot[count]
+        }
+        for count, place in places.items()
+    }
 
 
 def _messages(plan: AllReducePlan) -> list[Message]:

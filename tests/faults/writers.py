@@ -159,6 +159,12 @@ def _odd_report(scratch: Scratch) -> None:
     )
 
 
+def _adds_one_record(scratch: Scratch, *words: str) -> None:
+    before = len(scratch.records())
+    scratch.expect(scratch.bench(*words), 0)
+    want(len(scratch.records()) == before + 1, f"{len(scratch.records()) - before} records were added")
+
+
 @fault(
     "odd-records-append",
     "R17",
@@ -167,9 +173,7 @@ def _odd_report(scratch: Scratch) -> None:
 )
 def _odd_append(scratch: Scratch) -> None:
     _odd_directory(scratch)
-    before = len(scratch.records())
-    scratch.expect(scratch.bench("run", *TINY, "--num_batches=5"), 0)
-    want(len(scratch.records()) == before + 1, f"{len(scratch.records()) - before} records were added")
+    _adds_one_record(scratch, "run", *TINY, "--num_batches=5")
     run_id = scratch.records()[-1]["identity"]["run_id"]
     want(run_id in (scratch.out / "results.csv").read_text(), "the run is not in results.csv")
 
@@ -182,7 +186,5 @@ def _odd_append(scratch: Scratch) -> None:
 )
 def _odd_resume(scratch: Scratch) -> None:
     _odd_directory(scratch)
-    before = len(scratch.records())
     words = ("--device=cpu", "--model=trivial", "--batch_size=3", "--num_batches=5", "--resume")
-    scratch.expect(scratch.bench("sweep", *words), 0)
-    want(len(scratch.records()) == before + 1, f"{len(scratch.records()) - before} records were added")
+    _adds_one_record(scratch, "sweep", *words)
