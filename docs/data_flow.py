@@ -12,6 +12,7 @@ import tensorflow as tf
 from benchmarks.training.optimizers import GradientDescent
 from benchmarks.training.traffic import manager_on_real_devices, model_traffic
 from models import building, specs
+from models.model_spec import IMAGENET_CLASSES
 from variable_mgr import factory
 from variable_mgr.manager import Explanation, TowerUpdate, VariableManager
 from variable_mgr.modifiers import Modifiers
@@ -59,7 +60,7 @@ class _Weight:
 @functools.cache
 def model() -> building.Model:
     """Returns the model whose bytes the pictures state."""
-    return building.build(specs.find(MODEL), data_format="NHWC", num_classes=specs.IMAGENET_CLASSES, seed=0)
+    return building.build(specs.find(MODEL), data_format="NHWC", num_classes=IMAGENET_CLASSES, seed=0)
 
 
 def in_one_process(manager: str, *, shared_on: str = "cpu", **modifiers: object) -> Flow:

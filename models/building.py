@@ -8,10 +8,11 @@ variables.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
-import importlib
+import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import keras
@@ -19,10 +20,10 @@ import tensorflow as tf
 
 from models.convolutions import NO_PRODUCTS, Products
 from models.layers import DataFormat, Layers
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 
 # Weight decay usually leaves these out: they are few, and smaller values do not make the function smaller.
-_NOT_DECAYED = ("bias", "gamma", "beta")
+_NOT_DECAYED = ("bias", "gamma", "beta", "class_token", "positions")
 
 VariableKind = Literal["weight", "statistic", "tower_state"]
 
@@ -106,9 +107,26 @@ def build(
         fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
         owning: Keras allocates and owns the variables, for a reference loop such as `fit`. It needs the eager runtime.
     """
-    with (_seeded_building if owning else stateless_building)(seed, _POLICIES[precision]):
-        layers = Layers(data_format, products=products, fused_bn=fused_bn)
-        return adapt(_architecture(spec, layers, num_classes))
+    scope = _seeded_building if owning else stateless_building
+
+    def built() -> Model:
+        with scope(seed, _POLICIES[precision]):
+            layers = Layers(data_format, products=products, fused_bn=fused_bn)
+            return adapt(_architecture(spec, layers, num_classes))
+
+    return built() if owning else _with_names_of_its_own(built)
+
+
+def _with_names_of_its_own(build_model: Callable[[], Model]) -> Model:
+    """Calls a function in a new thread, where Keras numbers layers without a name from the start."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def built() -> Model:
+        with graph.as_default() if graph else contextlib.nullcontext():
+            return build_model()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(built).result()
 
 
 def build_application(*, data_format: DataFormat, num_classes: int, seed: int, precision: str = "fp32") -> Model:
@@ -126,22 +144,21 @@ def _architecture(spec: ModelSpec, layers: Layers, num_classes: int) -> keras.Mo
     size = spec.image_size
     shape = (spec.channels, size, size) if layers.data_format == "NCHW" else (size, size, spec.channels)
     images = keras.Input(shape, name="images")
-    definition = importlib.import_module(f"models.{spec.module}")
-    logits = definition.build(images, layers, num_classes, **spec.options)
-    return keras.Model(images, logits, name=spec.name.replace(".", "_"))
+    logits = spec.build(images, layers, num_classes)
+    return keras.Model(images, logits, name=re.sub(r"\W+", "_", spec.name).strip("_"))
 
 
 _POLICIES = {"fp32": "float32", "tf32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
-@contextmanager
+@contextlib.contextmanager
 def stateless_building(seed: int, policy: str = "float32") -> Iterator[None]:
     """Inside it, Keras builds models with seeded initialisers and a dtype policy, without allocating variables."""
     with _seeded_building(seed, policy), no_own_variables():
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _seeded_building(seed: int, policy: str) -> Iterator[None]:
     keras.utils.set_random_seed(seed)
     keras.config.set_floatx("float32")  # the user's keras.json may set another
@@ -186,6 +203,8 @@ def _describe(variable: keras.Variable, number: int) -> ModelVariable:
         shape=tuple(variable.shape),
         dtype=variable.dtype,
         kind=kind,
-        decayed=variable.trainable and variable.path.rsplit("/", 1)[-1] not in _NOT_DECAYED,
+        decayed=variable.trainable
+        and len(variable.shape) != 1
+        and variable.path.rsplit("/", 1)[-1] not in _NOT_DECAYED,
         initial_value=initial_value,
     )

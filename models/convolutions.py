@@ -47,7 +47,7 @@ class PixelwiseProduct(keras.layers.Conv2D):
         kernel = tf.reshape(tf.convert_to_tensor(self.kernel), [-1, self.filters])
         product = tf.matmul(tf.reshape(pixels, [-1, kernel.shape[0]]), kernel)
         outputs = tf.reshape(product, [-1, *pixels.shape[1:3], self.filters])
-        return tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs
+        return self.activation(tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs)
 
 
 class ProductGradient(keras.layers.Conv2D):
@@ -59,7 +59,31 @@ class ProductGradient(keras.layers.Conv2D):
     def call(self, inputs: Any) -> Any:
         """Convolves a 4-D batch with known height and width."""
         outputs = _convolution(self.padding.upper())(inputs, tf.convert_to_tensor(self.kernel))
-        return tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs
+        return self.activation(tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias)) if self.use_bias else outputs)
+
+
+class GroupedConvolution(keras.layers.Conv2D):
+    """A convolution in groups of channels without dilation, in either layout.
+
+    Keras compiles it with XLA, apart from the rest of the graph. This one is a depthwise convolution if every channel
+    is a group, else a convolution per group: on CPUs, only oneDNN has the gradient of the whole.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Convolves a 4-D batch."""
+        is_nchw = self.data_format == "channels_first"
+        layout, axis = ("NCHW", 1) if is_nchw else ("NHWC", -1)
+        kernel, padding = tf.convert_to_tensor(self.kernel), self.padding.upper()
+        if self.groups == inputs.shape[axis]:
+            kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, self.filters // self.groups])
+            strides = (1, 1, *self.strides) if is_nchw else (1, *self.strides, 1)
+            outputs = tf.nn.depthwise_conv2d(inputs, kernel, strides, padding, layout)
+        else:
+            parts = zip(tf.split(inputs, self.groups, axis), tf.split(kernel, self.groups, -1), strict=True)
+            outputs = tf.concat([tf.nn.conv2d(i, k, self.strides, padding, layout) for i, k in parts], axis)
+        if self.use_bias:
+            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias), layout)
+        return self.activation(outputs)
 
 
 def _convolution(padding: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

@@ -7,13 +7,14 @@ never uses TensorFlow's fused kernel.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
+from models.attention import ClassTokenAndPositions, DotProductAttention
 from models.convolutions import NO_PRODUCTS, Products
+from models.model_spec import USUAL_STYLE, Style
 from models.seeds import RunTimeSeed
 
 DataFormat = Literal["NHWC", "NCHW"]
@@ -107,13 +108,21 @@ class Pool(keras.layers.Layer):
         return tuple(shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class Style:
-    """The settings that differ between families of models: initial kernels and batch normalisation."""
+class LocalResponseNorm(keras.layers.Layer):
+    """Local response normalisation with `tf.nn`, whose kernels take NHWC and have no bfloat16."""
 
-    kernel_gain: float = 2.0
-    batch_norm_scale: bool = True
-    batch_norm_epsilon: float = 1e-5
+    def __init__(self, *, radius: int, alpha: float, beta: float, data_format: DataFormat, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.radius, self.alpha, self.beta = radius, alpha, beta
+        self.data_format = data_format
+
+    def call(self, inputs: Any) -> Any:
+        """Normalises a 4-D batch in this layer's data format."""
+        images = tf.cast(inputs, tf.float32)
+        images = tf.transpose(images, [0, 2, 3, 1]) if self.data_format == "NCHW" else images
+        outputs = tf.nn.local_response_normalization(images, self.radius, 1.0, self.alpha, self.beta)
+        outputs = tf.transpose(outputs, [0, 3, 1, 2]) if self.data_format == "NCHW" else outputs
+        return tf.cast(outputs, inputs.dtype)
 
 
 class Layers:
@@ -132,15 +141,15 @@ class Layers:
     def __init__(
         self,
         data_format: DataFormat,
-        style: Style = Style(),
+        style: Style = USUAL_STYLE,
         products: Products = NO_PRODUCTS,
         *,
         fused_bn: bool = True,
     ) -> None:
         self.data_format = data_format
         self._style = style
-        self._products = products
-        self._batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
+        self.products = products
+        self.batch_norm = FusedBatchNorm if fused_bn else SeparateBatchNorm
         self._keras_format, self._channel_axis = (
             ("channels_first", 1) if data_format == "NCHW" else ("channels_last", 3)
         )
@@ -154,7 +163,7 @@ class Layers:
     def conv(self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
         """Convolution with bias and ReLU."""
         x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=True, name=name)
-        return keras.layers.ReLU(name=f"{name}_relu")(x)
+        return self.relu(x, name=f"{name}_relu")
 
     def conv_bn(
         self,
@@ -168,15 +177,18 @@ class Layers:
         name: str,
     ) -> Tensor:
         """Convolution without bias, then batch normalisation, then ReLU unless `relu` is false."""
-        x = self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
-        x = self._batch_norm(
-            data_format=self.data_format,
-            momentum=0.9,
-            epsilon=self._style.batch_norm_epsilon,
-            scale=self._style.batch_norm_scale,
-            name=f"{name}_bn",
-        )(x)
-        return keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
+        x = self.conv_alone(x, filters, size, stride=stride, padding=padding, name=name)
+        return self.bn_relu(x, name=name) if relu else self._bn(x, name)
+
+    def conv_alone(
+        self, x: Tensor, filters: int, size: Size, *, stride: int = 1, padding: str = "same", name: str
+    ) -> Tensor:
+        """Convolution without bias, normalisation and ReLU: between pre-activations."""
+        return self._conv2d(x, filters, size, stride=stride, padding=padding, use_bias=False, name=name)
+
+    def bn_relu(self, x: Tensor, *, name: str) -> Tensor:
+        """Batch normalisation, then ReLU: a pre-activation."""
+        return self.relu(self._bn(x, name), name=f"{name}_relu")
 
     def pool(self, x: Tensor, kind: PoolKind, size: int, stride: int, *, padding: str = "valid", name: str) -> Tensor:
         """Maximum or average pooling; `symmetric` pads with zeros, which do not change a maximum after a ReLU."""
@@ -186,12 +198,16 @@ class Layers:
     def pad_channels(self, x: Tensor, channels: int) -> Tensor:
         """Appends channels of zeros up to `channels`."""
         paddings = [(0, 0)] * 4
-        paddings[self._channel_axis] = (0, channels - x.shape[self._channel_axis])
+        paddings[self._channel_axis] = (0, channels - self.channels(x))
         return keras.ops.pad(x, paddings)
 
     def add_relu(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
         """The end of a residual block."""
-        return keras.layers.ReLU(name=f"{name}_relu")(keras.layers.Add(name=f"{name}_add")([x, shortcut]))
+        return self.relu(self.add(x, shortcut, name=name), name=f"{name}_relu")
+
+    def add(self, x: Tensor, shortcut: Tensor, *, name: str) -> Tensor:
+        """The sum of two branches: the end of a residual block with pre-activations, or a pair in a cell."""
+        return keras.layers.Add(name=f"{name}_add")([x, shortcut])
 
     def concat(self, branches: list[Tensor], *, name: str) -> Tensor:
         """Concatenates along the channels."""
@@ -201,6 +217,34 @@ class Layers:
         """Mean over height and width: [batch, channels]."""
         return keras.layers.GlobalAveragePooling2D(data_format=self._keras_format, name="global_average")(x)
 
+    def patches(self, x: Tensor, width: int, size: int, *, name: str) -> Tensor:
+        """Linear projection of square patches, row by row: [batch, patches, width]."""
+        x = self._conv2d(x, width, size, stride=size, padding="valid", use_bias=True, name=name)
+        if self.data_format == "NCHW":
+            x = keras.layers.Permute((2, 3, 1), name=f"{name}_permute")(x)
+        return keras.layers.Reshape((-1, width), name=f"{name}_reshape")(x)
+
+    def with_positions(self, x: Tensor, *, name: str) -> Tensor:
+        """A learned class token before the tokens, [batch, tokens, width], and a learned position added to each."""
+        return ClassTokenAndPositions(name=name)(x)
+
+    def first_token(self, x: Tensor) -> Tensor:
+        """The first token of each image: [batch, width]."""
+        return keras.layers.Flatten(name="first_token")(keras.layers.Cropping1D((0, x.shape[1] - 1), name="crop")(x))
+
+    def layer_norm(self, x: Tensor, *, name: str) -> Tensor:
+        """Normalisation of each token; its mean and variance are float32 for every compute type."""
+        return keras.layers.LayerNormalization(epsilon=1e-6, name=name)(x)
+
+    def attention(self, x: Tensor, heads: int, *, name: str) -> Tensor:
+        """Attention over queries, keys and values, [batch, tokens, 3 * width]: [batch, tokens, width]."""
+        return DotProductAttention(heads, name=name)(x)
+
+    def linear(self, x: Tensor, units: int, *, activation: str | None = None, name: str) -> Tensor:
+        """Dense layer of the last axis, with one of Keras' activations or none."""
+        initializer = self._initializer()
+        return keras.layers.Dense(units, activation=activation, kernel_initializer=initializer, name=name)(x)
+
     def flatten(self, x: Tensor) -> Tensor:
         """[batch, height * width * channels], in this order for both formats, so that weights fit both."""
         return keras.layers.Flatten(data_format=self._keras_format, name="flatten")(x)
@@ -209,26 +253,76 @@ class Layers:
         """Dense layer with ReLU."""
         return keras.layers.Dense(units, activation="relu", kernel_initializer=self._initializer(), name=name)(x)
 
-    def dropout(self, x: Tensor, *, name: str) -> Tensor:
-        """Drops half of the units in training."""
-        return keras.layers.Dropout(0.5, name=name)(x)
+    def dropout(self, x: Tensor, rate: float = 0.5, *, name: str) -> Tensor:
+        """Drops this share of the units in training."""
+        return keras.layers.Dropout(rate, name=name)(x)
 
     def classifier(self, x: Tensor, num_classes: int) -> Tensor:
         """Logits in float32, for every compute type."""
         initializer = keras.initializers.RandomNormal(stddev=0.01, seed=RunTimeSeed())
         return keras.layers.Dense(num_classes, kernel_initializer=initializer, dtype="float32", name="logits")(x)
 
-    def _initializer(self) -> keras.initializers.Initializer:
+    def depthwise(self, x: Tensor, size: int, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
+        """Convolution without bias of each channel by a kernel of its own."""
+        x, padding = self._padded(x, size, stride, padding, name)
+        return keras.layers.DepthwiseConv2D(
+            size,
+            strides=stride,
+            padding=padding,
+            use_bias=False,
+            depthwise_initializer=self._initializer(channels=self.channels(x)),
+            data_format=self._keras_format,
+            name=name,
+        )(x)
+
+    def separable_bn(self, x: Tensor, filters: int, size: int, *, stride: int = 1, name: str) -> Tensor:
+        """Depthwise convolution, then 1x1 convolution, both without bias, then batch normalisation."""
+        x = self.depthwise(x, size, stride=stride, name=f"{name}_depthwise")
+        return self.conv_bn(x, filters, 1, relu=False, name=name)
+
+    def shift(self, x: Tensor, *, name: str) -> Tensor:
+        """Moves images up and left by one pixel; zeros enter at the bottom and on the right."""
+        before, after = ((0, 1), (0, 1)), ((1, 0), (1, 0))
+        x = keras.layers.ZeroPadding2D(before, data_format=self._keras_format, name=f"{name}_pad")(x)
+        return keras.layers.Cropping2D(after, data_format=self._keras_format, name=f"{name}_crop")(x)
+
+    def local_response_norm(self, x: Tensor, *, radius: int, alpha: float, beta: float, name: str) -> Tensor:
+        """Divides by (1 + alpha * sum of squares over 2 * `radius` + 1 neighbouring channels) ** beta."""
+        return LocalResponseNorm(radius=radius, alpha=alpha, beta=beta, data_format=self.data_format, name=name)(x)
+
+    def relu(self, x: Tensor, *, name: str) -> Tensor:
+        """A ReLU of its own."""
+        return keras.layers.ReLU(name=name)(x)
+
+    def channels(self, x: Tensor) -> int:
+        """Returns the number of channels."""
+        return x.shape[self._channel_axis]
+
+    def height(self, x: Tensor) -> int:
+        """Returns the height in pixels."""
+        return x.shape[2 if self.data_format == "NCHW" else 1]
+
+    def _initializer(self, channels: int = 1) -> keras.initializers.Initializer:
+        # A depthwise kernel does not sum over its channels, but Keras counts them in its fan-in.
         # Uniform draws initialise VGG-16's 138 M weights in a third of the time of truncated normal draws.
         return keras.initializers.VarianceScaling(
-            self._style.kernel_gain, mode="fan_in", distribution="uniform", seed=RunTimeSeed()
+            self._style.kernel_gain * channels, mode="fan_in", distribution="uniform", seed=RunTimeSeed()
         )
+
+    def _bn(self, x: Tensor, name: str) -> Tensor:
+        return self.batch_norm(
+            data_format=self.data_format,
+            momentum=0.9,
+            epsilon=self._style.batch_norm_epsilon,
+            scale=self._style.batch_norm_scale,
+            name=f"{name}_bn",
+        )(x)
 
     def _conv2d(
         self, x: Tensor, filters: int, size: Size, *, stride: int, padding: str, use_bias: bool, name: str
     ) -> Tensor:
         x, padding = self._padded(x, size, stride, padding, name)
-        return self._products.layer(size, stride)(
+        return self.products.layer(size, stride)(
             filters,
             size,
             strides=stride,

@@ -52,9 +52,14 @@ class Stage:
 
 
 def cut_points(model: Model) -> list[keras.KerasTensor]:
-    """Returns the tensors, in order, of which each alone connects the layers before it with those after it."""
+    """Returns the tensors, in order, of which each alone connects the layers before it with those after it.
+
+    A model that calls a layer twice has none: Keras lists the layer once, with the tensors of its first call.
+    """
     # Every operation comes after those that it needs, the input first.
     operations = model.keras_model.operations
+    if any(len(operation._inbound_nodes) > 1 for operation in operations):
+        return []
     last_use = {id(tensor): n for n, one in enumerate(operations[1:], 1) for tensor in keras.tree.flatten(one.input)}
     needed: set[int] = set()
     points = []

@@ -47,7 +47,7 @@ class Measurement:
         first_step_seconds: the first step alone, which includes graph optimisation and memory growth.
         warmup_step_seconds: the other steps before measuring.
         step_seconds: the measured steps.
-        losses: mean loss over all devices; None if it is not finite.
+        losses: mean loss over all devices, without the penalty of weight decay; None if it is not finite.
         warmup_losses: the same of the first step and the warm-up steps.
         peak_host_memory_bytes: largest resident set of the process.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is

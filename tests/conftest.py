@@ -162,7 +162,7 @@ def run_bench(
             patch.setattr(tensorflow_setup, "prepare", prepare)
             patch.setattr(os, "execv", execv)
             if "tensorflow" in sys.modules:  # two seconds of every run with several towers
-                patch.setattr("benchmarks.run.traced_steps.LEAST_SECONDS", 0.5)
+                patch.setattr("benchmarks.one_run.traced_steps.LEAST_SECONDS", 0.5)
             status = main.main(list(arguments))
         return Finished(int(status), *capfd.readouterr())
 
@@ -185,8 +185,8 @@ def train_here() -> Callable[..., RunLog]:
     from benchmarks.cluster.member import Alone
     from benchmarks.config import config, flag, run_flags
     from benchmarks.measure.run_log import RunLog
-    from benchmarks.run import session
-    from benchmarks.run.display import Display
+    from benchmarks.one_run import session
+    from benchmarks.one_run.display import Display
 
     def train(*words: str) -> RunLog:
         chosen = config.resolve(flag.parse(list(words), run_flags.RUN_FLAGS).values, lambda: 0)

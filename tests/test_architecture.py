@@ -29,10 +29,11 @@ STACK = (
     {"config"},
     {"datasets", "training"},
     {"microbench"},
-    {"run"},
+    {"one_run"},
     {"sweep"},
     {"verify", "tune", "doctor", "regression", "explain"},
-    {"cli"},
+    {"cli", "library"},
+    {"__init__"},  # of `benchmarks`: it names what the library exports
 )
 LEVEL = {room: level for level, rooms in enumerate(STACK) for room in rooms}
 PACKAGES = ("benchmarks", "models", "results", "variable_mgr")
@@ -40,10 +41,11 @@ NEEDS_NO_TENSORFLOW = (
     "benchmarks.cli.main",
     "benchmarks.config.config",
     "benchmarks.input.tfrecord",
+    "benchmarks.library",
     "benchmarks.measure",
     "benchmarks.process",
-    "benchmarks.run.display",
-    "benchmarks.run.runner",
+    "benchmarks.one_run.display",
+    "benchmarks.one_run.runner",
     "benchmarks.system",
     "benchmarks.topology.cluster",
     "benchmarks.topology.start",
@@ -89,7 +91,7 @@ def _runs_up(importing: tuple[str, ...], imported: tuple[str, ...]) -> bool:
         return importing[0] in PACKAGES and imported[0] != importing[0]
     if imported[0] != "benchmarks" or len(imported) == 1:
         return False
-    return importing[1] != imported[1] and LEVEL.get(imported[1], 0) >= LEVEL[importing[1]]
+    return importing[1] != imported[1] and LEVEL.get(imported[1], LEVEL["__init__"]) >= LEVEL[importing[1]]
 
 
 def test_imports_go_one_way() -> None:
@@ -105,15 +107,18 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("importing", "imported", "wrong"),
     [
-        ("benchmarks.measure.timing", "benchmarks.run.steps", True),
+        ("benchmarks.measure.timing", "benchmarks.one_run.steps", True),
         ("benchmarks.measure.timing", "benchmarks.cluster.probe", True),
         ("benchmarks.errors", "benchmarks.console", True),
-        ("benchmarks.run.steps", "benchmarks.measure.timing", False),
-        ("benchmarks.run.steps", "benchmarks.run.session", False),
+        ("benchmarks.sweep.grid", "benchmarks.library", True),
+        ("benchmarks.sweep.grid", "benchmarks.Config", True),
+        ("benchmarks.__init__", "benchmarks.library", False),
+        ("benchmarks.one_run.steps", "benchmarks.measure.timing", False),
+        ("benchmarks.one_run.steps", "benchmarks.one_run.session", False),
         ("results.gate.decision", "benchmarks.errors", True),
         ("results.gate.decision", "results.record", False),
         ("models.specs", "variable_mgr.catalog", True),
-        ("benchmarks.run.steps", "variable_mgr.manager", False),
+        ("benchmarks.one_run.steps", "variable_mgr.manager", False),
     ],
 )
 def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: bool) -> None:
@@ -121,7 +126,7 @@ def test_an_import_that_runs_up_is_found(importing: str, imported: str, wrong: b
 
 
 def test_every_room_stands_in_the_stack_and_is_small() -> None:
-    entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem not in ("__init__", "__pycache__")}
+    entries = {path.stem for path in (ROOT / "benchmarks").iterdir() if path.stem != "__pycache__"}
     assert entries == set(LEVEL)
     for room in {path.parent for path in _sources()} - {ROOT, ROOT / "models"}:  # one file per family of models
         files = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
@@ -131,7 +136,7 @@ def test_every_room_stands_in_the_stack_and_is_small() -> None:
 def test_below_a_run_functions_take_values_not_the_whole_configuration() -> None:
     for path in _sources():
         room = path.relative_to(ROOT).parts[1] if path.is_relative_to(ROOT / "benchmarks") else ""
-        if LEVEL.get(room, LEVEL["run"]) >= LEVEL["run"] or room == "config" or path.stem.endswith("_verb"):
+        if LEVEL.get(room, LEVEL["one_run"]) >= LEVEL["one_run"] or room == "config" or path.stem.endswith("_verb"):
             continue
         for node in ast.walk(_tree(path)):
             if isinstance(node, ast.arg) and node.annotation and path.stem != "device_peak":  # for a run apart

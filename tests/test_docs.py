@@ -12,13 +12,14 @@ import yaml
 
 from benchmarks.cli import main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
-from benchmarks.config import config, flag
+from benchmarks.config import config, flag, outside_models
+from benchmarks.config.outside_models import Facts
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.explain import devices_verb, explain_verb, models_verb, placement_verb
 from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.one_run import cluster_launch, runner
 from benchmarks.regression import ab_verb, calibrate_verb
-from benchmarks.run import cluster_launch, runner
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.system import hardware
 from benchmarks.tune import batch_size, recommend_verb
@@ -38,6 +39,8 @@ READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history")
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
     "docker": ("target",),
+    "mpirun": ("map-by", "tag-output"),
+    "numactl": ("cpunodebind", "membind"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -67,6 +70,9 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
     gpus = (hardware.Gpu("GPU", 2**36),) * 16
     monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
+    facts = Facts(image_size=64, channels=3, outputs=1000, takes_classes=True)
+    monkeypatch.setattr(outside_models, "_facts", lambda *_: facts)
+    (tmp_path / "my_net.py").touch()
     for name in ("TF_CONFIG", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -314,7 +320,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`--num_gpu=2`", "There is no flag --num_gpu"),
         ("`--noladders`", "There is no flag --noladders"),
         ("`--resize_method=lanczos`", "there is no 'lanczos'"),
-        ("`--batch_size=0`", "too small"),
+        ("`--batch_size=-1`", "too small"),
         ("`--preset=quickly`", "Presets: "),
         ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
         ("`run_bench.py reprot out`", "There is no verb 'reprot'"),

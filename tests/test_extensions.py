@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -151,6 +152,20 @@ for result in cases.results("cpu", 2, 1, lambda count: devices.session_config("c
     ]
 
 
+def test_a_model_is_one_file_and_one_line(tmp_path: Path) -> None:
+    """The file and the line are those of the page about it."""
+    page = (ROOT / "docs" / "howto" / "add-a-model.md").read_text()
+    (text,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (line,) = re.findall(r"```text\n(.*?)\n```", page)
+    tree = Tree(tmp_path)
+    tree.add_file("models/cifar10_quick.py", text)
+    tree.add_line("models/specs.py", '    "alexnet",', line)
+    assert len(tree.changed) == 2
+    record = tree.train("--model=cifar10_quick", "--variable_update=replicated")
+    assert (record["status"], record["model"]["parameters"]) == ("ok", 145_578)
+    assert tree.run("--print_config", "--model=cifar10_quik").status == 2
+
+
 TOY_VERB = '''
 """`toy`: prints its words."""
 
@@ -191,14 +206,14 @@ def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
     flag = '        Flag("toy_factor", float, "factor of the learning rate", default=1.0),'
     tree.add_line(
         "benchmarks/config/run_flags.py",
-        '        Flag("weight_decay", float, "L2 penalty on kernels", default=4e-5, at_least=0),',
+        '        Flag("forward_only", bool, "inference only: no gradients, no updates"),',
         flag,
     )
     config = "benchmarks/config/config.py"
     tree.add_line(config, "    keras_application: bool = _later(False)", "    toy_factor: float = _later(1.0)")
     decided = '        toy_factor=_either(given["toy_factor"], 1.0),'
-    tree.add_line(config, "        optimizer=optimizer,", decided)
-    graph = "benchmarks/run/graph.py"
+    tree.add_line(config, "        **optimizer,", decided)
+    graph = "benchmarks/one_run/graph.py"
     tree.replace(
         graph, "learning_rate=config.learning_rate,", "learning_rate=config.toy_factor * config.learning_rate,"
     )

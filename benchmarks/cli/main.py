@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks import console
 from benchmarks.cli import help_text, requirements
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
-from benchmarks.config import flag, run_flags
+from benchmarks.config import flag, peer_flags, run_flags
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, Terminated, UsageError, did_you_mean
@@ -76,7 +76,7 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
     if verb.takes == "lists":
         parsed = flag.parse(grid.spell_out_booleans(rest), grid.sweep_groups(verb.flags))
     else:
-        parsed = flag.parse(rest, verb.flags)
+        parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))
     if verb.takes != "words":
         _refuse_words(rest, parsed.words)
     return verb.run(flag.Parsed(run_flags.unset(parsed.values), parsed.words), arguments)
@@ -87,7 +87,7 @@ def _no_verb(name: str) -> str:
     word, *_ = name.split("=")
     for one in (one for group in run_flags.RUN_FLAGS.values() for one in group):
         if one.name == word:
-            return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help})."
+            return f"'{word}' is not a verb, but a flag: {one.spelling} ({one.help.partition(';')[0]})."
     if word == "version":
         return "'version' is not a verb, but a flag: --version."
     return (

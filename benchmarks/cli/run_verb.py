@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.cli.requirements import require
 from benchmarks.config import config
+from benchmarks.config.config import Config
 from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
-from benchmarks.errors import ExitStatus
-from benchmarks.run import cluster_launch, runner
+from benchmarks.console import say, warn
+from benchmarks.errors import BenchError, ExitStatus
+from benchmarks.input.catalog import existing_directory
+from benchmarks.one_run import cluster_launch, runner
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.tune import batch_size
@@ -30,11 +32,12 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         BenchError: it cannot be run.
     """
     values = given.values
-    find_batch = values["batch_size"] == batch_size.AUTO
-    resolved = batch_size.resolve(values, command, count_gpus) if find_batch else config.resolve(values, count_gpus)
+    resolve: Callable[[Callable[[], int]], Config] = functools.partial(config.resolve, values)
+    if values["batch_size"] == batch_size.AUTO:
+        resolve = functools.partial(batch_size.resolve, values, command)
     if values["print_config"]:
-        say(json.dumps(resolved.to_dict(), indent=2))
-        return ExitStatus.OK
+        return _print_config(resolve)
+    resolved = resolve(count_gpus)
     require("tensorflow")  # a run would take its absence for a crash
     if launch_plan.is_asked_for(values):
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
@@ -43,6 +46,22 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     if not (resolved.verify_first and leads):
         return runner.run(resolved, words)
     return runner.run(resolved, words, functools.partial(first.verify, resolved, values))
+
+
+def _print_config(resolve: Callable[[Callable[[], int]], Config]) -> ExitStatus:
+    """Prints the configuration, on a machine without the devices or the data too, and what a run would miss here."""
+    try:
+        resolved = resolve(count_gpus)
+    except BenchError as error:
+        resolved = resolve(lambda: config.ANY_NUMBER_OF_GPUS)  # fails again if it is not the devices
+        warn(f"A run here would fail: {error}")
+    try:
+        if resolved.data_dir is not None:
+            existing_directory(resolved.data_name, resolved.data_dir)
+    except BenchError as error:
+        warn(f"A run here would fail: {error}")
+    say(json.dumps(resolved.to_dict(), indent=2))
+    return ExitStatus.OK
 
 
 VERB = Verb(

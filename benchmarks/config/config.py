@@ -11,16 +11,28 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from benchmarks.config import device_options, input_options, manager_options, precision_options, without_effect
+from benchmarks.config import (
+    device_options,
+    flag,
+    input_options,
+    manager_options,
+    optimizer_options,
+    outside_models,
+    peer_flags,
+    precision_options,
+    without_effect,
+)
 from benchmarks.config.manager_options import Pipelining
+from benchmarks.config.optimizer_options import Hyperparameters, LossType
 from benchmarks.config.precision_options import Computing, LossScaling
-from benchmarks.config.run_flags import DEFAULTS
+from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.system import hardware
 from benchmarks.topology import discovery, placement
 from benchmarks.topology.cluster import Cluster
-from models import specs
+from models.model_spec import ModelSpec
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
 
@@ -41,12 +53,14 @@ class Config:
 
     Attributes that need more than their name (for others see `Runtime` and `Computing`):
         num_devices: towers, one per device; in a pipeline, stages.
+        model_digest: of the code outside this suite that builds the model; None: no such code.
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, GPUs or CPUs.
         num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
         cluster: its tasks and their addresses; None for a single process.
         input: how images are read; None where they are made on the devices.
         notices: sentences for the user on how flags were understood.
+        command: the words that it was made from, if by `from_flags`; a changed copy has none.
     """
 
     model: str
@@ -61,6 +75,7 @@ class Config:
     filter_gradients_as_matmul: bool = _later(False)
     fused_bn: bool = _later(True)
     onednn: Literal["on", "off"] | None = _later(None)
+    model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
     forward_only: bool
 
@@ -99,6 +114,7 @@ class Config:
     optimizer: str
     learning_rate: float
     momentum: float
+    hyperparameters: Hyperparameters = _later(Hyperparameters())
     weight_decay: float
     seed: int
 
@@ -110,8 +126,28 @@ class Config:
     output_dir: str = _aside()
     output_format: Literal["text", "json"] = _aside()
     display_every: int = _aside()
+    loss_type_to_report: LossType = _aside(default="total_loss")
     session_id: str = _aside()
     notices: tuple[str, ...] = _aside()
+    command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
+
+    @classmethod
+    def from_flags(cls, **flags: Any) -> Config:
+        """Returns what flags of `run` resolve to on this machine, to be passed to `benchmarks.run`.
+
+        Args:
+            flags: names and values as on the command line, such as `num_gpus=2`; None: not given.
+
+        Raises:
+            UsageError: a flag does not exist, a value is not possible here, or values contradict each other.
+        """
+        given = flag.read_files(words(flags))
+        values = flag.parse(given, RUN_FLAGS).values
+        if values["print_config"]:
+            raise UsageError("print_config is of the command line alone: what it prints is config.to_dict().")
+        config = resolve(values, hardware.count_gpus)
+        object.__setattr__(config, "command", tuple(given))
+        return config
 
     @property
     def computing(self) -> Computing:
@@ -159,8 +195,10 @@ class Config:
         return {**vars(self.input), "pipelined_input": self.pipelined_input} if self.input else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all fields, as JSON can hold them."""
-        return dataclasses.asdict(self)
+        """Returns all decisions, as JSON can hold them."""
+        fields = dataclasses.asdict(self)
+        del fields["command"]  # a record has the command of its own process
+        return fields
 
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
@@ -183,8 +221,6 @@ class Config:
 
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
-# For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
-_LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "rmsprop": 0.1, "adam": 0.1}
 _RUNTIME_FIELDS = {field.name for field in dataclasses.fields(Runtime)} & {f.name for f in dataclasses.fields(Config)}
 
 
@@ -202,19 +238,20 @@ def resolve(
         UsageError: a value is not possible here, or values contradict each other.
     """
     _refuse(given)
+    gone_notices = peer_flags.resolve(given)
     spec = _find_model(given)
-    cluster, cluster_notices = discovery.resolve(given, os.environ if environ is None else environ)
-    devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
+    given = {**given, "model": given["model"] and spec.name}
+    environ = os.environ if environ is None else environ
+    given, cluster, devices, place_notices = _surroundings(given, count_gpus, environ)
     on_gpu = devices["device"] == "gpu"
-    usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
-    given, idle_notices = without_effect.drop(given, usual, on_gpu=on_gpu, in_cluster=cluster is not None)
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     batch_per_device = given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
-    data_format, computing, notices = _arithmetic(given, on_gpu, variables, cluster)
-    optimizer = given["optimizer"] or DEFAULTS["optimizer"]
+    data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
+    optimizer, optimizer_notices = optimizer_options.resolve(given, spec, variables, devices, cluster)
     config = Config(
         model=spec.name,
+        model_digest=spec.digest,
         print_training_accuracy=bool(given["print_training_accuracy"]),
         batch_per_device=batch_per_device,
         data_format=data_format,
@@ -236,10 +273,7 @@ def resolve(
             given, variables, cluster, num_devices=devices["num_devices"], batch_per_device=batch_per_device
         ),
         **data,
-        optimizer=optimizer,
-        learning_rate=given["init_learning_rate"] or spec.learning_rate * _LEARNING_RATE_SCALE[optimizer],
-        momentum=_either(given["momentum"], DEFAULTS["momentum"]),
-        weight_decay=_either(given["weight_decay"], DEFAULTS["weight_decay"]),
+        **optimizer,
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
         num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
         num_epochs=given["num_epochs"],
@@ -249,7 +283,7 @@ def resolve(
         output_format=given["output_format"] or DEFAULTS["output_format"],
         display_every=given["display_every"] or DEFAULTS["display_every"],
         session_id=given["session_id"] or "",
-        notices=data_notices + cluster_notices + variable_notices + notices + idle_notices,
+        notices=gone_notices + place_notices + data_notices + variable_notices + notices + optimizer_notices,
     )
     problem = why_not(config.variable_update, config.modifiers, config.place)
     if problem:
@@ -257,22 +291,35 @@ def resolve(
     return config
 
 
-def _find_model(given: Mapping[str, Any]) -> specs.ModelSpec:
-    try:
-        spec = specs.find(given["model"] or DEFAULTS["model"])
-    except specs.UnknownModelError as error:
-        raise UsageError(str(error)) from error
+def _surroundings(
+    given: Mapping[str, Any], count_gpus: Callable[[], int], environ: Mapping[str, str]
+) -> tuple[Mapping[str, Any], Cluster | None, dict[str, Any], tuple[str, ...]]:
+    """Returns the flag values that have an effect here, the cluster, decisions on devices, and sentences on these."""
+    cluster, cluster_notices = discovery.resolve(given, environ)
+    given, rank_notices = device_options.of_rank(given, cluster, count_gpus, environ)
+    devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
+    usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
+    given, idle_notices = without_effect.drop(
+        given, usual, on_gpu=devices["device"] == "gpu", in_cluster=cluster is not None
+    )
+    return given, cluster, devices, cluster_notices + rank_notices + idle_notices
+
+
+def _find_model(given: Mapping[str, Any]) -> ModelSpec:
+    spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"])
     precision_options.refuse_without_layers(given, spec)
     return spec
 
 
 def _arithmetic(
-    given: Mapping[str, Any], on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
+    given: Mapping[str, Any], spec: ModelSpec, on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
 ) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
     """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
     data_format = given["data_format"]
     if data_format in (None, "auto"):  # Keras' own model comes in Keras' own layout
-        data_format = "NCHW" if on_gpu and not variables["keras_application"] else "NHWC"
+        data_format = "NCHW" if on_gpu and spec.nchw and not variables["keras_application"] else "NHWC"
+    if data_format == "NCHW" and not spec.nchw:
+        raise UsageError(f"--data_format=NCHW: the code of {spec.name} builds it for NHWC only: use that, or auto.")
     computing, notices = precision_options.resolve(
         given,
         on_gpu=on_gpu,
@@ -299,7 +346,9 @@ def _either(value: Any, default: Any) -> Any:
 def _refuse(given: Mapping[str, Any]) -> None:
     """Refuses what is impossible whatever the machine is."""
     if given["batch_size"] == "auto":
-        raise UsageError("--batch_size=auto is found by trying, which only `run` and `recommend` do: give a number.")
+        raise UsageError(
+            "--batch_size=auto is found by trying, which only the commands `run` and `recommend` do: give a number."
+        )
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
     without_effect.refuse_without_cluster(given)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError
+from benchmarks.topology.cluster import Cluster
 from results.text import counted
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
@@ -58,10 +59,10 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
     split = _split(given["virtual_gpus"], wanted, usable)
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
-        limit = f" --gpus={given['gpus']} leaves {usable} of them." if visible else ""
+        limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
         raise UsageError(
-            f"{asked} asks for {counted(wanted, 'GPU')}; {there_are}{limit} Ask for fewer, split them with "
-            f"--virtual_gpus, or use --device=cpu for {wanted} logical CPU devices."
+            f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
+            f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
         )
     mode, threads = given["gpu_thread_mode"], given["per_gpu_thread_count"] or 0
     if threads and mode in (None, "global"):
@@ -103,6 +104,23 @@ def _split(parts: int | str | None, wanted: int, usable: int) -> int:
     if parts == "auto":
         return max(1, -(-wanted // max(1, usable)))
     return int(parts or 1)
+
+
+def of_rank(
+    given: Mapping[str, Any], cluster: Cluster | None, count_gpus: Callable[[], int], environ: Mapping[str, str]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Returns flag values by which each worker that mpirun has started on a host has GPUs of its own, and a notice.
+
+    Other launchers do this themselves, and so may the user with --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    alone = cluster is None or not cluster.own.has_towers or cluster.workers_on_this_host == 1
+    decided = given["gpus"] is not None or given["virtual_gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
+    if cluster is None or alone or decided or given["cluster"] != "mpi" or given["device"] == "cpu" or not count_gpus():
+        return given, ()
+    each = given["num_gpus"] or 1
+    first = each * cluster.number_on_this_host
+    own = ",".join(map(str, range(first, first + each)))
+    return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
 
 
 def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from absl import flags as absl_flags
 from benchmarks.errors import UsageError, did_you_mean
 
 _LONGEST_CHOICES = 60
+_MOST_IN_BRIEF = 20
 _NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
+_ONE_DASH = re.compile(r"-[A-Za-z]\w+(=|$)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Flag:
         known: values that exist, where the code behind the flag decides which it takes.
         path: what kind of path a str is.
         same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
+        unset: the value that means the same as no value.
+        gone: words that are no choice any more, each with a sentence on what to use instead.
     """
 
     name: str
@@ -48,6 +53,8 @@ class Flag:
     known: tuple[str, ...] = ()
     path: Literal["file", "directory"] | None = None
     same_as: str = ""
+    unset: int | float | str | None = None
+    gone: tuple[tuple[str, str], ...] = ()
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -85,13 +92,13 @@ class Flag:
         """Returns its help with the values, unless its spelling shows them, and the default.
 
         Args:
-            brief: only the first clause of the help, and no range.
+            brief: only the first clause of the help, and neither a range nor many words.
         """
         facts = []
         if self.kind not in (bool, str):
             facts += [] if brief or self._range_text in _NO_RANGE.values() else [self._range_text]
         elif self.kind is str and self.words and not self.spelling.endswith("|".join(self.words)):
-            facts.append(", ".join(self.words))
+            facts += [] if brief and len(self.words) > _MOST_IN_BRIEF else [", ".join(self.words)]
         if self.default_text not in ("", "false"):
             facts.append(f"default: {self.default_text}")
         return (self.help.partition(";")[0] if brief else self.help) + (f" ({'; '.join(facts)})" if facts else "")
@@ -143,9 +150,9 @@ class Parsed:
 def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     """Reads flags.
 
-    Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`), a boolean may be
-    followed by the word true or false, as in scripts for tf_cnn_benchmarks, and `--preset=NAME` is a file of flags that
-    comes with the suite.
+    Besides absl's forms (`--name=value`, `--name value`, `--name`, `--noname`, `--flagfile=FILE`; one dash is as good
+    as two), a boolean may be followed by the word true or false, as in scripts for tf_cnn_benchmarks, and
+    `--preset=NAME` is a file of flags that comes with the suite.
 
     Raises:
         UsageError: an unknown flag, or a value that the flag does not take.
@@ -165,7 +172,9 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         ) from error
     except (absl_flags.Error, OSError, ValueError) as error:
         raise UsageError(str(error)) from error
-    values = _without_aliases({flag.name: flag_values[flag.name].value for flag in table}, table)
+    given = {flag.name: flag_values[flag.name].value for flag in table}
+    given |= {flag.name: None for flag in table if flag.unset is not None and given[flag.name] == flag.unset}
+    values = _without_aliases(given, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
     return Parsed(values, words)
@@ -204,19 +213,21 @@ def describe(groups: Groups) -> str:
 
 
 class _Choice(absl_flags.ArgumentParser):
-    """Parses a word of a fixed set, in any case; with `or_number`, also a whole number."""
+    """Parses a word of a fixed set, in any case, or a whole number if the flag is one."""
 
     syntactic_help = "one of the choices"
 
-    def __init__(self, choices: Sequence[str], *, or_number: bool) -> None:
+    def __init__(self, flag: Flag) -> None:
         super().__init__()
-        self._choices = {choice.lower(): choice for choice in choices}
-        self._or_number = or_number
+        self._choices = {choice.lower(): choice for choice in flag.choices}
+        self._or_number, self._gone = flag.kind is int, dict(flag.gone)
 
     def parse(self, argument: Any) -> Any:
         """Returns the choice as it is spelled in the table, or the number."""
         if str(argument).lower() in self._choices:
             return self._choices[argument.lower()]
+        if str(argument).lower() in self._gone:
+            raise ValueError(self._gone[argument.lower()])
         known = list(self._choices.values())
         if not self._or_number:
             raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
@@ -250,7 +261,7 @@ _PARSERS = {
 
 
 def _parser(flag: Flag) -> absl_flags.ArgumentParser:
-    return _Choice(flag.choices, or_number=flag.kind is int) if flag.choices else _PARSERS[flag.kind]
+    return _Choice(flag) if flag.choices else _PARSERS[flag.kind]
 
 
 def presets() -> list[str]:
@@ -259,22 +270,27 @@ def presets() -> list[str]:
 
 
 def read_files(arguments: Sequence[str]) -> list[str]:
-    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file.
+    """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file, and one dash before a flag by two.
 
     Raises:
         UsageError: there is no such file.
     """
     words = []
-    for argument in arguments:
+    for argument in map(_with_two_dashes, arguments):
         name = argument.removeprefix("--preset=")
         if argument == "--preset" or argument != name and name not in presets():
             hint = did_you_mean(name, presets()) if name != argument else ""
             raise UsageError(f"{argument}: write --preset=NAME.{hint} Presets: {', '.join(presets())}.")
         words.append(argument if argument == name else f"--flagfile={_PRESETS / name}.flags")
     try:
-        return list(absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True))
+        words = absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True)
     except (absl_flags.Error, OSError) as error:
         raise UsageError(str(error)) from error
+    return [_with_two_dashes(word) for word in words]
+
+
+def _with_two_dashes(word: str) -> str:
+    return f"-{word}" if _ONE_DASH.match(word) else word
 
 
 def _join_booleans(arguments: Sequence[str], table: Sequence[Flag]) -> list[str]:

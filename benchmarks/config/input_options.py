@@ -11,10 +11,11 @@ from benchmarks.errors import UsageError
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import AUTOTUNE, RESIZE_METHODS, ROUND_ROBIN, InputOptions
 from models import specs
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, ModelSpec
 
 IMAGE_FLAGS: Groups = {
     "Data": (
-        Flag("data_dir", str, "directory of the images", default="synthetic images", path="directory"),
+        Flag("data_dir", str, "directory of the images", default="synthetic images", path="directory", unset=""),
         Flag(
             "data_name",
             str,
@@ -147,7 +148,7 @@ _FOR_HOST_BATCHES = ("datasets_prefetch_buffer_size", "datasets_use_prefetch", "
 FLAGS = (*_OPTION_OF_FLAG, *_CACHE_FLAGS, "datasets_use_prefetch")
 
 
-def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+def resolve(given: Mapping[str, Any], spec: ModelSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Decides on the input.
 
     Args:
@@ -176,7 +177,7 @@ def resolve(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[dict[str, 
     return {**fields, "input": None if name == SYNTHETIC else _options(given, name)}, notices
 
 
-def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tuple[str, ...]]:
+def _data_name(given: Mapping[str, Any], spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     name, directory = given["data_name"], given["data_dir"]
     if directory is not None and "://" in directory:  # which may hold a password, so it is not repeated
         raise UsageError(
@@ -196,9 +197,11 @@ def _data_name(given: Mapping[str, Any], spec: specs.ModelSpec) -> tuple[str, tu
     return name or (SYNTHETIC if directory is None else spec.data_name), ()
 
 
-def _num_classes(wanted: int | None, spec: specs.ModelSpec) -> int:
-    if spec.classes == specs.IMAGENET_CLASSES:
-        if wanted not in (None, specs.IMAGENET_CLASSES, specs.BACKGROUND_CLASSES):
+def _num_classes(wanted: int | None, spec: ModelSpec) -> int:
+    if spec.outputs and wanted not in (None, spec.outputs):
+        raise UsageError(f"--num_classes={wanted}: {spec.name} always has {spec.outputs} outputs; leave it out.")
+    if spec.classes == IMAGENET_CLASSES:
+        if wanted not in (None, IMAGENET_CLASSES, BACKGROUND_CLASSES):
             raise UsageError(f"--num_classes={wanted}: use 1000, or 1001 with the background class.")
         return wanted or spec.usual_outputs
     if wanted not in (None, spec.classes):

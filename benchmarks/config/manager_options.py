@@ -79,8 +79,9 @@ def _resolve_spec(
     given: Mapping[str, Any], devices: Mapping[str, Any], manager: str
 ) -> tuple[str | None, tuple[str, ...]]:
     """Returns the requested reduction, whichever flag names it, and notices about it."""
+    has_it = (manager, given["all_reduce_spec"]) == ("collective_all_reduce", "collective")  # no other can be chosen
     asked = {
-        "--all_reduce_spec": given["all_reduce_spec"],
+        "--all_reduce_spec": None if has_it else given["all_reduce_spec"],
         "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
         "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
     }
@@ -159,7 +160,7 @@ _REFUSES = {
 def _refuse_for_reference_loops(given: Mapping[str, Any], cluster: Cluster | None) -> None:
     """Refuses what the reference loops do not support, except modifiers, which `modifiers.why_not` refuses."""
     loop = given["variable_update"]
-    model = specs.find(given["model"] or _APPLICATION).name
+    model = specs.find(given["model"] or _APPLICATION, given["data_name"]).name
     if given["keras_application"] and (loop, model) != ("keras_fit", _APPLICATION):
         raise UsageError(
             "--keras_application trains Keras' own ResNet-50 with Keras' fit: use "

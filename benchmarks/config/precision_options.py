@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from benchmarks.errors import UsageError
 from benchmarks.system.hardware import CPUINFO, cpu_instructions
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers
 

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.config import device_options, manager_options
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.input_options import IMAGE_FLAGS
+from benchmarks.config.optimizer_options import LOSS_TYPES, OPTIMIZER_FLAGS
 from benchmarks.config.precision_options import (
     FIRST_DYNAMIC_SCALE,
     LOSS_SCALE,
@@ -34,7 +35,12 @@ CLUSTER_FLAGS: Groups = {
         Flag(
             "private_network", bool, "with --local_cluster: no other host can reach it, or the run fails", default=True
         ),
-        Flag("hosts", str, "with --ssh: start a worker on each, and a parameter server if the manager needs them"),
+        Flag(
+            "hosts",
+            str,
+            "with --ssh: start a worker on each, and a parameter server if the manager needs them; with --cluster=mpi: "
+            "those of the ranks, in their order",
+        ),
         Flag("ssh", bool, "with --hosts: needs the same directory and Python there, and login without a password"),
         Flag("job_name", str, "the job of this process; of a server, any job of --cluster_spec", known=JOBS),
         Flag("task_index", int, "the index of this process in its job", at_least=0),
@@ -44,13 +50,18 @@ CLUSTER_FLAGS: Groups = {
         Flag("controller_host", str, "if one client drives all towers: its address if it is not a worker"),
         Flag("cluster_spec", str, "all addresses in one flag, such as 'ps|h0:50000,worker|h0:50001;h1:50001'"),
         Flag(
-            "cluster", str, "slurm: addresses and job come from srun", ("slurm",), default="those of TF_CONFIG, if set"
+            "cluster",
+            str,
+            "what started the tasks; slurm: addresses and job come from srun; mpi: the rank comes from mpirun, the "
+            "addresses from --hosts or --worker_hosts unless all ranks are on one host",
+            ("slurm", "mpi"),
+            default="those of TF_CONFIG, if set",
         ),
-        Flag("num_ps", int, "with --cluster=slurm: number of parameter servers among the tasks", default=0, at_least=0),
+        Flag("num_ps", int, "with --cluster: number of parameter servers among the tasks", default=0, at_least=0),
         Flag(
             "server_port",
             int,
-            "with --cluster=slurm or --hosts: port of each host's first task",
+            "with --cluster or --hosts: port of each host's first task",
             default=DEFAULT_SERVER_PORT,
             at_least=1,
             at_most=LAST_PORT,
@@ -65,9 +76,21 @@ _MANAGERS_IN_WORDS = "; ".join(
     f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items()
 )
 _LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items())
+_NO_HOROVOD = (
+    "Horovod is not used: use --variable_update=collective_all_reduce, which also averages gradients over all workers. "
+    "Start it with `mpirun -np N ... --cluster=mpi` or `srun ... --cluster=slurm`; for several GPUs of one host, a "
+    "single process with --num_gpus is enough."
+)
 RUN_FLAGS: Groups = {
     "What is trained": (
-        Flag("model", str, "what is trained", default="resnet50", known=tuple(specs.names())),
+        Flag(
+            "model",
+            str,
+            "what is trained: a name that `models` lists, keras:NAME, or path/to/file.py:function; keras:NAME is of "
+            "keras.applications, a function (also package.module:function) returns a Keras model",
+            default="resnet50",
+            known=tuple(specs.names()),
+        ),
         Flag(
             "batch_size",
             int,
@@ -75,6 +98,7 @@ RUN_FLAGS: Groups = {
             ("auto",),
             default="the model's, smaller on a CPU",
             at_least=1,
+            unset=0,
         ),
         Flag("num_classes", int, "classes of ImageNet: 1001 with its background class, or 1000", default="the model's"),
         Flag(
@@ -195,6 +219,7 @@ RUN_FLAGS: Groups = {
             f"{_MANAGERS_IN_WORDS}; training loops of others, for comparison: {_LOOPS_IN_WORDS}",
             (*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
             default=catalog.DEFAULT,
+            gone=(("horovod", _NO_HOROVOD),),
         ),
         Flag("keras_application", bool, "keras_fit: train keras.applications.ResNet50, not this suite's resnet50"),
         Flag(
@@ -295,20 +320,7 @@ RUN_FLAGS: Groups = {
         ),
     ),
     **IMAGE_FLAGS,
-    "Optimizer": (
-        Flag("optimizer", str, "update rule", ("sgd", "momentum", "rmsprop", "adam"), default="sgd"),
-        Flag("init_learning_rate", float, "learning rate", default="the model's", above=0),
-        Flag("momentum", float, "factor of the momentum optimizer", default=0.9, at_least=0),
-        Flag("weight_decay", float, "L2 penalty on kernels", default=4e-5, at_least=0),
-        Flag(
-            "tf_random_seed",
-            int,
-            "seed of initial values, data and dropout",
-            default=1234,
-            at_least=0,
-            at_most=2**32 - 1,  # NumPy takes no larger one
-        ),
-    ),
+    **OPTIMIZER_FLAGS,
     "How long": (
         Flag("num_batches", int, "measured steps", default=100, at_least=1),
         Flag("num_epochs", float, "instead of --num_batches: passes over the data set", above=0),
@@ -325,6 +337,13 @@ RUN_FLAGS: Groups = {
         Flag("output_dir", str, "directory of results.jsonl and results.csv", default="out", path="directory"),
         Flag("output_format", str, "what goes to stdout", ("text", "json"), default="text"),
         Flag("display_every", int, "print a line every so many steps", default=10, at_least=1),
+        Flag(
+            "loss_type_to_report",
+            str,
+            "loss in the printed lines; total_loss includes weight decay; the record has the base loss",
+            LOSS_TYPES,
+            default="total_loss, where one process takes all steps together and all copies of the weights are equal",
+        ),
         Flag("session_id", str, "a name that records of several runs share; sweep gives its runs one"),
         Flag("print_config", bool, "print the resolved configuration as JSON and stop"),
     ),

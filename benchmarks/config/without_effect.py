@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.config.optimizer_options import Hyperparameters
 from benchmarks.errors import UsageError
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, named
 
@@ -52,6 +53,8 @@ class Situation:
         return "all_reduce_spec" in entry.modifiers and not is_chosen
 
 
+_CONSTANTS = tuple(field.name for field in dataclasses.fields(Hyperparameters))
+
 # The flags, when they have no effect, and why.
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
     (("allow_growth",), lambda now: not now.on_gpu, "it is about GPUs, and this run uses none"),
@@ -61,11 +64,21 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
         "no variables are shared within a process, and no gradients are averaged by copies",
     ),
     (
-        ("optimizer", "init_learning_rate", "momentum", "weight_decay"),
+        ("optimizer", "init_learning_rate", "momentum", "weight_decay", *_CONSTANTS),
         lambda now: bool(now.given["forward_only"]),
         "--forward_only updates nothing",
     ),
     (("momentum",), lambda now: now.given["optimizer"] != "momentum", "only --optimizer=momentum reads it"),
+    (
+        tuple(name for name in _CONSTANTS if name.startswith("rmsprop")),
+        lambda now: now.given["optimizer"] != "rmsprop",
+        "only --optimizer=rmsprop reads it",
+    ),
+    (
+        tuple(name for name in _CONSTANTS if name.startswith("adam")),
+        lambda now: now.given["optimizer"] != "adam",
+        "only --optimizer=adam reads it",
+    ),
 )
 
 

@@ -236,7 +236,7 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     from benchmarks.input import checks, host_pipeline
     from benchmarks.input.imagenet import PhotoFolder
     from benchmarks.input.small_images import Pixels
-    from models.specs import BACKGROUND_CLASSES
+    from models.model_spec import BACKGROUND_CLASSES
 
     _expect_whole(watchdog, f"Finding the data set in {arguments[0]}")
     source = host_pipeline.find(given["data_name"], arguments[0], given["data_split"])

@@ -18,7 +18,7 @@ from benchmarks.console import progress
 from benchmarks.input import tfrecord
 from benchmarks.input.files import FileWork, written_whole
 from benchmarks.input.imagenet import BOX
-from models.specs import IMAGENET_CLASSES
+from models.model_spec import IMAGENET_CLASSES
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95

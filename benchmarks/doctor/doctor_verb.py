@@ -17,8 +17,8 @@ from benchmarks.console import say, warn
 from benchmarks.doctor import breakdown_run, host_checks, machine
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.one_run import cluster_launch
 from benchmarks.process import tensorflow_setup
-from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.start import start

@@ -20,6 +20,7 @@ from benchmarks.microbench.roofline import amount
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models import specs
+from models.model_spec import ModelSpec
 from results.text import counted
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, SHORTHANDS
 from variable_mgr.modifiers import Modifiers
@@ -187,7 +188,7 @@ def _between_processes(config: Config, model: Model) -> _Flow:
     )
 
 
-def _between_devices(config: Config, model: Model, spec: specs.ModelSpec) -> _Flow:
+def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     """Returns the flow in one process, with whether --fc_model_parallel pays.
 
     Raises:
@@ -215,9 +216,9 @@ def _between_devices(config: Config, model: Model, spec: specs.ModelSpec) -> _Fl
         raise UsageError(problem)
     dense, sent = dense_share(model, config.batch_per_device), traffic(is_divided)
     facts = _bytes(sent, towers)
+    share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
-        f"{dense.weights / dense.all_weights:.0%} of the weights, "
-        f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%} of the operations of {spec.name}"
+        f"{dense.weights / dense.all_weights:.0%} of the weights, {share} of the operations of {spec.name}"
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.config import config as config_rules
 from benchmarks.config import device_options
@@ -13,18 +13,15 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, Parsed, only
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import progress, say, warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
+from benchmarks.explain import model_counts
 from benchmarks.explain.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
-from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware
-from benchmarks.topology.start import start
+from benchmarks.training.model_facts import ModelFacts
 from models import specs
 from results.text import counted, table
 from variable_mgr.catalog import MANAGERS, SHORTHANDS
-
-if TYPE_CHECKING:
-    from benchmarks.training.model_facts import ModelFacts
 
 _DEFAULT_MANAGER = "replicated"
 
@@ -51,34 +48,16 @@ def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
     Raises:
         UsageError: operations of a model cannot be counted.
     """
-    start(Runtime())
-    from benchmarks.training import model_facts
-    from benchmarks.training.traffic import manager_on_real_devices, model_traffic
-    from models import building
-
     rows, balances = [], {}
-    with progress.counted("counting operations", len(configs)):
-        for config in configs:
-            spec = specs.find(config.model)
-            model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
-            facts = model_facts.of(model, spec)
-            manager = manager_on_real_devices(
-                config.variable_update,
-                config.modifiers,
-                device=config.device,
-                towers=config.num_devices,
-                shared_on=config.shared_on,
-            )
-            sent = model_traffic(manager, model, config.batch_per_device).total_bytes
-            balance = rates.balance(
-                config,
-                flops_per_image=facts.flops_per_image,
-                gradient_bytes=facts.gradient_bytes,
-                sent_bytes=None if sent is None else sent / config.num_devices,
-            )
-            balances[config.model] = balance
-            rows.append({**_of_model(config, facts), **_of_balance(balance)})
-            progress.advance()
+    for config, (facts, sent) in zip(configs, model_counts.of(configs), strict=True):
+        balance = rates.balance(
+            config,
+            flops_per_image=facts.flops_per_image,
+            gradient_bytes=facts.gradient_bytes,
+            sent_bytes=None if sent is None else sent / config.num_devices,
+        )
+        balances[config.model] = balance
+        rows.append({**_of_model(config, facts), **_of_balance(balance)})
     rows.sort(key=lambda row: (-(row["exchange_to_compute"] or 0), row["flops_per_image"] / row["gradient_bytes"]))
     config = configs[0]
     if config.output_format == "json":
@@ -127,23 +106,21 @@ def _say_models(rows: Sequence[Mapping[str, Any]]) -> None:
     columns: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
         "model": lambda row: row["model"],
         "parameters": lambda row: f"{row['parameters']:,}",
-        "gradients MB": lambda row: _number(row["gradient_bytes"], 1e-6),
+        "grad. MB": lambda row: _number(row["gradient_bytes"], 1e-6),
         "GFLOP/image": lambda row: _number(row["flops_per_image"], 1e-9),
-        "FLOP/byte, 1 image": lambda row: _number(row["flops_per_gradient_byte"] / row["batch_per_device"]),
+        "FLOP/B, 1": lambda row: _number(row["flops_per_gradient_byte"] / row["batch_per_device"]),
         "batch": lambda row: str(row["batch_per_device"]),
-        "FLOP/byte": lambda row: _number(row["flops_per_gradient_byte"]),
-        "conv FLOP": lambda row: f"{row['convolution_share_of_flops']:.1%}",
+        "FLOP/B": lambda row: _number(row["flops_per_gradient_byte"]),
         "dense FLOP": lambda row: f"{row['dense_share_of_flops']:.1%}",
         "conv par.": lambda row: f"{row['convolution_share_of_parameters']:.1%}",
         "dense par.": lambda row: f"{row['dense_share_of_parameters']:.1%}",
-        "other par.": lambda row: f"{row['other_share_of_parameters']:.1%}",
     }
     for line in table([list(columns), *([shown(row) for shown in columns.values()] for row in rows)]):
         say(line)
     say(
         "\nFLOP: of convolutions and dense layers, forward and backward, 2 per multiply-add; par.: parameters. "
-        "FLOP/byte: per byte\nof one device's gradients (float32), for one image and for the batch: the fewer, the "
-        "sooner a link is the limit."
+        "FLOP/B: per byte of\none device's gradients (float32), for 1 image and for the batch: the fewer, the sooner a "
+        "link is the limit."
     )
 
 
@@ -191,7 +168,12 @@ _MANAGER = dataclasses.replace(
 _ASSUMED = ("local_parameter_device", "all_reduce_spec", "compact_gradient_transfer", "compact_gradient_dtype")
 MODELS_FLAGS: Groups = {
     "What is trained": (
-        Flag("model", str, "models, such as alexnet,vgg16; also as words", default="all"),
+        Flag(
+            "model",
+            str,
+            "models, such as alexnet,vgg16; also as words, and those of other code, see run",
+            default="all",
+        ),
         Flag("batch_size", int, "images per device and step", default="the model's, smaller on a CPU", at_least=1),
         *only(RUN_FLAGS["What is trained"], "precision"),
     ),
@@ -219,6 +201,11 @@ VERB = Verb(
     takes="words",
     words="[MODEL ...]",
     known_words=tuple(specs.names()),
-    details="Parameters and operations by kind of layer and, with measured rates, the times to compute and exchange.",
-    examples=("models", "models alexnet vgg16 resnet50 --num_gpus=8 --peak_tflops=100 --link_gbytes_per_second=10"),
+    details="Parameters and operations by kind of layer and, with measured rates, the times to compute and exchange. "
+    "Counts are kept in the user's cache directory until the code or a version changes.",
+    examples=(
+        "models",
+        "models alexnet vgg16 resnet50 --num_gpus=8 --peak_tflops=100 --link_gbytes_per_second=10",
+        "models resnet50 keras:EfficientNetB0 keras:MobileNetV3Small",
+    ),
 )

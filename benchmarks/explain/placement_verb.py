@@ -14,11 +14,11 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.measure.run_log import RunLog
+from benchmarks.one_run import cluster_launch
+from benchmarks.one_run.display import Display
+from benchmarks.one_run.runner import empty_log
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
-from benchmarks.run import cluster_launch
-from benchmarks.run.display import Display
-from benchmarks.run.runner import empty_log
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.topology.start import start
@@ -51,7 +51,7 @@ def run(config: Config) -> ExitStatus:
 
 def _take_steps(config: Config, log: RunLog, watchdog: Watchdog) -> None:
     from benchmarks.cluster.member import Alone
-    from benchmarks.run import cluster_run, session
+    from benchmarks.one_run import cluster_run, session
 
     if config.cluster:
         cluster_run.train(config, config.cluster, log, Display(), watchdog)

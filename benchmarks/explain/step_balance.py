@@ -16,10 +16,12 @@ from benchmarks.config.flag import Flag
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import amount, devices_with_a_peak
 from benchmarks.system import hardware, provenance
+from models import specs
 from results.record import Kind, Record, Status
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
 ASSUMED_MFU = 0.5
+_MOST_NAMED = 5
 RATE_FLAGS = (
     Flag("results", str, "records of runs on one device, and of allreduce", default="out/results.jsonl", path="file"),
     Flag(
@@ -191,10 +193,12 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
     found = []
     on = "--device=cpu " if config.device == "cpu" else ""
     if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
-        verb = "sweep " if len(unmeasured) > 1 else ""
+        verb, more = "sweep " if len(unmeasured) > 1 else "", len(unmeasured) - _MOST_NAMED
+        named = f"{', '.join(unmeasured[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+        wanted = "all" if unmeasured == specs.names() else ",".join(unmeasured)
         found.append(
-            f"No rate of computing is known of {', '.join(unmeasured)}: 'run_bench.py {verb}{on}--num_gpus=1 "
-            f"--model={','.join(unmeasured)}' measures it, or pass --peak_tflops and --assumed_mfu."
+            f"No rate of computing is known of {named}: 'run_bench.py {verb}{on}--num_gpus=1 "
+            f"--model={wanted}' measures it, or pass --peak_tflops and --assumed_mfu."
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
         found.append("How much this setting sends is unknown: it has no formula.")

@@ -23,7 +23,7 @@ from benchmarks.errors import DataError
 from benchmarks.input import tfrecord
 from benchmarks.input.catalog import existing_directory
 from benchmarks.input.tfrecord import Defect
-from models.specs import IMAGENET_CLASSES
+from models.model_spec import IMAGENET_CLASSES
 
 BOX = "image/object/bbox/"
 # The usual folder names of each split.

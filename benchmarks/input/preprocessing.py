@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from benchmarks.input.files import MOST_PIXELS
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
-from models.specs import NUM_CHANNELS
+from models.model_spec import NUM_CHANNELS
 
 # Evaluation takes the central 224 of 256 pixels, as Simonyan and Zisserman (arXiv:1409.1556) and most others do.
 _EVALUATION_MARGIN = 1.145

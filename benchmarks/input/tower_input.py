@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from models.layers import DataFormat
+from models.model_spec import NUM_CHANNELS
 from models.seeds import seed_at_run_time
-from models.specs import NUM_CHANNELS
 
 
 @dataclasses.dataclass(frozen=True)

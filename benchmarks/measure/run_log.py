@@ -23,7 +23,7 @@ _left_out_seconds: list[float] = []
 
 @dataclasses.dataclass
 class RunLog:
-    """Filled by `benchmarks.run.session`, read by `benchmarks.run.runner`. Units are those of `Measurement`.
+    """Filled by `benchmarks.one_run.session`, read by `benchmarks.one_run.runner`. Units are those of `Measurement`.
 
     Attributes:
         images_per_step: images of a step of this process.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.config import config, device_options
+from benchmarks.config import config, device_options, outside_models
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
@@ -25,7 +25,6 @@ from benchmarks.record_files import open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology.start import start
-from models import specs
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS
@@ -41,6 +40,8 @@ _DEFAULTS: dict[str, Any] = {
     "num_batches": 20,
     "num_warmup_batches": 2,
 }
+# Their gradients differ in size and number.
+_USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
 _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
@@ -82,11 +83,8 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     nowhere = [spec for spec in wanted if all(spec in reasons for reasons in cannot.values())]
     if named and nowhere:
         raise UsageError(cannot[counts[-1]][nowhere[0]])
-    try:
-        names = given["model"].split(",") if given["model"] else specs.names()
-        models = () if given["model"] == "none" else tuple(specs.find(name).name for name in names)
-    except specs.UnknownModelError as error:
-        raise UsageError(str(error)) from error
+    names = (given["model"] or _USUAL_MODELS).split(",")
+    models = () if given["model"] == "none" else tuple(outside_models.find(name).name for name in names)
     return AllReducePlan(
         chosen=chosen,
         counts=counts,
@@ -222,7 +220,7 @@ ALLREDUCE_FLAGS: Groups = {
             "largest message; the sizes between are powers of two",
             default=_DEFAULTS["max_bytes"],
         ),
-        Flag("model", str, "models whose gradients are reduced, such as resnet50,vgg16, or none", default="all models"),
+        Flag("model", str, "models whose gradients are reduced, or none", default=_USUAL_MODELS),
         *(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name.startswith(_AROUND_THE_REDUCTION)),
     ),
     "Devices": [_NUMBERS_OF_DEVICES if flag.name == "num_gpus" else flag for flag in SEVERAL_DEVICES],

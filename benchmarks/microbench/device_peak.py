@@ -19,7 +19,7 @@ from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
 from models import specs
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 from results.measurement import Derived
 from results.record import key_of
 

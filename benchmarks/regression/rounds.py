@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.console import in_words, progress, warn
 from benchmarks.errors import UsageError
+from benchmarks.one_run import time_slices
 from benchmarks.record_files import open_store
 from benchmarks.regression.builds import Build
-from benchmarks.run import time_slices
 from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run

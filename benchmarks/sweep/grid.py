@@ -9,17 +9,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan
+from models import specs
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.
-_NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec")
+_NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec", *peer_flags.SINGLE)
 _SEMICOLONS = ("local_cluster",)
+_ALL_MODELS = "all"
 # These apply to all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
 _RUN_FLAGS = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
+_PARSED = peer_flags.groups_to_parse(_RUN_FLAGS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ def sweep_groups(own: flag.Groups) -> flag.Groups:
     """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
     as_texts = {
         title: [dataclasses.replace(f, kind=str, choices=(), same_as="") for f in group]
-        for title, group in _RUN_FLAGS.items()
+        for title, group in _PARSED.items()
     }
     return {**own, **as_texts}
 
@@ -61,7 +64,7 @@ def sweep_groups(own: flag.Groups) -> flag.Groups:
 def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
     """Turns `--name` and `--noname` of the boolean flags of `run` into `--name=true` and `--name=false`."""
     arguments = flag.read_files(arguments)
-    booleans = [flag.name for group in run_flags.RUN_FLAGS.values() for flag in group if flag.kind is bool]
+    booleans = [flag.name for group in _PARSED.values() for flag in group if flag.kind is bool]
     words = {f"--{no}{name}": f"--{name}={value}" for name in booleans for no, value in (("", "true"), ("no", "false"))}
     followed = zip(arguments, [*arguments, "--"][1:], strict=True)
     return [word if not after.startswith("-") else words.get(word, word) for word, after in followed]
@@ -70,7 +73,7 @@ def spell_out_booleans(arguments: Sequence[str]) -> list[str]:
 def of_flags(values: Mapping[str, str | None]) -> dict[str, list[str]]:
     """Returns the values of each given flag, split at commas, in the order of `run`'s help."""
     found = {}
-    names = [f.name for group in _RUN_FLAGS.values() for f in group]
+    names = [f.name for group in _PARSED.values() for f in group]
     for name, text in [(name, text) for name in names if (text := values.get(name)) is not None]:
         if not all(item.strip() for item in text.split(",")):
             raise UsageError(f"--{name}={text}: there is an empty value between the commas.")
@@ -103,15 +106,18 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
 def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
     """Returns every combination of each grid, including impossible ones with the reason.
 
+    The model `all` stands for every model.
+
     Raises:
         UsageError: a flag does not exist, or never takes a value.
     """
     found: list[Cell] = []
     seen: set[str] = set()
     for grid in grids:
-        for values in itertools.product(*grid.values()):
-            arguments = tuple(f"--{name}={value}" for name, value in zip(grid, values, strict=True))
-            parsed = flag.parse(arguments, run_flags.RUN_FLAGS)
+        each = {**grid, "model": specs.names()} if grid.get("model") == [_ALL_MODELS] else grid
+        for values in itertools.product(*each.values()):
+            arguments = tuple(f"--{name}={value}" for name, value in zip(each, values, strict=True))
+            parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
             try:
                 chosen = config.resolve(parsed.values, count_gpus)
             except UsageError as error:

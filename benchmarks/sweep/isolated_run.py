@@ -14,10 +14,10 @@ from typing import IO, Any
 
 from benchmarks.console import warn
 from benchmarks.errors import BenchError
+from benchmarks.one_run import time_slices
+from benchmarks.one_run.runner import out_of_memory, record_without_run
 from benchmarks.process import sentinel, subprocesses
 from benchmarks.record_files import keep
-from benchmarks.run import time_slices
-from benchmarks.run.runner import out_of_memory, record_without_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
@@ -88,10 +88,13 @@ class CellRunner:
         loaded = self._left_in(before) if was_removed else self.store.load(before.tell())
         known = {record.identity.run_id for record in self.records}
         new = [each for each in loaded.records if each.identity.session_id == session]
+        # A run prints its record, which others of this session may follow in the store, or which may not be in it, on
+        # a full disk for example. One that was killed prints nothing.
+        if printed := _printed(command.stdout, session):
+            new = [each for each in new if each.identity.run_id == printed.identity.run_id]
         record = next((each for each in reversed(new) if each.identity.run_id not in known), None)
         is_stored = record is not None
-        # A run prints the record that it cannot store, on a full disk for example.
-        if record is None and (record := _printed(command.stdout, session)) is None:
+        if record is None and (record := printed) is None:
             output = "\n".join([_tail(command.stderr), _tail(command.stdout), *loaded.problems])
             record = self._without_run(cell, *_what_happened(cell, ended, output, killed))
         if ended.wrote_too_much and command.stderr:

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
+from benchmarks.config.optimizer_options import Hyperparameters
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -37,7 +38,9 @@ _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # Of an identity: what must be equal in the records of one sweep.
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
-_NOT_CHOSEN = ("output_dir", "output_format", "display_every", "session_id", "notices", "data_set", "cluster")
+_NOT_CHOSEN = set(
+    "output_dir output_format display_every loss_type_to_report session_id notices data_set cluster".split()
+)
 
 
 def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str] = _PROGRAM) -> ExitStatus:
@@ -188,7 +191,8 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = {field.name: field.default for field in dataclasses.fields(described_by)}
+    defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(described_by)}
+    defaults |= {name: vars(value) for name, value in defaults.items() if isinstance(value, Hyperparameters)}
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
@@ -209,6 +213,7 @@ VERB = Verb(
     SWEEP_FLAGS,
     lambda given, command: run(given.values, command),
     takes="lists",
-    details="Flags of a run take comma lists. Each combination runs in a process of its own.",
+    details="Flags of a run take comma lists. Each combination runs in a process of its own. --model=all stands for "
+    "every model.",
     examples=("sweep --model=resnet50,vgg16 --num_gpus=1,2,4,8", "sweep --preset=scaling --dry_run"),
 )

@@ -115,7 +115,15 @@ class Cluster:
     @property
     def workers_on_this_host(self) -> int:
         """Number of workers on this task's host, by their addresses."""
-        return sum(self.local or _host(address) == _host(self.address) for address in self.workers)
+        return self._number_on_this_host(self.workers)
+
+    @property
+    def number_on_this_host(self) -> int:
+        """Number of this worker among those of its host, from 0, by their addresses."""
+        return self._number_on_this_host(self.workers[: self.own.index])
+
+    def _number_on_this_host(self, addresses: Sequence[str]) -> int:
+        return sum(self.local or _host(address) == _host(self.address) for address in addresses)
 
     def spec(self) -> dict[str, list[str]]:
         """Returns the jobs that have tasks, as `tf.train.ClusterSpec` takes them."""

@@ -1,6 +1,6 @@
 """Finds the cluster that this process is part of, from flags and the environment. Imports without TensorFlow.
 
-Explicit flags come first, then TF_CONFIG, then Slurm; without any of them there is one process.
+Explicit flags come first, then TF_CONFIG, then Slurm or MPI; without any of them there is one process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError, did_you_mean
-from benchmarks.topology import launch_plan, slurm
+from benchmarks.topology import launch_plan, mpi, slurm
 from benchmarks.topology.addresses import LAST_PORT, host_and_port
 from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task, in_words
 
@@ -61,6 +61,7 @@ def resolve(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Clust
     found = find(given, environ, of_run=True)
     if found is None:
         _refuse_task(given)
+        mpi.refuse_copies(environ)
         return None, ()
     if found.own is None and not found.is_launcher:
         raise UsageError(found.own_is_missing)
@@ -95,9 +96,13 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
     if hosts:
         _check_hosts(hosts, where, of_run=of_run)
         flags = _names(dict.fromkeys(where[job] for job in hosts))
+        own = _own_of_flags(given, hosts, where)
+        if own is None and given["cluster"] == "mpi":
+            own = mpi.task_of(environ, hosts)
+            _refuse_other_task(given, own, "mpirun")
         return Found(
             hosts=hosts,
-            own=_own_of_flags(given, hosts, where),
+            own=own,
             own_is_missing=f"A cluster is given ({flags}), but not which of its tasks this is: add --job_name and "
             "--task_index.",
             is_explicit=True,
@@ -111,25 +116,34 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
         of_slurm, own = slurm.read(environ, given["num_ps"] or 0, port)
         found, source = Found(hosts=of_slurm, own=own, own_is_missing=slurm.NO_RANK), "Slurm"
+    elif not found and given["cluster"] == "mpi":
+        port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
+        of_mpi, own = mpi.read(environ, given["hosts"], given["num_ps"] or 0, port)
+        found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:
         return None
     _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
-    for name, value in (("job_name", found.own and found.own.job), ("task_index", found.own and found.own.index)):
-        if value is not None and given[name] not in (None, "", value):
-            raise UsageError(
-                f"--{name}={given[name]}, and {source} makes this process {found.own}: leave --job_name and "
-                "--task_index out."
-            )
+    if found.own:
+        _refuse_other_task(given, found.own, source)
     return found
+
+
+def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None:
+    for name, value in (("job_name", own.job), ("task_index", own.index)):
+        if given[name] not in (None, "", value):
+            raise UsageError(
+                f"--{name}={given[name]}, and {source} makes this process {own}: leave --job_name and --task_index out."
+            )
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     for name, what in (("task_index", "tasks are numbered from 0"), ("num_ps", "give 0 or more")):
         if given[name] is not None and given[name] < 0:
             raise UsageError(f"--{name}={given[name]}: {what}.")
-    if given["num_ps"] is not None and given["cluster"] != "slurm":
+    if given["num_ps"] is not None and not given["cluster"]:
         raise UsageError(
-            f"--num_ps={given['num_ps']} is for --cluster=slurm; elsewhere --ps_hosts names the parameter servers."
+            f"--num_ps={given['num_ps']} is for --cluster=slurm or mpi; elsewhere --ps_hosts names the parameter "
+            "servers."
         )
     if given["server_port"] is not None and not 1 <= given["server_port"] <= LAST_PORT:
         raise UsageError(f"--server_port={given['server_port']}: a port is a number from 1 to {LAST_PORT}.")
@@ -235,14 +249,14 @@ def _refuse_task(given: Mapping[str, Any]) -> None:
         if given[name]:
             raise UsageError(
                 f"--{name}={given[name]} chooses a task of a cluster, and there is none: name it with --worker_hosts "
-                "(and --ps_hosts), --cluster_spec, TF_CONFIG or --cluster=slurm."
+                "(and --ps_hosts), --cluster_spec, TF_CONFIG, --cluster=slurm or --cluster=mpi."
             )
 
 
 def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts) -> tuple[str, ...]:
     """Returns sentences on other sources than the flags, which are ignored."""
     notices = []
-    if given["cluster"]:
+    if given["cluster"] and (given["job_name"] or given["cluster"] != "mpi"):
         notices.append(f"--cluster={given['cluster']} is ignored, since flags name the hosts.")
     try:
         found = _read_tf_config(environ.get("TF_CONFIG", ""))

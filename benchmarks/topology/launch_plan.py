@@ -46,7 +46,8 @@ _SSH = (
 
 def is_asked_for(given: Mapping[str, Any]) -> bool:
     """Returns whether this process is to start all tasks, and is not one of them."""
-    return bool(given["local_cluster"] or given["hosts"]) and not given["job_name"]
+    starts_on_hosts = given["hosts"] and (given["ssh"] or given["cluster"] != "mpi")
+    return bool(given["local_cluster"] or starts_on_hosts) and not given["job_name"]
 
 
 def is_asked_for_in(arguments: Sequence[str]) -> bool:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from benchmarks.errors import UsageError
-from benchmarks.topology.addresses import LAST_PORT
+from benchmarks.topology import ranks
 from benchmarks.topology.cluster import Task
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
@@ -22,10 +22,9 @@ _TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 
 def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task | None]:
-    """Names the tasks of a job step, from the environment that srun gives each of them.
+    """Names the tasks of a job step, from the environment that srun gives each of them; see `ranks.by_blocks`.
 
-    Ranks fill the nodes in order (block distribution). Parameter servers take the last free rank of each node, node
-    after node, as many rounds as needed; all other ranks are workers, in order.
+    Ranks fill the nodes in order (block distribution).
 
     Args:
         environ: the environment variables.
@@ -39,24 +38,18 @@ def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[
         UsageError: a variable is missing or contradicts another, or the flags do not fit to what there is.
     """
     rank = _number(environ, "SLURM_PROCID") if environ.get("SLURM_PROCID") else None
-    ranks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    count = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
     nodes = expand_nodes(_value(environ, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"))
     per_node = expand_tasks(_value(environ, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    if len(per_node) != len(nodes) or sum(per_node) != ranks or (rank or 0) >= ranks:
+    if len(per_node) != len(nodes) or sum(per_node) != count or (rank or 0) >= count:
         raise UsageError(
-            f"Slurm's variables contradict each other: rank {rank or 0} of {ranks} tasks on {len(nodes)} nodes, of "
+            f"Slurm's variables contradict each other: rank {rank or 0} of {count} tasks on {len(nodes)} nodes, of "
             f"which {len(per_node)} have {sum(per_node)} tasks. Start all tasks with one srun."
         )
-    places = [(node, position) for node, count in enumerate(per_node) for position in range(count)]
     if rank is not None:
+        places = [(node, position) for node, tasks in enumerate(per_node) for position in range(tasks)]
         _check_place(environ, rank, places[rank])
-    _check_ports(base_port, nodes, per_node)
-    servers = _choose_servers(per_node, num_ps)
-    workers = [other for other in range(ranks) if other not in servers]
-    addresses = [f"{nodes[node]}:{base_port + position}" for node, position in places]
-    chosen = {"ps": servers, "worker": workers}
-    own = next((Task(job, members.index(rank)) for job, members in chosen.items() if rank in members), None)
-    return {job: tuple(addresses[member] for member in members) for job, members in chosen.items() if members}, own
+    return ranks.by_blocks(nodes, per_node, rank, num_ps=num_ps, base_port=base_port)
 
 
 def expand_nodes(text: str) -> list[str]:
@@ -105,19 +98,6 @@ def expand_tasks(text: str) -> list[int]:
     return counts
 
 
-def _choose_servers(per_node: Sequence[int], num_ps: int) -> list[int]:
-    """Returns the ranks of the parameter servers; a node without a free rank is skipped."""
-    if num_ps >= sum(per_node):
-        raise UsageError(
-            f"--num_ps={num_ps} leaves no worker: srun has started {sum(per_node)} task(s). Start more with "
-            "srun --ntasks, or ask for fewer parameter servers."
-        )
-    ends = itertools.accumulate(per_node)
-    last_first = [range(end - 1, end - count - 1, -1) for end, count in zip(ends, per_node, strict=True)]
-    rounds = itertools.zip_longest(*last_first)
-    return [rank for rank in itertools.chain.from_iterable(rounds) if rank is not None][:num_ps]
-
-
 def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) -> None:
     """Refuses a distribution that this process can see is not by blocks."""
     for name, expected in zip(("SLURM_NODEID", "SLURM_LOCALID"), place, strict=True):
@@ -126,16 +106,6 @@ def _check_place(environ: Mapping[str, str], rank: int, place: tuple[int, int]) 
                 f"Rank {rank} has {name}={environ[name]}, and {expected} was expected where ranks fill the nodes in "
                 "order: start with srun --distribution=block."
             )
-
-
-def _check_ports(base_port: int, nodes: Sequence[str], per_node: Sequence[int]) -> None:
-    count, node = max(zip(per_node, nodes, strict=True))
-    last = base_port + count - 1
-    if last > LAST_PORT:
-        raise UsageError(
-            f"--server_port={base_port}: {node} has {count} tasks, whose ports would go up to {last}: give at most "
-            f"{LAST_PORT - count + 1}."
-        )
 
 
 def _value(environ: Mapping[str, str], *names: str) -> str:

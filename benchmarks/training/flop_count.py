@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from models.building import Model, build
 from models.layers import DataFormat
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,8 @@ def of_built(model: Model, spec: ModelSpec, *, batch: int, data_format: DataForm
 
 def _of(operation: tf.Operation) -> Work:
     tensors = [tensor for tensor in (*operation.inputs, *operation.outputs) if tensor.dtype.is_floating]
-    if not all(tensor.shape.is_fully_defined() for tensor in tensors):
+    is_known = operation.type != "Einsum" or _labels(operation) is not None
+    if not (is_known and all(tensor.shape.is_fully_defined() for tensor in tensors)):
         return Work(uncounted=(operation.type,))
     moved_bytes = sum(math.prod(tensor.shape) * tensor.dtype.size for tensor in tensors)
     flops = 2 * _COUNTED[operation.type](operation)
@@ -123,15 +124,36 @@ def _convolution(operation: tf.Operation) -> int:
     return math.prod(result.shape) * math.prod(kernel.shape[:summed])
 
 
+def _einsum(operation: tf.Operation) -> int:
+    """Multiply-adds of an Einstein sum: one for each combination of its labels; one operand is only rearranged."""
+    if len(operation.inputs) == 1:
+        return 0
+    labels = _labels(operation) or []
+    sizes = {
+        label: size
+        for tensor, own in zip(operation.inputs, labels, strict=True)
+        for label, size in zip(own, tensor.shape, strict=True)
+    }
+    return math.prod(sizes.values())
+
+
+def _labels(operation: tf.Operation) -> list[str] | None:
+    """Returns the labels of an Einstein sum's operands; None if it has an ellipsis or a diagonal."""
+    operands = operation.get_attr("equation").decode().partition("->")[0].split(",")
+    is_plain = all("." not in own and len({*own}) == len(own) for own in operands)
+    return operands if is_plain and len(operands) <= 2 else None
+
+
 _COUNTED: dict[str, Callable[[tf.Operation], int]] = {
     **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), _convolution),
     "DepthwiseConv2dNative": _convolution,
     "DepthwiseConv2dNativeBackpropInput": _convolution,
     "DepthwiseConv2dNativeBackpropFilter": _convolution,
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul),
+    "Einsum": _einsum,
 }
 # These do such work, but no model here has any.
-_NOT_UNDERSTOOD = ("Conv", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2", "Einsum")
+_NOT_UNDERSTOOD = ("Conv", "Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2")
 # These run functions; how often is not known before the run.
 _CALLING = (
     "If", "StatelessIf", "Case", "StatelessCase", "While", "StatelessWhile",

@@ -1,18 +1,18 @@
-"""What decides how a model scales: its parameters and operations by kind of layer. Imports Keras."""
+"""What decides how a model scales: its parameters and operations by kind of layer. Imports TensorFlow only to count."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Mapping
-
-import keras
+from typing import TYPE_CHECKING
 
 from benchmarks.errors import UsageError
-from benchmarks.training import flop_count
-from models.building import Model
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 from variable_mgr.traffic import FLOAT32_BYTES
+
+if TYPE_CHECKING:
+    from models.building import Model, ModelVariable
 
 KINDS = ("convolution", "dense", "other")
 
@@ -49,18 +49,31 @@ def of(model: Model, spec: ModelSpec) -> ModelFacts:
     Raises:
         UsageError: it has operations that cannot be counted.
     """
-    parameters = dict.fromkeys(KINDS, 0)
-    for layer in model.keras_model.layers:
-        parameters[_kind(layer)] += sum(math.prod(variable.shape) for variable in layer.trainable_variables)
+    from benchmarks.training import flop_count
+
     work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=False)
     if work.uncounted:
         raise UsageError(f"{spec.name} has operations that cannot be counted: {', '.join(work.uncounted)}.")
     flops = {"convolution": work.convolution_flops, "dense": work.flops - work.convolution_flops}
-    return ModelFacts(parameters_by_kind=parameters, flops_by_kind=flops)
+    return ModelFacts(parameters_by_kind=parameters_by_kind(model), flops_by_kind=flops)
 
 
-def _kind(layer: keras.Layer) -> str:
-    if isinstance(layer, keras.layers.Dense):
-        return "dense"
-    is_convolution = isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D)
-    return "convolution" if is_convolution else "other"
+def parameters_by_kind(model: Model) -> dict[str, int]:
+    """Returns the number of trainable parameters by kind of layer.
+
+    The layer's kernel decides: of rank 4 it is a convolution's, of rank 2 or 3 a dense layer's, also in attention.
+    """
+    weights = [variable for variable in model.variables if variable.kind == "weight"]
+    ranks = {_owner(variable): len(variable.shape) for variable in weights if variable.name.endswith("kernel")}
+    counts = dict.fromkeys(KINDS, 0)
+    for variable in weights:
+        counts[_KIND_BY_RANK.get(ranks.get(_owner(variable), 0), "other")] += math.prod(variable.shape)
+    return counts
+
+
+_KIND_BY_RANK = {4: "convolution", 3: "dense", 2: "dense"}
+
+
+def _owner(variable: ModelVariable) -> str:
+    """Returns the path of the layer that has a variable."""
+    return variable.name.rpartition("/")[0]

@@ -53,6 +53,14 @@ class Objective:
             raise ValueError(f"The loss does not depend on {variable.name}: every weight must reach the loss.")
         return gradient + self.weight_decay * value if variable.decayed and self.weight_decay else gradient
 
+    def penalty(self, decayed: Iterable[tf.Variable]) -> tf.Tensor:
+        """Returns `weight_decay` / 2 times the squares of these variables, a scalar, each summed on its device."""
+        sums = []
+        for variable in decayed:
+            with tf.device(variable.device):
+                sums.append(tf.nn.l2_loss(variable))
+        return self.weight_decay * tf.add_n(sums)
+
     def decay_of(self, variables: Iterable[ModelVariable]) -> dict[str, float]:
         """Returns by name the factor of each decayed weight in its gradient."""
         return {variable.name: self.weight_decay for variable in variables if variable.decayed and self.weight_decay}

@@ -2,7 +2,6 @@
 
 The kernels hold the lock of a resource variable whatever `use_locking` is, so asynchronous towers cannot tear or lose
 an update. A rule's state of a variable (its slots) exists once, however often the rule is applied to it.
-Hyperparameters without a flag are tf_cnn_benchmarks' defaults.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-_RMSPROP_DECAY, _RMSPROP_MOMENTUM, _RMSPROP_EPSILON = 0.9, 0.9, 1.0
-_ADAM_BETA1, _ADAM_BETA2, _ADAM_EPSILON = 0.9, 0.999, 1e-8
+from benchmarks.config.optimizer_options import Hyperparameters
 
+_USUAL = Hyperparameters()
 Variables = Sequence[tf.Variable]
 Gradients = Sequence[tf.Tensor]
 Updates = list[tf.Operation]
 
 
 class Optimizer(abc.ABC):
-    """An update rule with a learning rate; `momentum` is used by `Momentum` alone."""
+    """An update rule with a learning rate; `Momentum` alone uses `momentum`, and `constants` name their rule."""
 
-    def __init__(self, learning_rate: float, momentum: float) -> None:
-        self._learning_rate, self._momentum = learning_rate, momentum
+    def __init__(self, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> None:
+        self._learning_rate, self._momentum, self._constants = learning_rate, momentum, constants
         self._slots: dict[tuple[object, str], tf.Variable] = {}
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
@@ -79,9 +78,9 @@ class RmsProp(Optimizer):
             ms=self._slot(variable, "mean_square", 1.0),
             mom=self._slot(variable, "momentum"),
             lr=self._learning_rate,
-            rho=_RMSPROP_DECAY,
-            momentum=_RMSPROP_MOMENTUM,
-            epsilon=_RMSPROP_EPSILON,
+            rho=self._constants.rmsprop_decay,
+            momentum=self._constants.rmsprop_momentum,
+            epsilon=self._constants.rmsprop_epsilon,
             grad=gradient,
         )
 
@@ -89,8 +88,8 @@ class RmsProp(Optimizer):
 class Adam(Optimizer):
     """Kingma and Ba 2014, arXiv:1412.6980, in the form that ends section 2."""
 
-    def __init__(self, learning_rate: float, momentum: float) -> None:
-        super().__init__(learning_rate, momentum)
+    def __init__(self, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> None:
+        super().__init__(learning_rate, momentum, constants)
         self._steps: dict[object, tf.Variable] = {}
         self._beta_powers: list[tf.Tensor] = []
 
@@ -105,7 +104,8 @@ class Adam(Optimizer):
         steps = self._steps[key]
         with tf.device(steps.device):
             step = steps.read_value() + 1.0  # read once: all updates of a step see the same
-            self._beta_powers = [tf.pow(beta, step) for beta in (_ADAM_BETA1, _ADAM_BETA2)]
+            betas = self._constants.adam_beta1, self._constants.adam_beta2
+            self._beta_powers = [tf.pow(beta, step) for beta in betas]
         updates = super().apply(variables, gradients)
         with tf.device(steps.device), tf.control_dependencies([*self._beta_powers, updates[-1]]):
             updates[-1] = steps.assign_add(1.0, read_value=False)
@@ -120,15 +120,15 @@ class Adam(Optimizer):
             beta1_power=beta1_power,
             beta2_power=beta2_power,
             lr=self._learning_rate,
-            beta1=_ADAM_BETA1,
-            beta2=_ADAM_BETA2,
-            epsilon=_ADAM_EPSILON,
+            beta1=self._constants.adam_beta1,
+            beta2=self._constants.adam_beta2,
+            epsilon=self._constants.adam_epsilon,
             grad=gradient,
         )
 
 
-def make(name: str, *, learning_rate: float, momentum: float) -> Optimizer:
+def make(name: str, *, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> Optimizer:
     """Makes the update rule called `name`: sgd, momentum, rmsprop or adam."""
-    rules: dict[str, Callable[[float, float], Optimizer]]
+    rules: dict[str, Callable[[float, float, Hyperparameters], Optimizer]]
     rules = {"sgd": GradientDescent, "momentum": Momentum, "rmsprop": RmsProp, "adam": Adam}
-    return rules[name](learning_rate, momentum)
+    return rules[name](learning_rate, momentum, constants)

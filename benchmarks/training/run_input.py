@@ -13,7 +13,7 @@ from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,11 @@ TRANSFERS: dict[str, dict[str, Any]] = {
     },
 }
 NO_CHANGE = "no change"
+TOWERS = "towers"
 _PLAIN = Modifiers()
+# Of a step's change. Up to 7e-3 was seen on CPUs with 3 towers of ResNet-50, EfficientNetB0, MobileNetV3Small and
+# Inception-v3, whose batch normalisation amplifies rounding; a lost or doubled gradient gives 0.1 and more.
+_OF_ANY_MODEL = 2e-2
 # Managers of which one tower tests something: where variables live, or nothing that is exchanged.
 _WITH_ONE_TOWER = [name for name, entry in MANAGERS.items() if entry.one_copy or not entry.modifiers]
 
@@ -50,7 +54,7 @@ class Case:
         modifiers: of the manager.
         shared_on: where shared variables are: `cpu` for the host, `gpu` for the towers' own devices.
         reference: `sgd` or `momentum`: two scalars in NumPy; `whole batch`: one device with the images of all towers;
-            `no change`: the variables before a step's gradients were computed.
+            `no change`: the variables before a step's gradients were computed; `towers`: see `model_oracle`.
         title: of the row.
         micro_batches: of a pipeline, whose stages are on the first devices; 0: there is none.
     """
@@ -66,7 +70,8 @@ class Case:
     def tolerance(self) -> float:
         """Returns the largest error that passes."""
         fixed = {"whole batch": expected.AFTER_CONVOLUTIONS, NO_CHANGE: expected.NO_CHANGE}
-        return fixed.get(self.reference, expected.tolerance(self.modifiers))
+        least = _OF_ANY_MODEL if self.reference == TOWERS else 0.0
+        return fixed.get(self.reference, max(least, expected.tolerance(self.modifiers)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,13 +116,18 @@ def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str
 
 def of_setting(manager: str, modifiers: Modifiers, shared_on: str) -> list[Case]:
     """Returns the comparisons of one manager with these modifiers, in one process or in a cluster."""
-    changed = {name: value for name, value in vars(modifiers).items() if value != getattr(_PLAIN, name)}
-    title = " ".join([manager, *(name if value is True else f"{name}={value}" for name, value in changed.items())])
+    title = titled(manager, modifiers)
     references = [] if modifiers.fc_model_parallel else ["sgd", "momentum"]  # the layers of scalars are not divided
     if MANAGERS[manager].exchanges_gradients and expected.is_plain_sgd(modifiers):
         references.append("whole batch")
     found = [Case(manager, modifiers, shared_on, reference, title) for reference in references]
     return [*found, without_applying(manager, modifiers, shared_on)]
+
+
+def titled(manager: str, modifiers: Modifiers) -> str:
+    """Returns a manager's name and the modifiers that are set, such as `replicated all_reduce_spec=xring`."""
+    changed = {name: value for name, value in vars(modifiers).items() if value != getattr(_PLAIN, name)}
+    return " ".join([manager, *(name if value is True else f"{name}={value}" for name, value in changed.items())])
 
 
 def _scalars(manager: str, optimizer: str) -> Iterator[Case]:

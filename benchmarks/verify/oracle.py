@@ -54,7 +54,7 @@ def trained(
         step_timeout_seconds: how long a step may take.
     """
     trajectory = Trajectory()
-    with _Training(devices, config, team, step_timeout_seconds) as training:
+    with Training(devices, config, team, step_timeout_seconds) as training:
         step = _step_of_scalars(make_manager, devices, optimizer)
         a, b, untrained = _copies("a"), _copies("b"), _copies("untrained")
         session = training.start(step)
@@ -80,7 +80,7 @@ def changed_by_gradients(
     Returns:
         The largest change of any variable that this process uses, which must be 0.
     """
-    with _Training(devices, config, team, step_timeout_seconds) as training:
+    with Training(devices, config, team, step_timeout_seconds) as training:
         step = _step_of_scalars(make_manager, devices, "momentum")
         variables = tf.compat.v1.global_variables()
         session = training.start(step)
@@ -103,7 +103,7 @@ def _step_of_scalars(make_manager: MakeManager, devices: Devices, optimizer: str
     )
 
 
-class _Training:
+class Training:
     """One graph, its session, and the processes that train it together."""
 
     def __init__(
@@ -117,7 +117,7 @@ class _Training:
         self._options.experimental.collective_graph_key = self._team.collective_key
         self._contexts = contextlib.ExitStack()
 
-    def __enter__(self) -> _Training:
+    def __enter__(self) -> Training:
         self._team.expect("Preparing a comparison", PREPARATION_FACTOR * self._step_timeout_seconds)
         self._graph = self._contexts.enter_context(tf.Graph().as_default())
         self._contexts.enter_context(tf.device(self._team.device or None))
@@ -197,7 +197,7 @@ def convolutional_weights(
     images = generator.normal(size=(count, _IMAGE_SIZE, _IMAGE_SIZE, 3)).astype(np.float32)
     labels = generator.integers(0, _CLASSES, count)
     images, labels = np.split(images, workers)[worker], np.split(labels, workers)[worker]
-    with _Training(devices, config, team, step_timeout_seconds) as training:
+    with Training(devices, config, team, step_timeout_seconds) as training:
         inputs = []
         parts = 1 if micro_batches else here
         for device, i, j in zip(devices.towers, np.split(images, parts), np.split(labels, parts), strict=False):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config as config_rules
@@ -17,9 +18,9 @@ from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.one_run import cluster_launch
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
-from benchmarks.run import cluster_launch
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
@@ -31,19 +32,30 @@ if TYPE_CHECKING:
     from benchmarks.verify.cases import Case, CaseResult
 
 _HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
+_AGAINST_REFERENCES = (
+    "against NumPy (sgd, momentum), one device with the whole batch,\n"
+    "and the variables before (no change). The error is the largest relative difference, absolute below 1."
+)
+_AGAINST_TOWERS = (
+    "against gradients computed one tower at a time, and updates in NumPy.\n"
+    "The error is the largest difference, relative to the change that a step should make to the variable."
+)
 
 
-def run(config: Config, *, one_setting: bool = False) -> ExitStatus:
+def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] = ()) -> ExitStatus:
     """Prints a row per comparison and a closing line, or JSON.
 
     Args:
         config: the devices, the cluster and the format.
         one_setting: whether to compare only the configured manager, with its modifiers; else all.
+        models: configurations with models to compare on, in one process, instead of the small networks.
 
     Raises:
         UsageError: the devices are not there.
         ClusterError: tasks are missing, or one has gone.
     """
+    if models:
+        return _of_models(models, one_setting)
     with watched() as watchdog:
         deadlines = Deadlines(watchdog, config.step_timeout_seconds)
         deadlines.importing()
@@ -58,6 +70,24 @@ def run(config: Config, *, one_setting: bool = False) -> ExitStatus:
         if config.cluster:
             return _in_cluster(config, config.cluster, chosen, watchdog)
         return _in_one_process(config, plan.description, chosen, watchdog)
+
+
+def _of_models(configs: Sequence[Config], one_setting: bool) -> ExitStatus:
+    """Compares on models that the user names, in one process, instead of on the small ones; see `run`."""
+    with watched() as watchdog:
+        deadlines = Deadlines(watchdog, configs[0].step_timeout_seconds)
+        deadlines.importing()
+        plan, _ = start(configs[0].runtime)
+        deadlines.none()
+        from benchmarks.verify import model_cases
+
+        chosen = [(config, model_cases.cases(config, one_setting=one_setting)) for config in configs]
+        with progress.counted("comparing", sum(len(of_model) for _, of_model in chosen)):
+            results = itertools.chain.from_iterable(
+                model_cases.results(config, of_model, watchdog) for config, of_model in chosen
+            )
+            what = configs[0].variable_update if one_setting else "Every manager"
+            return _report(results, f"{what} on {plan.description}", configs[0].output_format, _AGAINST_TOWERS)
 
 
 def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
@@ -81,7 +111,7 @@ def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None,
 def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     """Does this task's part; the leader prints the table."""
     from benchmarks.cluster.member import ClusterTeam
-    from benchmarks.run import cluster_run
+    from benchmarks.one_run import cluster_run
     from benchmarks.verify import cluster_cases
 
     status = ExitStatus.OK
@@ -100,12 +130,13 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
     return status
 
 
-def _report(results: Iterable[CaseResult], what: str, output_format: str) -> ExitStatus:
+def _report(
+    results: Iterable[CaseResult], what: str, output_format: str, against: str = _AGAINST_REFERENCES
+) -> ExitStatus:
     """Prints a row per result as it arrives, and how many passed; or all at once as JSON."""
     as_text, rows = output_format == "text", []
     if as_text:
-        say(f"{what}, against NumPy (sgd, momentum), one device with the whole batch,")
-        say("and the variables before (no change). The error is the largest relative difference, absolute below 1.\n")
+        say(f"{what}, {against}\n")
         say(_HEADING)
     counts = {"ok": 0, "FAIL": 0, "-": 0}
     for result in results:
@@ -146,7 +177,10 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         raise UsageError(
             f"verify compares variable managers, and {values['variable_update']} is a reference training loop: omit it."
         )
-    one_setting = any(values[flag.name] is not None for flag in SETTING_FLAGS)
+    if values["model"]:
+        models, one_setting = _resolve_models(values)
+        return run(models[0], one_setting=one_setting, models=models)
+    one_setting = _chooses_one(values)
     cluster, _ = discovery.resolve(values, os.environ)
     if cluster and not one_setting:
         values["variable_update"] = discovery.manager_for(cluster)
@@ -158,11 +192,42 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     return run(resolved, one_setting=one_setting)
 
 
-# Any of these chooses one manager with its modifiers. Model, precision and optimizer are fixed.
+def _chooses_one(values: Mapping[str, Any]) -> bool:
+    return any(values[flag.name] is not None for flag in SETTING_FLAGS)
+
+
+def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
+    """Returns the configuration with each model, and whether flags choose one manager.
+
+    Raises:
+        UsageError: a model does not exist, or is not trained by towers of one process as a whole.
+    """
+    if launch_plan.is_asked_for(values) or discovery.resolve(values, os.environ)[0]:
+        raise UsageError("--model is verified in one process: omit the cluster, or verify the cluster without --model.")
+    for name in ("pipeline_stages", "fc_model_parallel"):
+        if values[name]:
+            raise UsageError(
+                f"--{name} divides the model, and verify --model needs towers that each compute all of it: omit one."
+            )
+    given, names = device_options.default_to_all(values, hardware.count_gpus()), values["model"].split(",")
+    if "" in names:
+        raise UsageError(f"--model={values['model']}: a name is empty; write names with commas between them.")
+    configs = [config_rules.resolve({**given, "model": name}, hardware.count_gpus) for name in names]
+    return list({config.model: config for config in configs}.values()), _chooses_one(values)
+
+
+# Any of these chooses one manager with its modifiers. Precision and optimizer are fixed.
 SETTING_FLAGS = tuple(
     flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name not in ("keras_application", "verify_first")
 )
 VERIFY_FLAGS: Groups = {
+    "What is trained": (
+        Flag(
+            "model",
+            str,
+            "train these instead of the small networks, such as resnet20,keras:MobileNetV2; also other code, see run",
+        ),
+    ),
     "Devices": SEVERAL_DEVICES,
     "Variables and gradients": SETTING_FLAGS,
     "Several processes": RUN_FLAGS["Several processes"],
@@ -184,11 +249,14 @@ VERB = Verb(
     _resolve_and_run,
     details="Compares each manager with references on these devices: two scalars in NumPy, one device with the whole "
     "batch, and the variables before gradients are computed. With a flag on variables and gradients: only that manager "
-    "with these modifiers.",
+    "with these modifiers. With --model, instead of these comparisons, each manager takes three steps of the model "
+    "with 2 images per tower, and every loss, weight and moving average is compared with the gradients of the towers, "
+    "computed one tower at a time, and updates in NumPy.",
     examples=(
         "verify",
         "verify --device=cpu --num_gpus=3",
         "verify --num_gpus=4 --variable_update=replicated --all_reduce_spec=xring",
         "verify --local_cluster=ps:2,worker:2",
+        "verify --device=cpu --num_gpus=2 --model=resnet20,keras:MobileNetV3Small",
     ),
 )

@@ -10,7 +10,8 @@ import tensorflow as tf
 from benchmarks.training import flop_count
 from models import building
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
-from models.layers import Layers, Style
+from models.layers import Layers
+from models.model_spec import Style
 
 CHANNELS, FILTERS = 3, 6
 RANDOM = np.random.default_rng(4)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from models import building
-from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm, Style
+from models.layers import FusedBatchNorm, Layers, LocalResponseNorm, Pool, SeparateBatchNorm
+from models.model_spec import Style
 
 EPSILON, MOMENTUM = 1e-3, 0.75
 IMAGES = np.random.default_rng(3).normal(1.0, 2.0, size=(5, 4, 4, 3)).astype(np.float32)
@@ -97,6 +101,7 @@ def test_layers_can_be_saved_and_made_again() -> None:
     for layer in (
         SeparateBatchNorm(data_format="NCHW", epsilon=0.5, momentum=0.25, scale=False),
         Pool("avg", size=3, stride=2, padding="same", data_format="NHWC"),
+        LocalResponseNorm(radius=2, alpha=0.5, beta=0.75, data_format="NCHW"),
     ):
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
 
@@ -110,3 +115,48 @@ def test_kernels_start_with_the_variance_of_their_style() -> None:
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             kernel = session.run(model.variables[0].initial_value())
         assert kernel.var() == pytest.approx(gain / (3 * 3 * 64), rel=0.02)
+
+
+def test_depthwise_kernels_start_with_the_variance_of_their_style() -> None:
+    """Each sums over the pixels of one channel only."""
+    with building.stateless_building(seed=0):
+        images = keras.Input((16, 16, 512))
+        made = Layers("NHWC", Style(kernel_gain=1.5)).depthwise(images, 5, name="depthwise")
+        model = building.adapt(keras.Model(images, made))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        kernel = session.run(model.variables[0].initial_value())
+    assert kernel.shape == (5, 5, 512, 1)
+    assert kernel.var() == pytest.approx(1.5 / (5 * 5), rel=0.02)
+
+
+def _outputs(data_format: str, make: Callable[[Layers, Any], Any], dtype: tf.DType = tf.float32) -> np.ndarray:
+    """Returns what layers without variables make of `IMAGES`, in NHWC."""
+    with building.stateless_building(seed=0, policy="float32" if dtype is tf.float32 else f"mixed_{dtype.name}"):
+        images = keras.Input((4, 4, 3) if data_format == "NHWC" else (3, 4, 4), dtype=dtype.name)
+        model = building.adapt(keras.Model(images, make(Layers(data_format), images)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        given = tf.cast(IMAGES if data_format == "NHWC" else IMAGES.transpose(0, 3, 1, 2), dtype)
+        outputs, _ = model.call([], given, training=True)
+        assert outputs.dtype == dtype
+        found = session.run(tf.cast(outputs, tf.float32))
+    return found if data_format == "NHWC" else found.transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_a_shift_moves_up_and_left_and_fills_with_zeros(data_format: str) -> None:
+    found = _outputs(data_format, lambda layers, images: layers.shift(images, name="shift"))
+    expected = np.zeros_like(IMAGES)
+    expected[:, :3, :3] = IMAGES[:, 1:, 1:]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_local_response_normalisation_against_numpy(data_format: str, dtype: tf.DType) -> None:
+    def norm(layers: Layers, images: Any) -> Any:
+        return layers.local_response_norm(images, radius=1, alpha=0.5, beta=0.75, name="norm")
+
+    squares = np.pad(IMAGES**2, [(0, 0), (0, 0), (0, 0), (1, 1)])
+    expected = IMAGES / (1 + 0.5 * (squares[..., :-2] + squares[..., 1:-1] + squares[..., 2:])) ** 0.75
+    tolerance = {tf.float32: 1e-6, tf.float16: 2e-3, tf.bfloat16: 2e-2}[dtype]
+    np.testing.assert_allclose(_outputs(data_format, norm, dtype), expected, atol=tolerance * np.abs(expected).max())

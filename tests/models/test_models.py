@@ -17,16 +17,12 @@ from benchmarks.training import objectives, optimizers, training_step
 from models import building, specs
 from models.convolutions import PixelwiseProduct, ProductGradient, Products
 from models.layers import FusedBatchNorm, SeparateBatchNorm
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 from tests.support import models
-from tests.support.models import small_and_whole_models
+from tests.support.models import every_model, every_model_in_parts, small_and_whole_models, small_models
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-
-pytestmark = pytest.mark.xdist_group("models")
-
-every_model = pytest.mark.parametrize("spec", specs.MODELS, ids=lambda spec: spec.name)
 
 
 def _parameters(model: building.Model) -> int:
@@ -35,15 +31,16 @@ def _parameters(model: building.Model) -> int:
 
 @every_model
 def test_parameters_are_those_of_the_literature(spec: ModelSpec) -> None:
-    plain, with_background = models.build(spec.name, num_classes=spec.classes), models.build(spec.name)
-    assert _parameters(plain) == spec.parameters
+    with_background = models.build_spec(spec)
     (kernel,) = (v for v in with_background.variables if v.name == "logits/kernel")
+    assert kernel.shape[1] == spec.classes + 1
     assert _parameters(with_background) == spec.parameters + kernel.shape[0] + 1
 
 
-@every_model
+@every_model_in_parts
 def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spec: ModelSpec) -> None:
-    first, later = models.build(spec.name), models.build(spec.name, data_format="NCHW")
+    other = "NCHW" if spec.nchw else "NHWC"
+    first, later = models.build_spec(spec), models.build_spec(spec, data_format=other, precision="bf16")
     names = [variable.name for variable in first.variables]
     assert len(set(names)) == len(names)
     assert [v.name for v in later.variables] == names
@@ -52,22 +49,22 @@ def test_variables_have_unique_names_that_do_not_depend_on_layout_or_history(spe
 
 @every_model
 def test_only_kernels_decay(spec: ModelSpec) -> None:
-    for variable in models.build(spec.name).variables:
+    for variable in models.build_spec(spec).variables:
         assert variable.decayed == variable.name.endswith("/kernel"), variable.name
 
 
-@every_model
+@every_model_in_parts
 def test_no_variable_is_allocated_and_each_has_an_initial_value(spec: ModelSpec) -> None:
     with tf.Graph().as_default() as graph:
-        for variable in models.build(spec.name).variables:
+        for variable in models.build_spec(spec).variables:
             value = variable.initial_value()
             assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
     assert not [o for o in graph.get_operations() if o.type in ("VarHandleOp", "VariableV2")]
 
 
-def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
-    """Losses of the default optimizer on one fixed batch, dropout and all."""
-    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+def _train(spec: ModelSpec, steps: int, batch: int, *, manager: str = "independent", towers: int = 1) -> list[float]:
+    """Losses of the default optimizer on one fixed batch per tower, dropout and all."""
+    plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on="cpu")
     with tf.Graph().as_default():
         wanted = tower_input.InputSpec(
             batch_per_device=batch,
@@ -82,12 +79,15 @@ def _train(spec: ModelSpec, steps: int, batch: int) -> list[float]:
             tower_input.synthetic(plan.towers, wanted),
             plan,
             manager=factory.make(
-                "independent", Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
+                manager, Place(plan.towers, devices.HOST), shared_devices=plan.shared, modifiers=Modifiers()
             ),
             optimizer=optimizers.make("sgd", learning_rate=spec.learning_rate, momentum=0.0),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
         )
-        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+        config = devices.session_config("cpu", towers)
+        # Optimising the graph takes longer than a few steps of it; runs of one tower do it.
+        config.graph_options.rewrite_options.disable_meta_optimizer = towers > 1
+        with tf.compat.v1.Session(config=config) as session:
             step.initialize(session)
             return [step.run(session) for _ in range(steps)]
 
@@ -99,6 +99,18 @@ def test_the_first_loss_is_that_of_guessing_and_falls(spec: ModelSpec) -> None:
     assert losses[1] < losses[0]
     assert losses[-1] < losses[0]
     assert all(map(math.isfinite, losses))
+
+
+@pytest.mark.slow
+@small_models
+def test_two_steps_on_two_devices_lower_the_loss(spec: ModelSpec) -> None:
+    """Under a manager with one shared copy of the variables, and one with a copy per device."""
+    shared, copied = (
+        _train(spec, steps=3, batch=2, manager=manager, towers=2) for manager in ("parameter_server", "replicated")
+    )
+    assert shared[0] == pytest.approx(math.log(spec.classes + 1), abs=0.6)
+    assert shared[2] < shared[0] and copied[2] < copied[0]
+    assert np.isfinite([shared, copied]).all()
 
 
 @pytest.mark.seldom
@@ -121,6 +133,8 @@ def _logits(spec: ModelSpec, data_format: str) -> np.ndarray:
 
 @small_and_whole_models
 def test_both_layouts_compute_the_same(spec: ModelSpec) -> None:
+    if not spec.nchw:
+        pytest.skip(f"{spec.name} is for NHWC only")
     try:
         devices.require_nchw_on_cpu(Runtime())
     except devices.UsageError as error:
@@ -187,17 +201,17 @@ def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, pr
     assert keras.config.dtype_policy().name == "float32", "the next model is not affected"
 
 
-@every_model
-def test_a_model_says_which_convolutions_it_has(spec: ModelSpec) -> None:
-    products = Products(conv1x1=True, filter_gradients=True)
-    model = models.build(spec.name, products=products)
-    for has, kind in ((spec.has_conv1x1, PixelwiseProduct), (spec.has_larger_convolutions, ProductGradient)):
-        assert has == any(isinstance(layer, kind) for layer in model.keras_model.layers)
-
-
-@every_model
-def test_a_model_says_whether_it_has_batch_normalisation(spec: ModelSpec) -> None:
-    fused, separate = (models.build(spec.name, fused_bn=fused).keras_model.layers for fused in (True, False))
-    assert spec.has_batch_norm == any(isinstance(layer, FusedBatchNorm) for layer in fused)
-    assert spec.has_batch_norm == any(isinstance(layer, SeparateBatchNorm) for layer in separate)
-    assert not any(isinstance(layer, SeparateBatchNorm) for layer in fused)
+@every_model_in_parts
+def test_a_model_states_which_convolutions_and_normalisation_it_has(spec: ModelSpec) -> None:
+    usual = models.build_spec(spec).keras_model.layers
+    other = models.build_spec(
+        spec, products=Products(conv1x1=True, filter_gradients=True), fused_bn=False
+    ).keras_model.layers
+    for has, kind in (
+        (spec.has_conv1x1, PixelwiseProduct),
+        (spec.has_larger_convolutions, ProductGradient),
+        (spec.has_batch_norm, SeparateBatchNorm),
+    ):
+        assert has == any(isinstance(layer, kind) for layer in other), kind
+        assert not any(isinstance(layer, kind) for layer in usual), kind
+    assert spec.has_batch_norm == any(isinstance(layer, FusedBatchNorm) for layer in usual)

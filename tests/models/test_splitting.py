@@ -9,14 +9,12 @@ import tensorflow as tf
 
 from benchmarks.topology import devices
 from models import building, splitting
-from models.specs import ModelSpec
+from models.model_spec import ModelSpec
 from tests.support import models
-from tests.support.models import small_and_whole_models
-
-pytestmark = pytest.mark.xdist_group("models")
+from tests.support.models import small_models_in_parts
 
 
-@small_and_whole_models
+@small_models_in_parts
 def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
     model = models.build_spec(spec)
     split = splitting.split(model)

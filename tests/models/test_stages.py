@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from benchmarks.topology import devices
 from models import building, specs, stages
 from models.building import Model
-from models.specs import ModelSpec
-from tests.support.models import small_and_whole_models
-
-pytestmark = pytest.mark.xdist_group("models")
+from models.model_spec import ModelSpec
+from tests.support.models import small_models_in_parts
 
 
 def _fresh(spec: ModelSpec) -> Model:
@@ -22,7 +19,7 @@ def _fresh(spec: ModelSpec) -> Model:
     return building.build(spec, data_format="NHWC", num_classes=spec.classes + 1, seed=1)
 
 
-@small_and_whole_models
+@small_models_in_parts
 def test_all_stages_make_the_whole(spec: ModelSpec) -> None:
     model = _fresh(spec)
     parts = stages.cut(model, stages.cut_points(model))

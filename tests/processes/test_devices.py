@@ -46,7 +46,7 @@ from benchmarks.process import tensorflow_setup
 chosen = config.resolve(flag.parse(sys.argv[1:], run_flags.RUN_FLAGS).values, lambda: 0)
 tensorflow_setup.prepare(chosen.runtime)
 import tensorflow as tf
-from benchmarks.run import graph
+from benchmarks.one_run import graph
 graph.plan_devices(chosen)
 tf.constant(1.0)  # starts the eager runtime, as an input pipeline does
 with tf.Graph().as_default():

@@ -39,8 +39,12 @@ def memory_group() -> Iterator[Path]:
 
 @pytest.fixture
 def run_in_group(memory_group: Path, tmp_path: Path) -> Callable[..., Finished]:
-    """Runs run_bench.py as a process in that group."""
-    enter = f'echo $$ > {memory_group}/cgroup.procs; exec "$@"'
+    """Runs run_bench.py as a process in that group.
+
+    The kernel may kill a second process while the first is still giving its memory back. It may not take this one, only
+    what it starts and marks as the first to be killed, unless there is nothing else.
+    """
+    enter = f'echo -900 > /proc/self/oom_score_adj; echo $$ > {memory_group}/cgroup.procs; exec "$@"'
     return lambda *words: finished(["sh", "-c", enter, "sh", *RUN_BENCH, *words], tmp_path, USER_ENVIRONMENT)
 
 

@@ -6,8 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from benchmarks.run import time_slices
-from benchmarks.run.time_slices import TimeSlices
+from benchmarks.one_run import time_slices
+from benchmarks.one_run.time_slices import TimeSlices
 from results.store import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
+from benchmarks.one_run.time_slices import TimeSlices
 from benchmarks.process.subprocesses import Command, Ended
-from benchmarks.run.time_slices import TimeSlices
 from benchmarks.system import provenance
 from benchmarks.system.provenance import Provenance
 from results.measurement import Measurement, derive

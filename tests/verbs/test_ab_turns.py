@@ -15,8 +15,8 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.errors import ExitStatus, OverdueError
+from benchmarks.one_run import time_slices
 from benchmarks.process import subprocesses
-from benchmarks.run import time_slices
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
 from results.gate import noise
@@ -218,7 +218,7 @@ CHILD = """
 import dataclasses, os, signal, sys
 sys.path.insert(0, ROOT)
 from benchmarks.errors import OverdueError
-from benchmarks.run import time_slices
+from benchmarks.one_run import time_slices
 from results.record import Status
 from tests.support import fake_runs
 

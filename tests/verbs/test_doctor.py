@@ -492,7 +492,7 @@ def test_logs_of_a_cluster_go_where_the_user_says(tmp_path: Path) -> None:
         (["--variable_update=distributed_replicated"], "cluster"),
         (["--num_gpus=2", "--device=gpu"], "this machine has 0 NVIDIA GPUs"),
         (["--time_limit_seconds=0"], "--time_limit_seconds=0"),
-        (["--model=resnet51"], "Did you mean 'resnet50'?"),
+        (["--model=resnet500"], "Did you mean 'resnet50'?"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_the_machine_is_looked_at(

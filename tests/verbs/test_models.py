@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.explain import model_counts
 from tests.support.commands import Finished
 from tests.support.records import fake_run
 
@@ -60,6 +62,32 @@ def test_without_rates_the_operations_per_byte_are_shown_and_commands_are_named(
     assert "allreduce --device=cpu --num_gpus=2" in done.stderr
 
 
+def test_counts_are_kept_for_the_same_question(
+    run_bench: RunBench, rows: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same model for another manager, or on other devices may send something else, and is counted again."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ("mlp", "--device=cpu", "--num_gpus=2")
+    first = rows(*words)
+    counted: list[str] = []
+    count = model_counts._count
+    monkeypatch.setattr(model_counts, "_count", lambda config: counted.append(config.model) or count(config))
+    assert rows(*words) == first and not counted
+    rows("mlp", "--device=cpu", "--num_gpus=3")
+    assert counted == ["mlp"]
+    (held,) = (tmp_path / "cache" / "cnn_bench").glob("model_counts.json")
+    held.write_text(held.read_text().replace("sent_bytes", "bytes"))
+    done = run_bench("models", *words)
+    assert done.status == 0 and "counts of models" in done.stderr and counted == ["mlp", "mlp"]
+
+
+def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench) -> None:
+    done = run_bench("models", "mlp", "trivial", "keras:MobileNetV2", "--device=cpu")
+    assert done.status == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 120
+    assert any(line.startswith("keras:MobileNetV2 ") for line in done.stdout.splitlines())
+
+
 def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
     """100 images take 0.5 s on one device, so on each of two that share the cores 1 s."""
     measured = fake_run(model="mlp", device="cpu", batch_per_device=100, step_seconds=0.5)
@@ -76,7 +104,7 @@ def test_rates_come_from_records(run_bench: RunBench, tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["resnet51"], "Did you mean 'resnet50'"),
+        (["resnet500"], "Did you mean 'resnet50'"),
         (["--model=mlp,vgg61"], "Did you mean 'vgg16'"),
         (["--variable_update=keras_fit"], "there is no 'keras_fit'"),
         (["--device=cpu", "--num_gpus=3", "--all_reduce_spec=rechd"], "use xring instead"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.run import traced_steps
+from benchmarks.one_run import traced_steps
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]

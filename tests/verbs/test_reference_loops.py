@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
+from benchmarks.one_run.reference_loops import _Pauses, _SGDWithDecay
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.run.reference_loops import _Pauses, _SGDWithDecay
 from benchmarks.system.hardware import Gpu, Inventory
 from benchmarks.topology import devices
 from models import building, specs

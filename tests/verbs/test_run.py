@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.cli import run_verb
 from benchmarks.measure.run_log import RunLog
 from results.store import load
 from tests.support.commands import Finished
@@ -128,7 +129,7 @@ def test_json_is_all_there_is_on_stdout(run_bench: RunBench) -> None:
         (["--device=cpu", "fast"], 2, "'fast' is not a flag."),
         (["--device=cpu", "--distortions", "off"], 2, "Did you mean --distortions=off?"),
         (["--num_gpus=64"], 2, "--num_gpus=64 asks for 64 GPUs"),
-        (["--batch_size=0"], 2, "--batch_size=0 is too small"),
+        (["--batch_size=-1"], 2, "--batch_size=-1 is too small"),
         (["--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["--device=cpu", "--output_dir=/proc/here"], 2, "Results cannot be written to --output_dir=/proc/here"),
         (["data"], 2, "data needs a command: make-imagenet"),
@@ -154,6 +155,35 @@ def test_print_config_is_json(run_bench: RunBench) -> None:
     done = run_bench("--print_config", "--device=cpu", "--model=VGG16")
     assert done.status == 0
     assert json.loads(done.stdout)["model"] == "vgg16"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("--num_gpus=8", "--variable_update=replicated"), "this machine has 0 NVIDIA GPUs"),
+        (("--device=cpu", "--data_dir=/nowhere"), "--data_dir=/nowhere does not exist"),
+        (("--data_dir=/nowhere",), "--data_dir=/nowhere does not exist"),
+        (("--num_gpus=8", "--data_dir=/nowhere"), "this machine has 0 NVIDIA GPUs"),
+        (("--num_gpus=8", "--data_dir=/nowhere"), "--data_dir=/nowhere does not exist"),
+    ],
+)
+def test_print_config_needs_no_devices_and_no_data(
+    run_bench: RunBench, words: tuple[str, ...], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_verb, "count_gpus", lambda: 0)
+    done = run_bench("--print_config", *words)
+    assert done.status == 0
+    chosen = json.loads(done.stdout)
+    assert (chosen["num_devices"], chosen["device"]) == ((8, "gpu") if "--num_gpus=8" in words else (1, "cpu"))
+    assert "A run here would fail: " in done.stderr and missing in done.stderr
+
+
+def test_print_config_refuses_what_no_machine_can_run(run_bench: RunBench) -> None:
+    done = run_bench("--print_config", "--num_gpus=8", "--forward_only", "--staged_vars")
+    assert done.status == 2
+    assert done.stdout == ""
+    assert "omit --staged_vars" in done.stderr
 
 
 def test_a_loss_that_is_not_finite_is_invalid(run_bench: RunBench, records: Records) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from benchmarks.cli import main
 from benchmarks.errors import OverdueError
+from benchmarks.one_run import runner, session, steps
+from benchmarks.one_run.display import TextDisplay
 from benchmarks.process import sentinel
-from benchmarks.run import runner, session, steps
-from benchmarks.run.display import TextDisplay
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]

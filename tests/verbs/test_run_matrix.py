@@ -1,4 +1,4 @@
-"""The main job in full: every model and every manager on real input, and the commands of the 2017 guide."""
+"""The main job in full: models of every kind and every manager on real input, and the commands of the 2017 guide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from benchmarks.cli.main import dispatch
 from benchmarks.measure.run_log import RunLog
 from models import specs
+from tests.support import models
 from tests.support.clusters import local
 from tests.support.commands import Finished
 from variable_mgr.catalog import IN_ONE_PROCESS
@@ -24,8 +25,11 @@ ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "manager"), list(zip(specs.names(), itertools.cycle(IN_ONE_PROCESS))))
-def test_every_model_and_every_manager_train(
+@pytest.mark.parametrize(
+    ("model", "manager"),
+    [(spec.name, name) for spec, name in zip(models.representatives(), itertools.cycle(IN_ONE_PROCESS))],
+)
+def test_every_kind_of_model_and_every_manager_train(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, records: Records, model: str, manager: str
 ) -> None:
     done = run_bench(*ON_CPU, *_real_data(model, fake_imagenet, tmp_path), f"--variable_update={manager}")

@@ -29,6 +29,7 @@ from benchmarks.sweep import grid, isolated_run, sweep_verb
 from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.progress import SweepDisplay
 from benchmarks.system.provenance import describe_software
+from models import specs
 from results.record import Record, Status, key_of
 from results.store import Store, StoreError, load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
@@ -632,6 +633,16 @@ def test_rerun_ends_with_the_status_of_the_run(run_process: Callable[..., Finish
     Store(tmp_path / "out").append(refused)
     done = run_process("rerun", refused.identity.run_id, "out")
     assert done.status == 2 and "There is no flag --num_devices" in done.stderr
+
+
+def test_all_stands_for_every_model(run_bench: Callable[..., Finished], tmp_path: Path) -> None:
+    suite = tmp_path / "all.toml"
+    suite.write_text('[[grid]]\nmodel = "all"\n')
+    for given in ("--model=all", "--preset=models", f"--suite={suite}"):
+        done = run_bench("sweep", given, "--device=cpu", "--dry_run")
+        assert done.status == 0, done.stderr
+        assert f"{len(specs.MODELS)} of {len(specs.MODELS)} combinations" in done.stdout
+        assert all(f"--model={name}" in done.stdout.split() for name in specs.names())
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,47 @@ def test_without_a_number_all_gpus_or_two_cpu_devices(given: dict, gpus: int, de
     assert (values["device"], values["num_gpus"]) == (device, count)
 
 
-def test_the_verb_takes_devices_only(run_bench: Callable[..., Finished]) -> None:
-    done = run_bench("verify", "--model=vgg16")
+def test_managers_are_verified_on_models_by_name(run_bench: Callable[..., Finished]) -> None:
+    flags = ("--variable_update=replicated", "--all_reduce_spec=xring", "--output_format=json")
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", "--model=mlp,lenet_mnist,mlp", *flags)
+    assert done.status == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [(row["result"], row["against"], row["what"]) for row in report["rows"]] == [
+        ("ok", "towers", "mlp under replicated all_reduce_spec=xring"),
+        ("ok", "towers", "lenet_mnist under replicated all_reduce_spec=xring"),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["resnet20", "keras:MobileNetV3Small"])
+def test_every_manager_is_verified_on_a_model(run_bench: Callable[..., Finished], model: str) -> None:
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", f"--model={model}")
+    assert done.status == 0, done.stdout + done.stderr
+    assert "gradients computed one tower at a time" in done.stdout
+    for manager in MANAGERS:
+        (row,) = [line for line in done.stdout.splitlines() if f"{model} under {manager}" in line]
+        assert row.startswith("ok" if manager in IN_ONE_PROCESS else "-")
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--model=no_model",), "There is no model 'no_model'"),
+        (("--model=mlp,",), "a name is empty"),
+        (("--model=here.py:build",), "the file here.py does not exist"),
+        (("--model=mlp", "--local_cluster=worker:2"), "omit the cluster"),
+        (("--model=mlp", "--pipeline_stages=2"), "--pipeline_stages divides the model"),
+        (("--model=mlp", "--variable_update=replicated", "--fc_model_parallel"), "--fc_model_parallel divides"),
+    ],
+)
+def test_a_model_that_cannot_be_verified_is_refused(
+    run_bench: Callable[..., Finished], flags: tuple[str, ...], problem: str
+) -> None:
+    done = run_bench("verify", "--device=cpu", "--num_gpus=2", *flags)
+    assert done.status == ExitStatus.USAGE and problem in done.stderr
+
+
+def test_the_verb_takes_no_flags_of_training(run_bench: Callable[..., Finished]) -> None:
+    done = run_bench("verify", "--optimizer=adam")
     assert done.status == 2
-    assert "no flag --model" in done.stderr
+    assert "no flag --optimizer" in done.stderr

@@ -73,7 +73,7 @@ def test_the_full_help_of_run_explains_managers(run_bench: RunBench) -> None:
         (["input", "--nossh"], "input has no flag --nossh, which is one of a run."),
         (["verify", "--nothing"], "There is no flag --nothing."),
         (["hosts"], "'hosts' is not a verb, but a flag: --hosts="),
-        (["model=vgg16"], "'model' is not a verb, but a flag: --model=NAME (what is trained)."),
+        (["model=vgg16"], "'model' is not a verb, but a flag: --model=NAME (what is trained: "),
     ],
 )
 def test_an_unknown_verb_is_refused(run_bench: RunBench, arguments: list[str], words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.cluster import step_losses
 from benchmarks.cluster.step_losses import StepLosses
 from benchmarks.measure.timing import Phase
-from benchmarks.run.display import Display, TextDisplay
+from benchmarks.one_run.display import Display, TextDisplay
 from benchmarks.topology.cluster import Task
 
 LEADER, OTHER = Task("worker", 0), Task("worker", 1)
@@ -105,11 +105,11 @@ def test_lines_of_the_leader_have_the_mean_and_those_of_others_name_the_worker(
         shows_all = TextDisplay(display_every=2, images_per_step=8)
         shows_all.share(leader)
         take_steps(shows_all, [1.0, 2.0, 9.0, 4.0])
-        assert printed(capsys) == [("Step", "loss")], "the line of a step waits for all losses"
+        assert printed(capsys) == [("Step", "base_loss")], "the line of a step waits for all losses"
         shows_own = TextDisplay(display_every=3, images_per_step=8)
         shows_own.share(other)
         take_steps(shows_own, [2.0, 3.0, 9.0, 6.0])
-        assert printed(capsys) == [("Step", "loss of worker 1"), ("1", "2.000"), ("3", "9.000")]
+        assert printed(capsys) == [("Step", "base_loss of worker 1"), ("1", "2.000"), ("3", "9.000")]
     shows_all.stop()
     assert printed(capsys) == [("1", "1.500"), ("2", "2.500"), ("4", "5.000")]
 
@@ -124,7 +124,7 @@ def test_a_step_without_the_losses_of_others_is_printed_at_the_end_and_says_so(
     with leader:
         take_steps(display, [1.0])
     display.stop()
-    assert printed(capsys) == [("Step", "loss"), ("1", "(of worker 0 alone)")]
+    assert printed(capsys) == [("Step", "base_loss"), ("1", "(of worker 0 alone)")]
 
 
 def test_a_worker_that_prints_the_record_alone_sends_its_losses_too() -> None:
@@ -141,5 +141,5 @@ def test_asynchronous_workers_name_themselves(capsys: pytest.CaptureFixture[str]
     display = TextDisplay(display_every=1, images_per_step=8, accuracies=True)
     display.only_of("worker 1")
     display.phase("measuring", 1)
-    heading = "Step\tImg/sec of worker 1\tloss of worker 1\ttop_1_accuracy\ttop_5_accuracy\n"
+    heading = "Step\tImg/sec of worker 1\tbase_loss of worker 1\ttop_1_accuracy\ttop_5_accuracy\n"
     assert capsys.readouterr().out == heading

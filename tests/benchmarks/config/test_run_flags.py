@@ -89,7 +89,10 @@ def test_the_full_help_describes_every_flag() -> None:
     unwrapped = " ".join(text.split())
     for one in TABLE:
         assert f"{one.spelling} {one.described()}" in unwrapped
-    for words in ("--num_batches=INT measured steps (1 or more; default: 100)", "trivial, vgg16; default: resnet50)"):
+    for words in (
+        "--num_batches=INT measured steps (1 or more; default: 100)",
+        "vit_b_16, vit_ti_16; default: resnet50)",
+    ):
         assert words in unwrapped
 
 
@@ -172,7 +175,7 @@ def test_a_flag_with_its_default_changes_nothing(one: Flag, monkeypatch: pytest.
 def test_flags_that_the_peer_has_are_of_its_type() -> None:
     """The peer's types, for the flags of the same name; the file lies beside this test."""
     types = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
-    with (Path(__file__).parent / "peer_flag_types.csv").open() as file:
+    with (Path(__file__).parent / "peer_flags.csv").open() as file:
         peer = {row["flag"]: types[row["type"]] for row in csv.DictReader(file)}
     common = [flag for flag in TABLE if flag.name in peer]
     assert len(common) >= 20

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.datasets import fake_small_images
-from benchmarks.run import graph
+from benchmarks.one_run import graph
 from benchmarks.topology import devices
 
 # Mean and deviation of the pixels of each channel, in 0..1: ImageNet's as in the documentation of torchvision's

@@ -19,7 +19,7 @@ from benchmarks.measure import telemetry
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.telemetry import CPU_PACKAGE, GPU_ONLY, Sources, Telemetry
 from benchmarks.measure.worker_reports import WorkerReport, together
-from benchmarks.run.result_text import resource_lines, startup_line
+from benchmarks.one_run.result_text import resource_lines, startup_line
 from benchmarks.system import nvml
 from benchmarks.system.linux import PackageCounters
 from results.measurement import POWER_LIMIT, Derived, Measurement, derive
@@ -449,7 +449,7 @@ def test_a_run_keeps_what_it_saw(run_bench: Callable[..., Finished], records: Ca
 def test_physical_gpus_are_looked_at_where_they_are(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], looks_at: tuple[int, str]
 ) -> None:
-    from benchmarks.run import steps
+    from benchmarks.one_run import steps
 
     monkeypatch.setattr(telemetry, "prepared", lambda physical, energy_of: (physical, energy_of))
     chosen = {"cluster": None, "variable_update": "replicated", "num_devices": 3, "virtual_gpus": 1} | config

@@ -21,8 +21,8 @@ from benchmarks.input.options import InputOptions
 from benchmarks.input.tower_input import InputSpec, TowerInput
 from benchmarks.microbench import input_stages, shuffle_fullness
 from benchmarks.microbench.input_stages import BARE_DECODE, COPY, Probe, measure
+from benchmarks.one_run import graph
 from benchmarks.process.deadlines import Deadlines
-from benchmarks.run import graph
 from benchmarks.topology import devices
 from benchmarks.training import objectives, training_step
 from models import building, specs

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.microbench import device_peak, matmul_peak
 from benchmarks.microbench.roofline import Peak, Roofline, amount, devices_with_a_peak
-from benchmarks.run import result_text
+from benchmarks.one_run import result_text
 from benchmarks.system.hardware import Inventory, describe_hardware
 from models import specs
 from results.columns import row

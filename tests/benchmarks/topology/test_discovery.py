@@ -173,7 +173,7 @@ def test_what_is_no_address_is_refused(address: str, words: str) -> None:
         ({"job_name": "worker", "task_index": 1, "worker_hosts": "a:1"}, "--task_index=1: there is only worker 0"),
         ({"job_name": "worker", "worker_hosts": "a:1", "controller_host": "b:1,c:1"}, "--controller_host has 2 addr"),
         ({"job_name": "worker", "cluster_spec": "worker|a:1,controller|b:1;c:1"}, "--cluster_spec has 2 addresses"),
-        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm; elsewhere --ps_hosts"),
+        ({"num_ps": 1}, "--num_ps=1 is for --cluster=slurm or mpi; elsewhere --ps_hosts"),
         ({"num_ps": 1, "worker_hosts": "a:1", "job_name": "worker"}, "--num_ps=1 is for --cluster=slurm"),
         ({"num_ps": -1, "cluster": "slurm"}, "--num_ps=-1"),
         ({"server_port": 0}, "--server_port=0: a port is a number from 1"),
@@ -427,7 +427,7 @@ def test_one_task_under_slurm_is_one_process() -> None:
 @pytest.mark.parametrize(
     ("change", "flags", "words"),
     [
-        ({}, {"num_ps": 4}, r"--num_ps=4 leaves no worker: srun has started 4 task\(s\)"),
+        ({}, {"num_ps": 4}, r"--num_ps=4 leaves no worker, since 4 task\(s\) were started"),
         ({}, {"job_name": "ps"}, "--job_name=ps, and Slurm makes this process worker 1"),
         ({}, {"task_index": 2}, "--task_index=2, and Slurm makes this process worker 1"),
         ({"SLURM_PROCID": "4"}, {}, "contradict each other"),

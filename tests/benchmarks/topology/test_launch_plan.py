@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.cluster import launcher
 from benchmarks.errors import UsageError
+from benchmarks.one_run import cluster_launch
 from benchmarks.process import subprocesses
-from benchmarks.run import cluster_launch
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 

@@ -1,0 +1,255 @@
+"""Models that other code builds: `keras:NAME`, `path/to/file.py:function`, `package.module:function`. No TensorFlow.
+
+Another process finds their facts, once for each version of the code; they are kept in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.console import progress
+from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.process import subprocesses
+from benchmarks.system.cache import CacheFile
+from benchmarks.system.provenance import describe_software
+from models import applications, specs
+from models.applications import APPLICATION
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
+from results.record import key_of
+
+_FILE = CacheFile("models.json", "facts of models")
+_OTHERS = (
+    "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
+)
+_PROBE = "benchmarks.explain.model_probe"
+# Building takes seconds; an import of the user's may take longer.
+_LIMIT_SECONDS = 600.0
+# Data sets of small images: pixels of a side, channels, classes.
+_SMALL = {"cifar10": (32, 3, 10), "mnist": (28, 1, 10)}
+# With it the loss of every model of keras.applications that was tried falls in the first steps.
+_LEARNING_RATE = 0.01
+# On a CPU and a GPU: operations of the forward passes of a default batch, in GFLOP; and the largest batch.
+_ON_CPU, _ON_GPU = (64.0, 32), (512.0, 256)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a process that has built a model knows of it.
+
+    Attributes:
+        image_size, channels: of its images.
+        outputs: number of its logits.
+        takes_classes: its number of logits can be chosen.
+        parameters: trainable ones, with so many logits.
+        gflop_per_image: see `ModelSpec`.
+        has_conv1x1, has_batch_norm, has_larger_convolutions, nchw: see `ModelSpec`.
+        sources: digests of the files of the user's code, by path.
+    """
+
+    image_size: int
+    channels: int
+    outputs: int
+    takes_classes: bool
+    parameters: int = 0
+    gflop_per_image: float = 0.0
+    has_conv1x1: bool = False
+    has_batch_norm: bool = False
+    has_larger_convolutions: bool = False
+    nchw: bool = True
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def find(name: str, data_name: str | None = None) -> ModelSpec:
+    """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find`, too.
+
+    Args:
+        name: a value of --model.
+        data_name: of a data set, for which the model may have a variant.
+
+    Raises:
+        UsageError: the model does not exist, cannot be built, or fits no data set.
+    """
+    if ":" not in name:
+        try:
+            return specs.find(name, data_name)
+        except specs.UnknownModelError as error:
+            raise UsageError(f"{error} {_OTHERS}") from error
+    name = _checked(name)
+    small = _SMALL.get(data_name or "")
+    facts = _facts(name, small[-1] if small else IMAGENET_CLASSES)
+    spec = outside_spec(name, facts, *_data_set(name, facts, data_name))
+    specs.register(spec)
+    return spec
+
+
+def applications_of_keras() -> list[str]:
+    """Returns the names of all models of `keras.applications`, without importing Keras."""
+    found = importlib.util.find_spec("keras")
+    where = found and found.submodule_search_locations
+    listing = Path(where[0]) / "applications" / "__init__.py" if where else Path()
+    try:
+        return re.findall(r"\b([A-Z]\w+) as \1\b", listing.read_text(encoding="utf-8"))
+    except OSError:
+        return []
+
+
+def _checked(name: str) -> str:
+    """Returns the name, in Keras' spelling if it is Keras'.
+
+    Raises:
+        UsageError: there is no such model, file or module.
+    """
+    if name.lower().startswith(APPLICATION):
+        wanted, known = name[len(APPLICATION) :], applications_of_keras()
+        spelling = {one.lower(): one for one in known}
+        if wanted.lower() not in spelling:
+            raise UsageError(
+                f"--model={name}: keras.applications has no model '{wanted}'.{did_you_mean(wanted, spelling)} Its "
+                f"models: {', '.join(known)}."
+            )
+        return APPLICATION + spelling[wanted.lower()]
+    place, _, function = name.rpartition(":")
+    if not (place and function.isidentifier()):
+        raise UsageError(f"--model={name} names no function. {_OTHERS}")
+    if place.endswith(".py") and not Path(place).is_file():
+        raise UsageError(f"--model={name}: the file {place} does not exist (in {os.getcwd()}).")
+    return name
+
+
+@functools.cache
+def code() -> dict[str, Any]:
+    """Returns what facts of models depend on beside the models' own code: versions, and the code that makes models."""
+    software, root = describe_software(), subprocesses.RUN_BENCH.parent
+    places = ("models/*.py", "benchmarks/training/*_[cf]*.py", "benchmarks/explain/model_probe.py")
+    files = [path for place in places for path in root.glob(place)]
+    digests = {path.name: _digest(str(path)) for path in files}
+    return {**{name: software[name] for name in ("keras_version", "tensorflow_version")}, "digests": digests}
+
+
+@functools.cache
+def _facts(name: str, num_classes: int) -> Facts:
+    """Returns the facts of a model, from the cache if the code is still the same."""
+    places = [] if name.startswith(APPLICATION) else [os.getcwd(), os.environ.get("PYTHONPATH", "")]
+    key = key_of({"model": name, "num_classes": num_classes, "places": places, "code": code()})
+    entry = _FILE.find(key)
+    try:
+        held = Facts(**entry["facts"]) if entry else None
+    except (KeyError, TypeError) as error:
+        _FILE.ignore(error)
+        held = None
+    if held and all(_digest(path) == digest for path, digest in held.sources.items()):
+        return held
+    facts = _probe(name, num_classes)
+    _FILE.keep(key, {"model": name, "facts": dataclasses.asdict(facts)})
+    return facts
+
+
+def _digest(path: str) -> str | None:
+    """Returns the digest of a file; None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _probe(name: str, num_classes: int) -> Facts:
+    """Builds a model in a process of its own, which sees no GPU, and returns its facts.
+
+    Raises:
+        UsageError: it cannot be built, or is not one that can be trained here.
+    """
+    words = [sys.executable, "-m", _PROBE, name, str(num_classes)]
+    root = str(subprocesses.RUN_BENCH.parent)
+    variables = {
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        "PYTHONSAFEPATH": "1",
+    }
+    descriptor, path = tempfile.mkstemp(prefix="cnn_bench_model_", suffix=".log")
+    with os.fdopen(descriptor, "wb") as log, tempfile.NamedTemporaryFile() as answer:
+        command = subprocesses.Command(words=[*words, answer.name], stdout=log, stderr=log, variables=variables)
+        progress.begin(f"building {name}")
+        (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
+        progress.end()
+        answer.seek(0)
+        text = answer.read()
+    found: dict[str, Any] = json.loads(text) if text else {}
+    if "facts" in found:
+        Path(path).unlink()
+        return Facts(**found["facts"])
+    if "refused" in found:
+        Path(path).unlink()
+        raise UsageError(f"--model={name}: {found['refused']}")
+    reason = found.get("error") or (
+        f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"exit status {ended.returncode}"
+    )
+    raise UsageError(f"--model={name}: the model cannot be built: {reason}. The whole output: {shlex.quote(path)}")
+
+
+def _data_set(name: str, facts: Facts, wanted: str | None) -> tuple[str, int]:
+    """Returns the data set that a model with these facts is for, the wanted one if it fits, and its classes.
+
+    Raises:
+        UsageError: the images and outputs fit no data set.
+    """
+    fitting = [
+        small
+        for small, (size, channels, classes) in _SMALL.items()
+        if (facts.image_size, facts.channels, facts.outputs) == (size, channels, classes)
+    ]
+    any_number = facts.takes_classes or facts.outputs in (IMAGENET_CLASSES, BACKGROUND_CLASSES)
+    if facts.channels == NUM_CHANNELS and any_number and wanted not in fitting:
+        return "imagenet", IMAGENET_CLASSES
+    if fitting:
+        return fitting[0], facts.outputs
+    raise UsageError(
+        f"--model={name}: {facts.outputs} outputs for images of {facts.image_size}x{facts.image_size} pixels with "
+        f"{facts.channels} channel(s) fit no data set: imagenet has 1000 classes, or 1001, and 3 channels; cifar10 10 "
+        "classes and 32x32x3; mnist 10 classes and 28x28x1. A function may take num_classes."
+    )
+
+
+def outside_spec(name: str, facts: Facts, data_name: str = "imagenet", classes: int = IMAGENET_CLASSES) -> ModelSpec:
+    """Returns the spec of a model with these facts, for a data set of so many classes."""
+    title = f"{name.removeprefix(APPLICATION)} of keras.applications" if name.startswith(APPLICATION) else "own model"
+    return ModelSpec(
+        name=name,
+        title=title,
+        build=applications.builder(name),
+        data_name=data_name,
+        image_size=facts.image_size,
+        channels=facts.channels,
+        classes=classes,
+        outputs=None if facts.takes_classes else facts.outputs,
+        nchw=facts.nchw,
+        digest=key_of({"files": sorted(facts.sources.values())}) if facts.sources else None,
+        has_conv1x1=facts.has_conv1x1,
+        has_batch_norm=facts.has_batch_norm,
+        has_larger_convolutions=facts.has_larger_convolutions,
+        batch_on_gpu=_batch(facts.gflop_per_image, *_ON_GPU),
+        batch_on_cpu=_batch(facts.gflop_per_image, *_ON_CPU),
+        learning_rate=_LEARNING_RATE,
+        parameters=facts.parameters,
+        gflop_per_image=facts.gflop_per_image,
+        source="counted in the built model",
+    )
+
+
+def _batch(gflop_per_image: float, gflop: float, largest: int) -> int:
+    """Returns the largest power of two whose forward passes have at most so many operations."""
+    batch = 1
+    while batch < largest and 2 * batch * gflop_per_image <= gflop:
+        batch *= 2
+    return batch

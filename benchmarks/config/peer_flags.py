@@ -1,0 +1,229 @@
+"""What becomes of each flag of tf_cnn_benchmarks, and of flags that scripts carry from its older versions.
+
+Each is in one of four classes: `SAME`, `RENAMED`, `ACCEPTED` or `REPLACED`. Those that are not flags of a run any more
+are parsed wherever a run's flags are, and are not in the help. Imports without TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.errors import UsageError
+
+# Flags of a run with the same meaning, and what differs in detail.
+_DIFFERENCES = {
+    "batch_size": "default on a CPU: smaller; `auto` finds the largest that fits",
+    "compact_gradient_transfer": "default: off",
+    "data_format": "default: `auto`, NCHW on GPUs and NHWC on CPUs",
+    "datasets_num_private_threads": "default: 0, the session's threads",
+    "datasets_parallel_interleave_cycle_length": "the default is this suite's",
+    "datasets_prefetch_buffer_size": "default: 2, not 1",
+    "device": "default: `auto`, the GPUs if there are any",
+    "distortions": "rejected if no images are read",
+    "forward_only": "prints the loss, and accuracies only with `print_training_accuracy`",
+    "gpu_thread_mode": "default: TensorFlow's, not `gpu_private`",
+    "init_learning_rate": "default: the model's, and a tenth of it for other optimizers than sgd; no schedule",
+    "local_parameter_device": "default on a CPU: cpu",
+    "loss_type_to_report": "the total loss has the penalty of kernels, not of biases; some runs print the base loss",
+    "model": "default: resnet50, not trivial",
+    "num_gpus": "fails if there are fewer GPUs",
+    "num_warmup_batches": "default: 10, or 3 on a CPU",
+    "per_gpu_thread_count": "needs `gpu_thread_mode`",
+    "server_protocol": "grpc only",
+    "task_index": "default: none; needed in a cluster",
+    "variable_update": "more managers; no `horovod`",
+    "weight_decay": "acts on kernels, not on biases",
+    "xla": "compiles each tower as a whole; takes a value, too: `jit`, `off`",
+    "xla_compile": "understood as `--xla=jit`",
+}
+_SAME = """
+adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec allow_growth
+batch_size compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
+datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_prefetch_buffer_size
+datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching datasets_use_prefetch device
+display_every distort_color_in_yiq distortions forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
+fp16_loss_scale fuse_decode_and_crop gpu_thread_mode gradient_repacking hierarchical_copy init_learning_rate job_name
+local_parameter_device loss_type_to_report model momentum num_batches num_epochs num_gpus num_inter_threads
+num_intra_threads num_warmup_batches optimizer per_gpu_thread_count print_training_accuracy ps_hosts resize_method
+rmsprop_decay rmsprop_epsilon rmsprop_momentum server_protocol staged_vars task_index tf_random_seed use_fp16
+variable_consistency variable_update weight_decay worker_hosts xla xla_compile
+"""
+SAME: Mapping[str, str] = {name: _DIFFERENCES.get(name, "") for name in (*_SAME.split(), "use_nccl")}
+
+# Flags of a run under another name.
+RENAMED = (
+    Flag("benchmark_test_id", str, "a name for the record", same_as="session_id"),
+    Flag("gpu_indices", str, "the order is that of the towers", same_as="gpus", unset=""),
+    Flag("gpu_memory_frac_for_testing", float, "at most 1", same_as="gpu_memory_frac", unset=0.0),
+    Flag("gpu_mem_fraction", float, "at most 1", same_as="gpu_memory_frac", unset=0.0),
+    Flag("learning_rate", float, "", same_as="init_learning_rate"),
+    Flag("mkl", str, "", ("on", "off"), ("on", "off"), same_as="onednn", unset="off"),
+)
+
+_THREADS = "oneDNN computes in TensorFlow's threads, not in OpenMP's: see --num_intra_threads"
+_OF_EVAL = "only an evaluation reads it, and there is none"
+_OF_CHECKPOINTS = "no checkpoints are saved"
+_OF_TRACES = "only a trace file reads it, and none is written"
+_OF_TENSORRT = "only TensorRT reads it, which is not used"
+_OF_KERNELS = "TensorFlow limits the kernels in flight by itself"
+# Without effect, and why; the default, and no value, pass silently.
+ACCEPTED = (
+    Flag("allreduce_merge_scope", int, "gradients are not merged by name scopes: see --gradient_repacking", default=1),
+    Flag("batch_group_size", int, "tf.data prepares the batches: see --datasets_prefetch_buffer_size", default=1),
+    Flag("cache_data", bool, "synthetic images are made once, and --datasets_use_caching keeps records", default=False),
+    Flag("collect_eval_results_async", bool, _OF_EVAL, default=False),
+    Flag("compute_lr_on_cpu", bool, "the learning rate is constant", default=False),
+    Flag(
+        "datasets_parallel_interleave_prefetch",
+        int,
+        "tf.data decides how much of each file is read ahead: see --datasets_parallel_interleave_cycle_length",
+    ),
+    Flag("display_perf_ewma", float, "lines have the mean over all steps, and the record has the time of each"),
+    Flag("eval_batch_size", int, _OF_EVAL, default=0),
+    Flag("eval_dir", str, _OF_EVAL, default="/tmp/tf_cnn_benchmarks/eval"),
+    Flag("eval_interval_secs", int, _OF_EVAL, default=0),
+    Flag("flush_stdout", bool, "every line is written at once", default=False),
+    Flag("force_gpu_compatible", bool, "TensorFlow decides which host memory is pinned", default=False),
+    Flag("gpu_kt_max_bytes", int, _OF_KERNELS, default=0),
+    Flag("gpu_kt_max_interval", int, _OF_KERNELS, default=0),
+    Flag("gpu_kt_max_pending", int, _OF_KERNELS, default=0),
+    Flag("horovod_device", str, "Horovod is not used", unset=""),
+    Flag("kmp_affinity", str, _THREADS, default="granularity=fine,verbose,compact,1,0"),
+    Flag("kmp_blocktime", int, _THREADS, default=0),
+    Flag("kmp_settings", int, _THREADS, default=1),
+    Flag("max_ckpts_to_keep", int, _OF_CHECKPOINTS, default=5),
+    Flag("multi_device_iterator_max_buffer_size", int, "see --datasets_prefetch_buffer_size", default=1),
+    Flag("network_topology", str, "the hierarchical copy is the same on every topology", default="dgx1"),
+    Flag("num_eval_batches", int, _OF_EVAL),
+    Flag("num_eval_epochs", float, _OF_EVAL),
+    Flag("single_l2_loss_op", bool, "a step does not compute the penalty, only its gradient", default=False),
+    Flag("sparse_to_dense_grads", bool, "no model has sparse gradients", default=False),
+    Flag("sync_on_finish", bool, "every step is awaited before its time is taken", default=False),
+    Flag("timestamped_allocator", bool, "TensorFlow's allocator is used as it is", default=False),
+    Flag("trt_max_workspace_size_bytes", int, _OF_TENSORRT, default=4 << 30),
+    Flag("use_chrome_trace_format", bool, _OF_TRACES, default=True),
+    Flag("use_python32_barrier", bool, "this suite's processes meet by messages", default=False),
+    Flag("use_resource_vars", bool, "all variables are resource variables", default=False),
+    Flag("use_tf_layers", bool, "models are Keras models", default=True),
+)
+
+_NO_CHECKPOINTS = "weights are neither saved nor loaded. Omit it; --output_dir is where the record goes"
+_NO_EVAL = (
+    "there is no evaluation of trained weights. Use --forward_only --data_split=validation to measure inference, or "
+    "--print_training_accuracy for the accuracy while training"
+)
+_CONSTANT_RATE = "the learning rate is constant. Use --init_learning_rate"
+_NO_SUMMARIES = "no summaries are written. Omit it; --output_dir has every step's time and loss in results.jsonl"
+_NO_TRACE = "no trace is written. Use `run_bench.py doctor`, which measures what each part of a step costs"
+_NO_GRAPH = "no graph is written. Use `run_bench.py explain`, which lists what a step computes and sends"
+_BY_VARIABLE = "set the environment variable {}, which the record keeps"
+_BACKBONE = "there is no SSD model to have a backbone. Omit it, and use --model=resnet50"
+# Rejected, with what to use instead; the default, and other words for it, pass silently.
+REPLACED = (
+    Flag("autotune_threshold", int, _BY_VARIABLE.format("TF_AUTOTUNE_THRESHOLD"), unset=0),
+    Flag("backbone_model_path", str, _BACKBONE, unset=""),
+    Flag(
+        "batchnorm_persistent",
+        bool,
+        "cuDNN's mode of batch normalisation is TensorFlow's choice: "
+        + _BY_VARIABLE.format("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
+        default=True,
+    ),
+    Flag("benchmark_log_dir", str, "the record goes to --output_dir. Use that", unset=""),
+    Flag("checkpoint_directory", str, _NO_CHECKPOINTS, unset=""),
+    Flag("checkpoint_every_n_epochs", bool, _NO_CHECKPOINTS, default=False),
+    Flag("checkpoint_interval", float, _NO_CHECKPOINTS, default=0.0),
+    Flag("debugger", str, "there is no debugger. Use --log_device_placement to see where operations run", unset=""),
+    Flag("enable_optimizations", bool, "graphs are always optimised, as in training. Omit it", default=True),
+    Flag("eval", bool, _NO_EVAL, default=False),
+    Flag("eval_during_training_at_specified_epochs", str, _NO_EVAL, unset=""),
+    Flag("eval_during_training_at_specified_steps", str, _NO_EVAL, unset=""),
+    Flag("eval_during_training_every_n_epochs", float, _NO_EVAL, unset=0),
+    Flag("eval_during_training_every_n_steps", int, _NO_EVAL, unset=0),
+    Flag("fp16_vars", bool, "weights are kept in float32. Omit it; --use_fp16 computes in float16", default=False),
+    Flag("freeze_when_forward_only", bool, "inference reads variables. Omit it, or use --xla=jit", default=False),
+    Flag("gradient_clip", float, "gradients are not clipped. Use a smaller --init_learning_rate"),
+    Flag("graph_file", str, _NO_GRAPH, unset=""),
+    Flag(
+        "input_preprocessor",
+        str,
+        "images are prepared in one way. Use --image_crop, --resize_method and --distortions",
+        default="default",
+    ),
+    Flag("learning_rate_decay_factor", float, _CONSTANT_RATE, default=0.0),
+    Flag("minimum_learning_rate", float, _CONSTANT_RATE, default=0.0),
+    Flag("ml_perf", bool, "pixels are scaled to -1..1, without a mean per channel. Omit it", default=False),
+    Flag("num_epochs_per_decay", float, _CONSTANT_RATE, default=0.0),
+    Flag("num_learning_rate_warmup_epochs", float, _CONSTANT_RATE, default=0.0),
+    Flag("partitioned_graph_file_prefix", str, _NO_GRAPH, unset=""),
+    Flag("piecewise_learning_rate_schedule", str, _CONSTANT_RATE, unset=""),
+    Flag("resnet_base_lr", float, _CONSTANT_RATE, unset=0),
+    Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
+    Flag("save_model_secs", int, _NO_CHECKPOINTS, default=0),
+    Flag("save_model_steps", int, _NO_CHECKPOINTS, default=0),
+    Flag("save_summaries_secs", int, _NO_SUMMARIES, default=0),
+    Flag("save_summaries_steps", int, _NO_SUMMARIES, default=0),
+    Flag("stop_at_top_1_accuracy", float, _NO_EVAL, unset=0),
+    Flag("summary_verbosity", int, _NO_SUMMARIES, default=0),
+    Flag("tfprof_file", str, _NO_TRACE, unset=""),
+    Flag("trace_file", str, _NO_TRACE, unset=""),
+    Flag("train_dir", str, _NO_CHECKPOINTS, unset=""),
+    Flag("trt_mode", str, "TensorRT is not used. Omit it; --xla=jit compiles the model", unset=""),
+    Flag("use_datasets", bool, "tf.data is the only input pipeline. Omit it", default=True),
+    Flag("use_numa_affinity", bool, "start the process with `numactl --cpunodebind=N --membind=N`", default=False),
+    Flag("use_unified_memory", bool, _BY_VARIABLE.format("TF_FORCE_UNIFIED_MEMORY"), default=False),
+    Flag(
+        "winograd_nonfused",
+        bool,
+        "the algorithms of convolutions are TensorFlow's choice: " + _BY_VARIABLE.format("TF_ENABLE_WINOGRAD_NONFUSED"),
+        default=True,
+    ),
+)
+GONE = (*RENAMED, *ACCEPTED, *REPLACED)
+# Whatever their values are, they are no lists of several.
+SINGLE = ("gpu_indices", *(flag.name for flag in (*ACCEPTED, *REPLACED)))
+
+_NO_MODELS = {
+    "ssd300": "this suite trains classifiers only: use --model=resnet50, or another of `run_bench.py models`",
+    "deepspeech2": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
+    "ncf": "this suite trains on images only: use --model=resnet50, or another of `run_bench.py models`",
+}
+_NO_GARDEN = (
+    "models of TensorFlow's model garden are not part of this suite: use its own, such as --model=resnet50_v1.5, whose "
+    "strides are theirs"
+)
+
+
+def groups_to_parse(groups: Groups) -> Groups:
+    """Returns the flags of a verb, and those of this module if it takes the flags of a run."""
+    names = {flag.name for group in groups.values() for flag in group}
+    if "optimizer" not in names:
+        return groups
+    return {**groups, "Of tf_cnn_benchmarks": [flag for flag in GONE if not flag.same_as or flag.same_as in names]}
+
+
+def resolve(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns a sentence on each flag that has no effect any more.
+
+    Args:
+        given: flag values by name; None, and no value, is not given.
+
+    Raises:
+        UsageError: there are flags, or a model, that this suite has replaced.
+    """
+    refused: dict[str, list[str]] = {}
+    for flag in _acting(REPLACED, given):
+        refused.setdefault(flag.help, []).append(f"--{flag.name}")
+    model = (given["model"] or "").lower()
+    instead = _NO_MODELS.get(model.removeprefix("official_")) or _NO_GARDEN * model.startswith("official_")
+    if instead:
+        refused[instead] = [f"--model={model}"]
+    if refused:
+        raise UsageError(" ".join(f"{', '.join(names)}: {instead}." for instead, names in refused.items()))
+    return tuple(f"--{flag.name} has no effect: {flag.help}." for flag in _acting(ACCEPTED, given))
+
+
+def _acting(flags: tuple[Flag, ...], given: Mapping[str, Any]) -> list[Flag]:
+    return [flag for flag in flags if given.get(flag.name) not in (None, flag.default)]

@@ -1,0 +1,139 @@
+"""A process that builds a model which other code makes, and writes its facts as JSON; see `config.outside_models`.
+
+python -m benchmarks.explain.model_probe NAME NUM_CLASSES FILE
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.config.outside_models import Facts, outside_spec
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
+from models.applications import APPLICATION
+from models.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    import keras
+
+    from models.building import Model
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def find_facts(name: str, num_classes: int) -> Facts:
+    """Builds a model for so many classes, if that can be chosen, and returns its facts.
+
+    Raises:
+        UnusableModelError: it cannot be trained here.
+    """
+    from benchmarks.training import flop_count, model_facts
+    from models import building, from_keras
+    from models.layers import FusedBatchNorm
+
+    loaded = set(sys.modules)
+    with building.stateless_building(seed=0), from_keras.data_format("NHWC"):
+        raw = from_keras.keras_model(name, num_classes)
+        takes_classes = from_keras.takes_num_classes(name)
+    height, width, channels = raw.inputs[0].shape[1:]
+    if height != width or channels not in (1, 3):
+        raise from_keras.UnusableModelError(
+            f"its images have the shape {(height, width, channels)}: they must be square, with 1 or 3 channels last."
+        )
+    outputs = raw.outputs[0].shape[-1]
+    facts = Facts(image_size=height, channels=channels, outputs=outputs, takes_classes=takes_classes)
+    spec = outside_spec(name, facts)
+    model = building.build(spec, data_format="NHWC", num_classes=outputs, seed=0)
+    _check_variables(model)
+    layers = list(_layers(model.keras_model))
+    convolutions = [layer for layer in layers if type(layer) is building.keras.layers.Conv2D]
+    work = flop_count.of_built(model, spec, batch=1, data_format="NHWC", forward_only=True)
+    return dataclasses.replace(
+        facts,
+        parameters=sum(model_facts.parameters_by_kind(model).values()),
+        gflop_per_image=0.0 if work.uncounted else work.flops / 1e9,
+        has_conv1x1=any(layer.kernel_size == (1, 1) for layer in convolutions),
+        has_batch_norm=any(isinstance(layer, FusedBatchNorm) for layer in layers),
+        has_larger_convolutions=any(layer.kernel_size != (1, 1) and layer.strides == (1, 1) for layer in convolutions),
+        nchw=_builds_in_nchw(spec, outputs, [variable.shape for variable in model.variables]),
+        sources={} if name.startswith(APPLICATION) else _sources(name, set(sys.modules) - loaded),
+    )
+
+
+def _check_variables(model: Model) -> None:
+    """Raises UnusableModelError if the managers and optimizers cannot train its variables."""
+    from models.from_keras import UnusableModelError
+
+    types = {variable.dtype for variable in model.variables if variable.kind == "weight"}
+    if not types:
+        raise UnusableModelError("its model has no trainable variables.")
+    others = sorted(types - {"float32"})
+    if others:
+        raise UnusableModelError(
+            f"its model has trainable variables of type {', '.join(others)}: they must be float32. Give its layers no "
+            "dtype; --precision chooses the type in which they compute."
+        )
+
+
+def _layers(model: keras.Model) -> Iterator[keras.Layer]:
+    """Yields the layers of a model and of the models in it."""
+    for layer in model.layers:
+        if hasattr(layer, "layers"):
+            yield from _layers(layer)
+        else:
+            yield layer
+
+
+def _builds_in_nchw(spec: ModelSpec, outputs: int, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Returns whether a model with channels first has variables of the same shapes; some code ignores the layout."""
+    from models import building, from_keras
+
+    try:
+        with building.stateless_building(seed=0), from_keras.data_format("NCHW"):
+            raw = from_keras.keras_model(spec.name, outputs, (spec.channels, spec.image_size, spec.image_size))
+        model = building.build(spec, data_format="NCHW", num_classes=outputs, seed=0)
+    except Exception:  # of code that is not ours
+        return False
+    is_first = tuple(raw.inputs[0].shape[1:]) == (spec.channels, spec.image_size, spec.image_size)
+    return is_first and [variable.shape for variable in model.variables] == shapes
+
+
+def _sources(name: str, modules: set[str]) -> dict[str, str]:
+    """Returns the digests of the user's files: that of the function, and what it imports that is not installed."""
+    from models import from_keras
+
+    own, standard = from_keras.load(name).__module__, sysconfig.get_path("stdlib")
+    found = {}
+    for module in {own, *modules}:
+        path = Path(getattr(sys.modules[module], "__file__", None) or "")
+        is_own = module == own or not ({*_INSTALLED} & {*path.parts} or path.is_relative_to(standard))
+        if path.is_file() and is_own:
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def main(name: str, num_classes: str, answer: str) -> None:
+    """Writes `{"facts": ...}`, or why there are none: `{"refused": ...}` or `{"error": ...}`."""
+    start(Runtime())
+    from models.from_keras import UnusableModelError
+
+    try:
+        found: dict[str, Any] = {"facts": dataclasses.asdict(find_facts(name, int(num_classes)))}
+    except UnusableModelError as error:
+        found = {"refused": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        found = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
+    Path(answer).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

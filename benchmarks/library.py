@@ -1,0 +1,79 @@
+"""The suite as a library: `run` for scripts and notebooks. Imports without TensorFlow.
+
+A run has a process of its own. TensorFlow's devices can be configured once per process, a run may exhaust the memory or
+crash, and its signal handlers and watchdog would replace those of the caller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import threading
+import uuid
+
+from benchmarks.config.config import Config
+from benchmarks.console import progress, warn
+from benchmarks.errors import UsageError
+from benchmarks.process import subprocesses
+from benchmarks.record_files import open_store
+from benchmarks.sweep.grid import Cell
+from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.progress import in_few_words
+from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import launch_plan
+from results.record import Record, Status
+
+# `CellRunner` sets these flags itself.
+_OWN_FLAGS = ("--output_dir=", "--session_id=", "--output_format=")
+_numbers = itertools.count()
+_one_at_a_time = threading.Lock()
+
+
+def run(config: Config) -> Record:
+    """Trains in a process of its own, and returns the record, which is also appended to `config.output_dir`.
+
+    A run that fails, in whatever way, returns its record as well: `status` is then not `Status.OK`, `reason` is a
+    sentence, and rates are None. Notices, warnings and failures are printed on stderr. There is no limit of time
+    besides those of the configuration. Runs of several threads follow each other, since at once they would slow each
+    other down.
+
+    Args:
+        config: made by `Config.from_flags`.
+
+    Raises:
+        UsageError: the configuration was made otherwise, is a task of a cluster that others start, or names an
+            `output_dir` that cannot be written.
+        KeyboardInterrupt: after the run has ended and its record is saved.
+    """
+    if config.command is None:
+        raise UsageError("run() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
+    if config.cluster and not launch_plan.is_asked_for_in(config.command):
+        raise UsageError(
+            "run() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all of them with "
+            "local_cluster or hosts, or unset TF_CONFIG."
+        )
+    for notice in config.notices:
+        warn(notice)
+    cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
+    runner = CellRunner(
+        program=(sys.executable, str(subprocesses.RUN_BENCH)),
+        store=open_store(config.output_dir),
+        output_dir=config.output_dir,
+        provenance=of_this_run(
+            cell.arguments, on_gpus=config.device == "gpu", session_id=config.session_id or uuid.uuid4().hex[:12]
+        ),
+        timeout_seconds=math.inf,
+    )
+    what = in_few_words(config.to_dict())
+    with _one_at_a_time:
+        progress.begin(f"running {what}", measured=True)
+        try:
+            record = runner.run(cell, next(_numbers))
+        finally:
+            progress.end()
+    for warning in record.warnings[len(config.notices) :]:
+        warn(warning)
+    if record.status is not Status.OK:
+        warn(f"{what}: {record.status}: {record.reason}")
+    return record

@@ -1,0 +1,89 @@
+"""`--local_cluster` and `--hosts`: starts the tasks of a cluster, and saves a record if all of them fail."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cluster import launcher
+from benchmarks.config.config import Config
+from benchmarks.console import warn
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.one_run.runner import record_without_run
+from benchmarks.process import private_network
+from benchmarks.record_files import keep, open_store
+from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import launch_plan
+from benchmarks.topology.cluster import Cluster, Task
+from results.record import Record, Status
+
+
+def run(
+    config: Config,
+    values: Mapping[str, Any],
+    command: Sequence[str],
+    count_gpus: Callable[[], int],
+    *,
+    keeps_record: bool,
+) -> ExitStatus:
+    """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
+
+    `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
+    saved none.
+    """
+    cluster = config.cluster
+    assert cluster is not None, "there is a planned cluster"
+    if cluster.local and not private_network.is_entered():
+        if values["private_network"] is not False:
+            launcher.enter_private_network(command)
+        warn(
+            "--noprivate_network: while the cluster runs, any host or user that reaches this host's ports can execute "
+            "code as you: docs/howto/several-hosts.md#security."
+        )
+    if not cluster.local and shutil.which("ssh") is None:
+        raise UsageError(
+            "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "
+            "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
+        )
+    store = open_store(config.output_dir)
+    before = store.size_bytes()
+    gpus = {}
+    if cluster.local:
+        cluster = launch_plan.with_free_ports(cluster)
+        if config.device == "gpu" and config.virtual_gpus == 1:
+            usable = config.visible_gpus or tuple(range(count_gpus()))
+            gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
+    here = launcher.local_command(command, gpus)
+
+    def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
+        return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
+
+    outcome = launcher.run(cluster, here if cluster.local else there, Path(config.output_dir) / "logs")
+    # The leader of another host may have saved its record there.
+    reported_elsewhere = outcome.leader_reported and not cluster.local
+    if not keeps_record or outcome.status == ExitStatus.USAGE or reported_elsewhere:
+        return outcome.status
+    if any(_is_of(record, cluster) for record in store.load(before).records):
+        return outcome.status
+    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
+    reason = f"The leader of the cluster, {cluster.leader}, left no record."
+    if outcome.failures:
+        reason += f" {'; '.join(outcome.failures)}."
+    keep(store, record_without_run(config, provenance, Status.CRASH, reason))
+    return outcome.status or ExitStatus.CLUSTER
+
+
+def _is_of(record: Record, cluster: Cluster) -> bool:
+    """Returns whether a record is of this cluster, and not of another that runs at the same time."""
+    of = record.config.get("cluster")
+    return isinstance(of, dict) and [of.get("ps"), of.get("workers")] == [list(cluster.ps), list(cluster.workers)]
+
+
+def command_of_user(command: Sequence[str], values: Mapping[str, Any]) -> list[str]:
+    """Returns the words that the user gave, from those of a task started by `--local_cluster` or `--hosts`."""
+    words = list(command)
+    # A started task gets more flags after the user's; this is the first of them.
+    roles = [index for index, word in enumerate(words) if word.startswith("--job_name=")]
+    return words[: roles[-1]] if roles and (values["local_cluster"] or values["hosts"]) else words

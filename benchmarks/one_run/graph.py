@@ -1,0 +1,253 @@
+"""The graph of a run, from its configuration: model, input, variables, step, and their placement."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.config.config import Config
+from benchmarks.errors import UsageError
+from benchmarks.input import host_pipeline
+from benchmarks.input.tower_input import InputSpec
+from benchmarks.topology import devices as device_planning
+from benchmarks.topology.devices import Devices
+from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
+from benchmarks.training.loss_scale import all_finite
+from benchmarks.training.placement_table import aggregations, per_device, placement_table
+from benchmarks.training.traffic import manager_on_real_devices, model_traffic
+from models import building, specs, splitting
+from models.convolutions import Products
+from variable_mgr import factory
+from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.manager import VariableManager
+from variable_mgr.managers.pipelined import Pipelined
+from variable_mgr.traffic import NETWORK, busiest_server
+
+
+@dataclasses.dataclass(frozen=True)
+class RunGraph:
+    """What the session runs.
+
+    Attributes:
+        input: of the towers.
+        step: one global step.
+        drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
+        finite: whether every weight and average of the authoritative copy is finite, a scalar.
+        penalty: what weight decay adds to the loss, of the authoritative copy, a scalar; None if it adds nothing.
+        placement: for the record.
+    """
+
+    input: run_input.RunInput
+    step: training_step.Step
+    drift: tf.Tensor | None
+    finite: tf.Tensor
+    penalty: tf.Tensor | None
+    placement: Mapping[str, Any]
+
+
+def build(config: Config, devices: Devices) -> RunGraph:
+    """Builds everything that the session runs, in the default graph."""
+    spec = specs.find(config.model)
+    model = building.build(
+        spec,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        precision=config.precision,
+        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
+        fused_bn=config.fused_bn,
+    )
+    tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers)
+    trained, manager = _divided(config, model, devices)
+    step = _build_step(config, trained, tower_input, devices, manager)
+    if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
+        images = config.batch_per_device
+        work = flop_count.of_built(
+            model, spec, batch=images, data_format=config.data_format, forward_only=config.forward_only
+        )
+    else:
+        images = config.batch_per_device * len(devices.towers)
+        work = flop_count.count(loop.operation for loop in step.loops)
+    kept = manager.checkpoint_variables()
+    decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
+    with tf.device(device_planning.HOST):
+        finite = all_finite(itertools.chain.from_iterable(kept.values()))
+        penalty = _objective(config).penalty(decayed) if config.weight_decay and decayed else None
+    gradients = [update.gradients for update in step.updates]
+    return RunGraph(
+        input=tower_input,
+        step=step,
+        drift=None if config.forward_only else manager.replica_drift(),
+        finite=finite,
+        penalty=penalty,
+        placement={
+            **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
+            "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
+            "sent_per_step": _sent_per_step(config, model, manager),
+            **work.per_image(images),
+            **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
+        },
+    )
+
+
+def _divided(
+    config: Config, model: building.Model, devices: Devices
+) -> tuple[building.Model | splitting.SplitModel | pipeline.Pipeline, VariableManager]:
+    """Returns the model, divided over the devices as configured, and the manager of its variables.
+
+    Raises:
+        UsageError: the model cannot be divided so.
+    """
+    if config.pipeline:
+        stages = pipeline.plan(model, **vars(config.pipeline))
+        return stages, Pipelined(stages.homes(devices.towers))
+    trained: building.Model | splitting.SplitModel = model
+    if config.modifiers.fc_model_parallel:
+        trained = splitting.split(model)
+        if problem := splitting.why_not(trained, config.num_devices):
+            raise UsageError(problem)
+    return trained, factory.make(
+        config.variable_update,
+        devices.place,
+        shared_devices=devices.shared,
+        modifiers=config.modifiers,
+        divided=trained.divided,
+    )
+
+
+def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: Devices, images: int) -> dict[str, Any]:
+    """Returns what the record of a pipeline has more, or other than that of towers."""
+    weights = [entry for entry in manager.placed() if entry.kind == "weight"]
+    sent = model.traffic(images)
+    return {
+        "pipeline": model.facts(devices.towers, images),
+        "gradient_bytes_per_device": per_device((entry.device, entry.size_bytes) for entry in weights),
+        "sent_per_step": {**dataclasses.asdict(sent), "total_bytes": sent.total_bytes},
+    }
+
+
+def _sent_per_step(config: Config, model: building.Model, manager: VariableManager) -> dict[str, Any]:
+    """Returns for the record what a step sends: in one process between devices, in a cluster between processes."""
+    if config.cluster:
+        links = manager.links(model.variables, training=not config.forward_only)
+        if config.forward_only and not links:
+            return {}
+        number = manager.link_transfers(model.variables, training=not config.forward_only)
+        total_bytes = sum(links.values()) if links else None
+        by_kind = {"by_kind": {NETWORK: (number, total_bytes)}} if links else {}
+        return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links), **by_kind}
+    if config.forward_only:
+        return {}
+    by_formula = model_traffic(
+        manager_on_real_devices(
+            config.variable_update,
+            config.modifiers,
+            device=config.device,
+            towers=config.num_devices,
+            shared_on=config.shared_on,
+        ),
+        model,
+        config.batch_per_device,
+        divided_over=config.num_devices if config.modifiers.fc_model_parallel else 0,
+    )
+    return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
+
+
+def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunInput:
+    """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
+
+    Raises:
+        DataError: the data set is missing or incomplete.
+    """
+    source = None
+    if config.input is not None and config.data_dir is not None:
+        source = host_pipeline.find(config.data_name, config.data_dir, config.input.split)
+    return run_input.build(
+        specs.find(config.model),
+        input_spec(config),
+        tower_devices,
+        config.input,
+        source,
+        in_turn=not config.modifiers.asynchronous,
+        pipelined=config.pipelined_input,
+    )
+
+
+def input_spec(config: Config) -> InputSpec:
+    """Returns what a run's towers need of their input."""
+    model, in_graph = specs.find(config.model), config.variable_update in IN_GRAPH
+    return InputSpec(
+        batch_per_device=config.batch_global if config.pipeline else config.batch_per_device,
+        image_size=model.image_size,
+        channels=model.channels,
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        worker=config.cluster.own.index if config.cluster and not in_graph else 0,
+        workers=1 if in_graph else config.num_workers,
+    )
+
+
+def plan_devices(config: Config, *, eager: bool = False) -> Devices:
+    """Returns the towers' devices, after checking that they exist; with `eager`, the eager runtime gets them.
+
+    Raises:
+        UsageError: a device is missing.
+    """
+    device_planning.set_threads(config.runtime)
+    device_planning.require_gpus(config.runtime, eager=eager)
+    if config.own_device == "cpu" and config.data_format == "NCHW":
+        device_planning.require_nchw_on_cpu(config.runtime)
+    if eager:
+        device_planning.configure_eager_runtime(config.runtime)
+    return device_planning.plan(
+        config.device,
+        config.num_devices,
+        virtual_gpus=config.virtual_gpus,
+        shared_on=config.shared_on,
+        cluster=config.cluster,
+        manager=config.variable_update,
+    )
+
+
+def session_config(config: Config) -> tf.compat.v1.ConfigProto:
+    """Returns the configuration of a session, or of a task's server."""
+    return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+
+
+def _build_step(
+    config: Config,
+    model: building.Model | splitting.SplitModel | pipeline.Pipeline,
+    tower_input: run_input.RunInput,
+    devices: Devices,
+    manager: VariableManager,
+) -> training_step.Step:
+    objective = _objective(config)
+    if isinstance(model, building.Model) and config.forward_only:
+        return training_step.build_inference_step(
+            model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
+        )
+    return training_step.build_training_step(
+        model,
+        tower_input.towers,
+        devices,
+        manager=manager,
+        optimizer=optimizers.make(
+            config.optimizer,
+            learning_rate=config.learning_rate,
+            momentum=config.momentum,
+            constants=config.hyperparameters,
+        ),
+        objective=objective,
+        computing=config.computing,
+    )
+
+
+def _objective(config: Config) -> objectives.Objective:
+    return objectives.Objective(
+        loss=objectives.cross_entropy, weight_decay=config.weight_decay, with_accuracy=config.print_training_accuracy
+    )

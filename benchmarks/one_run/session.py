@@ -1,0 +1,156 @@
+"""Carries out one run inside TensorFlow: builds the graph, starts the session, takes the steps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.console import warn
+from benchmarks.errors import InvalidRunError, headline
+from benchmarks.measure.run_log import RunLog, largest_resident_bytes
+from benchmarks.measure.timing import TRY_SMALLER_STEPS
+from benchmarks.microbench import input_stages
+from benchmarks.one_run import graph, reference_loops, steps, traced_steps
+from benchmarks.one_run.display import Display
+from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
+from benchmarks.topology import devices as device_planning
+from benchmarks.training import pipeline
+from results.input_verdict import LEAST_REPORTED_WAIT
+from variable_mgr.catalog import REFERENCE_LOOPS
+
+
+def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Runs `config` and fills `log` during the run.
+
+    Raises:
+        UsageError: a device is missing.
+        DataError: the data cannot be read.
+        OutOfMemoryError: a device or the host is out of memory.
+        InvalidRunError: a loss was not finite, or replicas drifted apart.
+    """
+    # fp32 means fp32; TensorFlow's default is TF32.
+    tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
+    (reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train)(config, log, display, team)
+    if config.check_precision:
+        log.observe(peak_host_memory_bytes=largest_resident_bytes())
+        try:
+            log.observe(fp32_losses=_train_in_fp32(config, log, display))
+        except tf.errors.OpError as error:  # the measurement is still valid
+            warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
+    log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
+    _require_valid(log)
+
+
+def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Builds the graph and runs it in a session."""
+    devices = graph.plan_devices(config)
+    patience = PREPARATION_FACTOR * config.step_timeout_seconds
+    team.expect("Building the graph", patience)
+    display.phase("building the graph", None)
+    with tf.Graph().as_default() as built_in, tf.device(team.device or None):
+        built = graph.build(config, devices)
+        log.started("graph")
+        log.placement, source = built.placement, built.input.source
+        log.data_set = source.identify() if source else None
+        display.start(steps.facts(config, built.input.description, log.placement))
+        count = steps.steps_to_measure(config, built.input)
+        # All runs that take part in collectives have this key. Each of them counts, so no other run may have it.
+        options = tf.compat.v1.RunOptions()
+        options.experimental.collective_graph_key = team.collective_key
+
+        def shared_is_there() -> None:
+            team.meet("initialised their variables")
+            team.expect("Preparing the first step", patience)
+
+        try:
+            display.phase("initialising the variables", None)
+            session_config = graph.session_config(config)
+            team.configure(session_config)
+            with tf.compat.v1.Session(team.target, graph=built_in, config=session_config) as session:
+                built.step.initialize(
+                    session,
+                    built.input.initializers,
+                    alone=team.is_leader,
+                    shared_is_there=shared_is_there,
+                    options=options,
+                )
+                if config.loss_type_to_report == "total_loss" and built.penalty is not None:
+                    display.add_penalty(session.make_callable(built.penalty))
+                with steps.stepping(session, built.step, options) as stepper:
+                    steps.measure(config, count, stepper, log, display, team)
+                team.meet("measured", patient=True)
+                team.expect("Checking the variables after the run", patience)
+                _look_after_the_run(session, built, log, options)
+                traced_steps.trace(session, built.step.loops, options, config, log, team)
+        except tf.errors.OpError as error:
+            raise team.explain(error) or built.input.translate(error, config.num_classes) from error
+    team.expect_nothing()
+    waited = sum(log.measured.observed.get("input_wait_seconds", []))
+    if source is not None and waited >= LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
+        display.phase("measuring the input's stages", None)
+        assert config.input is not None, "input that is read has options"
+        stages = input_stages.measure_after_run(
+            source,
+            graph.input_spec(config),
+            config.input,
+            num_devices=len(built.input.towers),
+            session_config=device_planning.session_config(
+                "cpu", config.num_devices, **config.runtime.session_options()
+            ),
+            deadlines=Deadlines(team, config.step_timeout_seconds),
+        )
+        log.observe(input_stages=stages)
+
+
+def _look_after_the_run(
+    session: tf.compat.v1.Session, built: graph.RunGraph, log: RunLog, options: tf.compat.v1.RunOptions
+) -> None:
+    """Fills `log` with what the measured steps have left: skipped records, the variables, a pipeline's idle shares."""
+    if built.input.skipping:
+        log.observe(skipped_records=built.input.skipping.close())
+    if built.drift is not None:
+        log.observe(replica_drift=float(session.run(built.drift, options=options)))
+    log.weights_are_finite = bool(session.run(built.finite))
+    if built.step.pass_ends:
+        (loop,) = built.step.loops
+        shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
+        log.placement = {**log.placement, "pipeline": {**log.placement["pipeline"], "idle_shares": shares}}
+
+
+def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:
+    """Takes the run's steps again in fp32, and returns the losses of those that were measured."""
+    plain = dataclasses.replace(config, precision="fp32", loss_scaling=None)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
+    display.phase("training again in fp32", before + measured)
+    patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.step_timeout_seconds))
+    with tf.Graph().as_default() as built_in:
+        built = graph.build(plain, graph.plan_devices(plain))
+        with tf.compat.v1.Session(graph=built_in, config=graph.session_config(plain)) as session:
+            built.step.initialize(session, built.input.initializers)
+            losses = [built.step.run(session, patience) for _ in range(before + measured)]
+    return losses[before:]
+
+
+def _require_valid(log: RunLog) -> None:
+    """Raises InvalidRunError if the numbers of all workers together must not be used; every worker decides alike."""
+    measurement = log.measurement()
+    if not measurement.step_seconds:
+        raise InvalidRunError(
+            "While all workers measured, they completed fewer steps than there are workers, so there is no common "
+            "rate: pass more --num_batches."
+        )
+    if measurement.skipped_updates and all(measurement.skipped_updates):
+        raise InvalidRunError(
+            "No measured step updated anything: gradients overflowed in float16 in each. Use --precision=bf16 or fp32."
+        )
+    if not all(report["weights_are_finite"] for report in log.reports):
+        raise InvalidRunError(f"After the run some weights are not finite: the training diverged. {TRY_SMALLER_STEPS}")
+    if measurement.replica_drift:
+        raise InvalidRunError(
+            f"After the run the copies of the variables differ by up to {measurement.replica_drift:g}, but they must "
+            "be equal: this is a bug in the suite or in TensorFlow; please report it."
+        )

@@ -1,0 +1,127 @@
+"""Traces a few steps after the measured ones: what crossed between devices, and how long each tower took."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from statistics import fmean
+
+import tensorflow as tf
+
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.console import warn
+from benchmarks.errors import headline
+from benchmarks.measure.run_log import RunLog
+from benchmarks.one_run import steps
+from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.training import step_trace
+from benchmarks.training.training_step import Loop
+from results import placement
+from variable_mgr.catalog import IN_GRAPH
+from variable_mgr.traffic import TO_DEVICE, TO_HOST
+
+# Enough to tell a slow tower from noise. They are spread over this share of the measured time, within these limits, so
+# that a disturbance of some 100 ms does not last for all of them.
+MOST_STEPS, _SHARE = 20, 0.2
+LEAST_SECONDS, _MOST_SECONDS = 2.0, 10.0
+
+
+def trace(
+    session: tf.compat.v1.Session,
+    loops: Sequence[Loop],
+    options: tf.compat.v1.RunOptions,
+    config: Config,
+    log: RunLog,
+    team: Team,
+) -> None:
+    """Takes traced steps if there are several towers or processes, and adds what they show to the log.
+
+    Never in a run whose steps are interleaved with another's. The first step shows the transfers. If this process has
+    several towers that step together, more follow for the times of these, with untraced steps between them; all workers
+    take equally many. If a single process cannot trace, the run remains valid.
+    """
+    several = config.towers_in_total > 1 or config.cluster is not None
+    if not (several or log.traced_always) or log.steps_per_slice is not None:
+        return
+    towers = config.towers_in_total if config.variable_update in IN_GRAPH else config.num_devices
+    try:
+        begin = time.perf_counter()
+        every = [_metadata(session, loop, options, config, team, with_graphs=True) for loop in loops]
+        seconds = time.perf_counter() - begin
+        log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
+        if len(loops) > 1 or towers < 2 or config.pipeline:
+            return
+        budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
+        count, between = _agreed_steps(budget, seconds, log.measured.step_seconds, team)
+        taken = []
+        for _ in range(count):
+            team.expect("The steps between traced steps", PREPARATION_FACTOR * config.step_timeout_seconds)
+            for _ in range(between):
+                session.run(steps.fetches(loops[0]), options=options)
+            taken.append(step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers))
+    except tf.errors.OpError as error:
+        if config.cluster:
+            raise
+        warn(f"No step could be traced, so transfers and towers' times are not measured: {headline(error)}")
+        return
+    known = [seconds for seconds in taken if seconds is not None]
+    if len(known) < count:
+        warn("The trace of a step has no kernels of the GPUs, so towers' times are unknown: TensorFlow needs CUPTI.")
+    elif known:
+        log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
+
+
+def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team: Team) -> tuple[int, int]:
+    """Returns how many steps all workers trace in `budget` seconds, and how many untraced steps precede each of them.
+
+    Args:
+        budget: of all these steps together.
+        traced: seconds of a traced step.
+        measured: seconds of the measured steps.
+        team: whose workers agree.
+    """
+    count = min(MOST_STEPS, int(budget / traced))
+    between = int((budget / count - traced) / fmean(measured)) if count else 0
+    everyone = team.meet("traced a step", [count, between], patient=True).values()
+    return min(count for count, _ in everyone), min(between for _, between in everyone)
+
+
+def _metadata(
+    session: tf.compat.v1.Session,
+    loop: Loop,
+    options: tf.compat.v1.RunOptions,
+    config: Config,
+    team: Team,
+    *,
+    with_graphs: bool = False,
+) -> tf.compat.v1.RunMetadata:
+    """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
+    traced, metadata = tf.compat.v1.RunOptions(), tf.compat.v1.RunMetadata()
+    traced.CopyFrom(options)
+    traced.trace_level = tf.compat.v1.RunOptions.FULL_TRACE
+    traced.output_partition_graphs = with_graphs
+    team.expect("A traced step", PREPARATION_FACTOR * config.step_timeout_seconds)
+    session.run(steps.fetches(loop), options=traced, run_metadata=metadata)
+    team.expect_nothing()
+    return metadata
+
+
+def _transfers(every: Sequence[tf.compat.v1.RunMetadata], config: Config, log: RunLog) -> dict[str, object]:
+    """Returns the transfers of one step of each loop, for the record."""
+    by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
+    # Logical CPU devices: the first one is the host's, and a tower's. It counts as what the manager uses it for.
+    cpu_is_host = config.device != "cpu" or not by_formula or bool({TO_DEVICE, TO_HOST} & by_formula.keys())
+    in_graph = config.variable_update in IN_GRAPH
+    found = [
+        step_trace.crossings(
+            metadata,
+            cpu_is_host=cpu_is_host,
+            towers_in_total=config.towers_in_total,
+            workers=1 if in_graph else config.num_workers,
+        )
+        for metadata in every
+    ]
+    total: dict[str, object] = placement.added([dataclasses.asdict(one) for one in found])
+    return total

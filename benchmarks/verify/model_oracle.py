@@ -1,0 +1,299 @@
+"""Trains any model under a manager, and computes every step again from the gradients of single towers.
+
+The reference has no variables. One graph on one device computes what a tower computes, from values that are fed; means,
+momentum and updates are NumPy's. Each of its steps starts with the values that the manager had before that step:
+rounding, which deep models with batch normalisation amplify, then does not add up over the steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.cluster.member import Alone
+from benchmarks.input.tower_input import InputSpec, synthetic
+from benchmarks.process.deadlines import PREPARATION_FACTOR
+from benchmarks.topology.devices import HOST, Devices
+from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.verify.oracle import MakeManager, Training
+from models.building import Model, ModelVariable, ordered
+from variable_mgr.catalog import MANAGERS
+from variable_mgr.expected import MOMENTUM, relative_error
+from variable_mgr.modifiers import Modifiers
+
+STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
+IMAGES_PER_TOWER = 2
+_OBJECTIVE = objectives.Objective(loss=objectives.cross_entropy, weight_decay=1e-4)
+# A change is at least this share of the largest change of its kind, and of the value: some gradients are zero but for
+# rounding, such as that of a bias before batch normalisation, and float32 keeps few digits of a smaller change.
+_OF_LARGEST_CHANGE, _OF_VALUE = 1e-3, 2.0**-13
+
+Values = dict[str, np.ndarray]
+Batch = tuple[np.ndarray, np.ndarray]
+
+
+class Computed(NamedTuple):
+    """What one tower computes in a step: its mean loss, gradients and new state by variable name."""
+
+    loss: float
+    gradients: Values
+    state: Values
+
+
+@dataclasses.dataclass(frozen=True)
+class Deviation:
+    """The largest error of a comparison, and what has it, such as `conv/kernel of tower 1 after step 2`."""
+
+    error: float
+    where: str
+
+
+class LoneTower:
+    """One tower of a model, in a graph of its own on the first device; use it as a context.
+
+    Args:
+        build_model: makes the model in the default graph.
+        spec: of the images.
+        device: of the tower.
+        config: of the session.
+        team: has the watchdog.
+        step_timeout_seconds: how long a computation may take.
+    """
+
+    def __init__(
+        self,
+        build_model: Callable[[], Model],
+        spec: InputSpec,
+        device: str,
+        config: tf.compat.v1.ConfigProto,
+        team: Alone,
+        *,
+        step_timeout_seconds: float,
+    ) -> None:
+        self._build_model, self._spec, self._device, self._config = build_model, spec, device, config
+        self._team, self._step_timeout_seconds = team, step_timeout_seconds
+        self._contexts = contextlib.ExitStack()
+
+    def __enter__(self) -> LoneTower:
+        self._team.expect("Preparing a reference", PREPARATION_FACTOR * self._step_timeout_seconds)
+        graph = tf.Graph()
+        with graph.as_default():
+            model = _numbered(self._build_model())
+            with tf.device(HOST):
+                self._values = {v.name: tf.compat.v1.placeholder(v.dtype, v.shape) for v in model.variables}
+                like = synthetic([HOST], self._spec)[0]
+                self._batch = [tf.compat.v1.placeholder(t.dtype, t.shape) for t in (like.images, like.labels)]
+            with tf.device(self._device):
+                tower = training_step.Tower(model, _OBJECTIVE)
+                score, update = tower.train([*self._values.values()], *self._batch)
+            self._computed = [score.loss, dict(update.gradients), dict(update.state)]
+        session = tf.compat.v1.Session(graph=graph, config=self._config)
+        self._session = self._contexts.enter_context(session)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._contexts.close()
+        self._team.expect_nothing()
+
+    def compute(self, values: Mapping[str, np.ndarray], batch: Batch) -> Computed:
+        """Returns what the tower computes from the values of all variables, by name, and its images and labels."""
+        self._team.expect("A tower of a reference", self._step_timeout_seconds)
+        fed = {placeholder: values[name] for name, placeholder in self._values.items()}
+        return Computed(*self._session.run(self._computed, {**fed, **dict(zip(self._batch, batch, strict=True))}))
+
+
+class Steps:
+    """The steps of a manager with modifiers, from the gradients of single towers.
+
+    Args:
+        manager: a key of `variable_mgr.catalog.MANAGERS`.
+        modifiers: of the manager.
+        compute: what a tower computes, see `LoneTower.compute`.
+        batches: of each tower, the same in every step.
+        learning_rate: of SGD with momentum.
+    """
+
+    def __init__(
+        self,
+        manager: str,
+        modifiers: Modifiers,
+        compute: Callable[[Mapping[str, np.ndarray], Batch], Computed],
+        batches: Sequence[Batch],
+        learning_rate: float,
+    ) -> None:
+        self._entry, self._modifiers = MANAGERS[manager], modifiers
+        self._compute, self._batches, self._learning_rate = compute, batches, learning_rate
+        averages = "local_sgd_steps" in self._entry.modifiers
+        self._average_every = (modifiers.local_sgd_steps or 1) if averages else 0
+        self._taken = 0
+        self._velocities: list[Values] = [{} for _ in batches]
+        self._before: Sequence[Values] = ()  # the last step
+        self._earlier: list[Values] = []  # its gradients
+
+    def step(self, now: Sequence[Values], kinds: Mapping[str, str]) -> tuple[float, list[Values]]:
+        """Returns the mean loss of a step, and the values of all variables after it.
+
+        Args:
+            now: what each tower reads, by name, before the step.
+            kinds: of the variables, by name.
+        """
+        self._taken += 1
+        weights = [name for name, kind in kinds.items() if kind == "weight"]
+        if self._modifiers.asynchronous:
+            return self._in_turn(now, kinds)
+        staged = self._modifiers.staged_vars
+        used = self._before if staged and self._before else now
+        self._before = now
+        computed = [
+            self._compute({**own, **{name: values[name] for name in weights}}, batch)
+            for own, values, batch in zip(now, used, self._batches, strict=True)
+        ]
+        gradients = [each.gradients for each in computed]
+        if self._entry.exchanges_gradients:
+            gradients = [_mean(gradients)] * len(gradients)
+        applied = gradients
+        if staged or self._modifiers.relaxed_consistency:  # staging has computed the first before the first step
+            zeros = [{name: np.zeros_like(value) for name, value in each.items()} for each in gradients]
+            applied = self._earlier or (gradients if staged else zeros)
+            self._earlier = gradients
+        updated = [self._updated(tower, now[tower], of_tower) for tower, of_tower in enumerate(applied)]
+        if self._average_every and self._taken % self._average_every == 0:
+            updated = [_mean(updated)] * len(updated)
+        states = [self._state(each.state, computed[0].state, kinds) for each in computed]
+        after = [{**own, **of_tower, **state} for own, of_tower, state in zip(now, updated, states, strict=True)]
+        return float(np.mean([each.loss for each in computed])), after
+
+    def _in_turn(self, now: Sequence[Values], kinds: Mapping[str, str]) -> tuple[float, list[Values]]:
+        """Every tower updates the one copy before the next reads it; see `step`."""
+        losses, shared, own = [], dict(now[0]), []
+        first: Values = {}
+        for tower, (values, batch) in enumerate(zip(now, self._batches, strict=True)):
+            states = {name: values[name] for name, kind in kinds.items() if kind == "tower_state"}
+            computed = self._compute({**shared, **states}, batch)
+            losses.append(computed.loss)
+            first = first or computed.state
+            own.append({name: computed.state[name] for name in states})
+            shared |= self._updated(0, shared, computed.gradients)
+            if tower == 0:
+                shared |= {name: value for name, value in first.items() if name not in states}
+        return float(np.mean(losses)), [{**shared, **states} for states in own]
+
+    def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
+        """Returns the weights after an update with momentum; the velocity is the tower's own."""
+        velocity = self._velocities[tower]
+        for name, gradient in gradients.items():
+            velocity[name] = MOMENTUM * velocity.get(name, np.zeros_like(gradient)) + gradient
+        return {name: values[name] - self._learning_rate * velocity[name] for name in gradients}
+
+    def _state(self, own: Values, first: Values, kinds: Mapping[str, str]) -> Values:
+        """Returns a tower's new state; of one copy, the moving averages are those of the first tower."""
+        one_copy = self._entry.one_copy
+        return {name: first[name] if one_copy and kinds[name] == "statistic" else own[name] for name in own}
+
+
+def _mean(every: Sequence[Values]) -> Values:
+    return {name: np.mean([values[name] for values in every], axis=0) for name in every[0]}
+
+
+def deviation(
+    make_manager: MakeManager,
+    wanted: Callable[[Sequence[Batch]], Steps],
+    build_model: Callable[[], Model],
+    spec: InputSpec,
+    devices: Devices,
+    learning_rate: float,
+    config: tf.compat.v1.ConfigProto,
+    team: Alone,
+    *,
+    step_timeout_seconds: float,
+) -> Deviation:
+    """Trains a model under a manager and returns how far losses and variables are from the reference.
+
+    Errors of losses are relative, those of variables relative to the largest change that the step should make. All
+    towers must start with equal weights.
+
+    Args:
+        make_manager: makes the manager under test.
+        wanted: makes the reference, given the towers' batches.
+        build_model: as of `LoneTower`.
+        spec: of the images.
+        devices: one per tower.
+        learning_rate: of SGD with momentum.
+        config: of the session.
+        team: has the watchdog.
+        step_timeout_seconds: how long a step may take.
+    """
+    with Training(devices, config, team, step_timeout_seconds) as training:
+        inputs, model = synthetic(devices.towers, spec), _numbered(build_model())
+        step = training_step.build_training_step(
+            model,
+            inputs,
+            devices,
+            manager=make_manager(divided=model.divided),
+            optimizer=optimizers.make("momentum", learning_rate=learning_rate, momentum=MOMENTUM),
+            objective=_OBJECTIVE,
+        )
+        copies = _copies(model.variables, len(devices.towers))
+        session = training.start(step)
+        reference = wanted(session.run([(one.images, one.labels) for one in inputs]))
+        kinds = {variable.name: variable.kind for variable in model.variables}
+        paths = {one.name: own.path for one, own in zip(model.variables, ordered(model.keras_model), strict=True)}
+        now: list[Values] = session.run(copies)
+        shared = [name for name, kind in kinds.items() if kind != "tower_state"]
+        found = [
+            Deviation(0.0 if np.array_equal(values[name], now[0][name]) else np.inf, f"{paths[name]} {where}")
+            for where, values in ((f"of tower {tower} before the first step", each) for tower, each in enumerate(now))
+            for name in shared
+        ]
+        for number in range(1, STEPS + 1):
+            loss, wanted_now = reference.step(now, kinds)
+            found.append(
+                Deviation(relative_error(np.array(training.step()), np.array(loss)), f"the loss of step {number}")
+            )
+            before, now = now, session.run(copies)
+            for tower, values in enumerate(zip(now, wanted_now, before, strict=True)):
+                errors = _errors(*values, kinds)
+                found += [
+                    Deviation(error, f"{paths[name]} of tower {tower} after step {number}")
+                    for name, error in errors.items()
+                ]
+    return max(found, key=lambda one: np.inf if np.isnan(one.error) else one.error)
+
+
+def _numbered(model: Model) -> Model:
+    """Returns the model with names of variables that TensorFlow keeps, whatever the layers are called."""
+    numbered = [dataclasses.replace(one, name=f"variable_{number}") for number, one in enumerate(model.variables)]
+    return Model(model.keras_model, numbered)
+
+
+def _copies(variables: Sequence[ModelVariable], towers: int) -> list[dict[str, tf.Variable]]:
+    """Returns by name what each tower reads: its own copy of a variable, or the one that all share."""
+    created = {variable.op.name: variable for variable in tf.compat.v1.global_variables()}
+    names = [variable.name for variable in variables]
+    return [
+        {name: created[own if (own := f"tower_{tower}/{name}") in created else f"shared/{name}"] for name in names}
+        for tower in range(towers)
+    ]
+
+
+def _errors(got: Values, wanted: Values, before: Values, kinds: Mapping[str, str]) -> dict[str, float]:
+    """Returns the largest error of each variable, as a share of the change that the step should make."""
+    changes = {name: _distance(wanted[name], before[name]) for name in kinds}
+    largest = {kind: max(changes[name] for name in kinds if kinds[name] == kind) for kind in kinds.values()}
+    errors = {}
+    for name, kind in kinds.items():
+        resolved = 0.0 if kind == "tower_state" else _OF_VALUE * float(np.max(np.abs(wanted[name]), initial=0.0))
+        change = max(changes[name], _OF_LARGEST_CHANGE * largest[kind], resolved)
+        distance = _distance(got[name], wanted[name])
+        errors[name] = distance / change if change else np.inf if distance else 0.0
+    return errors
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> float:
+    """Returns the largest difference, in float64, since seeds are unsigned."""
+    return float(np.max(np.abs(np.subtract(one, other, dtype=np.float64)), initial=0.0))

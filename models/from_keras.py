@@ -1,0 +1,311 @@
+"""Makes a Keras model that other code builds computable like the models of this suite, which keep their own kernels.
+
+The model is cloned layer by layer: batch normalisation, pooling and convolutions become those of `models.layers`, and a
+final softmax is left out. Names of layers and variables stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from models.applications import APPLICATION
+from models.convolutions import GroupedConvolution
+from models.layers import DataFormat, Layers, Pool, PoolKind, Tensor
+from models.seeds import RunTimeSeed
+
+_USUAL_SIZE = (224, 224)
+_PREPROCESSING = (keras.layers.Rescaling, keras.layers.Normalization)
+_NORM_VARIABLES = ("beta", "gamma", "moving_mean", "moving_variance")
+_POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
+
+
+class UnusableModelError(ValueError):
+    """A model, or the function that builds it, does not fit; the message is a sentence for the user."""
+
+
+def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Tensor:
+    """Returns the logits of a model that other code builds; see `keras_model`."""
+    with data_format(layers.data_format):
+        model = keras_model(name, num_classes, tuple(images.shape[1:]))
+    without = _PREPROCESSING if name.startswith(APPLICATION) else ()
+    return adopt(model, images, layers, without=without)
+
+
+def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None = None) -> keras.Model:
+    """Builds a model in Keras' current data format.
+
+    Args:
+        name: `keras:NAME` for a model of `keras.applications`; else of a user's function, see `load`.
+        num_classes: passed to the builder if it takes that.
+        image_shape: of one image, for an application; None: the size that it is for. A user's function decides itself.
+
+    Raises:
+        UnusableModelError: a user's function does not exist, or does not return a model from images to logits.
+    """
+    if not name.startswith(APPLICATION):
+        function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
+        with contextlib.redirect_stdout(sys.stderr), _no_variables_outside_layers():  # stdout is the result's
+            return _checked(function(**given))
+    builder = getattr(keras.applications, name.removeprefix(APPLICATION))
+    options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
+    if "include_preprocessing" in inspect.signature(builder).parameters:
+        options["include_preprocessing"] = False
+    model = builder(weights=None, classes=num_classes, classifier_activation=None, **options)
+    if None in model.inputs[0].shape[1:]:  # of no size in particular
+        is_nchw = keras.config.image_data_format() == "channels_first"
+        return keras_model(name, num_classes, (3, *_USUAL_SIZE) if is_nchw else (*_USUAL_SIZE, 3))
+    return model
+
+
+@contextlib.contextmanager
+def _no_variables_outside_layers() -> Iterator[None]:
+    """Explains Keras' error if a function creates a variable that has its value at once."""
+    try:
+        yield
+    except ValueError as error:
+        if "stateless scope" not in str(error):
+            raise
+        raise UnusableModelError(
+            "it creates a variable outside the build() of a layer, as optimizers and compile() do: return the model "
+            "without compiling it."
+        ) from error
+
+
+def takes_num_classes(name: str) -> bool:
+    """Returns whether the builder of a model takes the number of classes."""
+    return name.startswith(APPLICATION) or "num_classes" in inspect.signature(load(name)).parameters
+
+
+def _checked(model: Any) -> keras.Model:
+    """Returns a model that can be cloned, from one batch of images to [batch, classes].
+
+    Raises:
+        UnusableModelError: it is not one.
+    """
+    if not isinstance(model, keras.Model):
+        raise UnusableModelError(
+            f"the function returned an object of type {type(model).__name__}: return a Keras model, such as "
+            "keras.Model(images, logits)."
+        )
+    if not (_is_graph(model) and getattr(model, "inputs", None)):
+        raise UnusableModelError(
+            "its model has no graph of layers with known shapes: return keras.Model(images, model(images)) with "
+            "images = keras.Input((height, width, channels))."
+        )
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise UnusableModelError(
+            f"its model has {len(model.inputs)} input(s) and {len(model.outputs)} output(s): it must have one input, "
+            "the images, and one output, the logits."
+        )
+    images, logits = tuple(model.inputs[0].shape[1:]), tuple(model.outputs[0].shape[1:])
+    if len(images) != 3 or None in images or len(logits) != 1 or None in logits:
+        raise UnusableModelError(
+            f"its model maps inputs of shape {images} to outputs of shape {logits}, without the batch: it must map "
+            "images (height, width, channels) of a fixed size to (classes,)."
+        )
+    return model
+
+
+def _is_graph(layer: Any) -> bool:
+    """Returns whether a layer is a functional or sequential model."""
+    return isinstance(layer, keras.Sequential) or hasattr(layer, "operations")
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """Returns the function that `path/to/file.py:function` or `package.module:function` names.
+
+    The directory of the file, or the working directory, is added to the end of Python's path.
+
+    Raises:
+        UnusableModelError: the module has no such function.
+    """
+    place, _, name = reference.rpartition(":")
+    is_file = place.endswith(".py")
+    directory = str(Path(place).resolve().parent) if is_file else os.getcwd()
+    if directory not in sys.path:
+        sys.path.append(directory)
+    with contextlib.redirect_stdout(sys.stderr):
+        module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = (key for key, value in vars(module).items() if inspect.isfunction(value) and not key.startswith("_"))
+        raise UnusableModelError(f"{place} has no function '{name}'. Its functions: {', '.join(own) or 'none'}.")
+    return function
+
+
+def module_name(path: Path) -> str:
+    """Returns the name under which a user's file is imported, which no other module has."""
+    return f"model of {path}".replace(".", " ")  # a dot would make it part of a package
+
+
+def _load_file(path: Path) -> Any:
+    """Imports a file once per process.
+
+    Raises:
+        UnusableModelError: the file belongs to a package.
+    """
+    name = module_name(path)
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None  # the name ends in .py
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException as error:
+            del sys.modules[name]
+            if isinstance(error, ImportError) and "no known parent package" in str(error):
+                raise UnusableModelError(
+                    f"{path.name} has relative imports: name its function as package.module:function, from the "
+                    "directory that has the package."
+                ) from error
+            raise
+    return sys.modules[name]
+
+
+@contextlib.contextmanager
+def data_format(name: DataFormat) -> Iterator[None]:
+    """Inside it, Keras builds models for images in this layout unless they name one."""
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first" if name == "NCHW" else "channels_last")
+    try:
+        yield
+    finally:
+        keras.config.set_image_data_format(before)
+
+
+def adopt(
+    keras_model: keras.Model, images: Tensor, layers: Layers, *, without: tuple[type[keras.Layer], ...] = ()
+) -> Tensor:
+    """Clones a functional or sequential model onto images and returns float32 logits, [batch, classes].
+
+    Args:
+        keras_model: has one input and one output; its variables are not used.
+        images: symbolic batch, in the data format that the model was built for.
+        layers: the run's layers, of which batch normalisation and convolutions are used.
+        without: classes of layers to leave out.
+    """
+    last = _last(keras_model)
+
+    def clone(layer: Any) -> Any:
+        if layer is last:
+            return _as_logits(layer)
+        if isinstance(layer, without):
+            return keras.layers.Identity(name=layer.name)
+        return _replaced(layer, layers) or _same(layer)
+
+    options: dict[str, Any] = {"clone_function": clone, "recursive": True}
+    if isinstance(keras_model, keras.Sequential):  # whose clone would have an input of its own
+        logits, copies = images, dict[int, Any]()
+        for layer in keras_model.layers:
+            if id(layer) not in copies:
+                copies[id(layer)] = keras.models.clone_model(layer, **options) if _is_graph(layer) else clone(layer)
+            logits = copies[id(layer)](logits)
+    else:
+        inputs = keras.tree.map_structure(lambda _: images, keras_model.input)
+        logits = keras.models.clone_model(keras_model, input_tensors=inputs, **options).outputs[0]
+    for variable in keras.Model(images, logits).variables:
+        _seed_at_run_time(variable)
+    return logits if logits.dtype == "float32" else _InFloat32("logits_in_float32")(logits)
+
+
+def _last(keras_model: keras.Model) -> Any:
+    """Returns the layer that computes the output, also of a model in the model."""
+    last: Any = keras_model
+    while _is_graph(last):
+        last = last.layers[-1] if isinstance(last, keras.Sequential) else last.operations[-1]
+    return last
+
+
+def _as_logits(layer: Any) -> Any:
+    """Returns the last layer or operation without its softmax; a dense layer is named `logits`, as in this suite."""
+    if isinstance(layer, keras.layers.Softmax) or type(layer).__name__ == "Softmax":  # that of keras.ops
+        return _InFloat32(layer.name)
+    if not isinstance(layer, keras.layers.Dense | keras.layers.Activation):
+        return _same(layer)
+    config = layer.get_config() | {"dtype": "float32"}
+    if isinstance(layer, keras.layers.Dense):
+        config["name"] = "logits"
+    if getattr(layer.activation, "__name__", "").startswith("softmax"):  # also TensorFlow's
+        config["activation"] = "linear"
+    return type(layer).from_config(config)
+
+
+class _InFloat32(keras.layers.Layer):
+    """Returns its inputs in float32; takes the mask that Keras passes to a softmax layer."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, dtype="float32")
+
+    def call(self, inputs: Any, mask: Any = None) -> Any:
+        """Returns the inputs, which Keras has cast."""
+        return inputs
+
+
+def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
+    """Returns the layer of this suite that computes the same; None if there is none."""
+    kind, channels = type(layer), 1 if layers.data_format == "NCHW" else 3
+    if kind is keras.layers.BatchNormalization:
+        is_of_images = (
+            layer.input_spec is not None and layer.input_spec.ndim == 4 and layer.axis in (channels, channels - 4)
+        )
+        if not is_of_images or not layer.trainable or layer.renorm or layer.synchronized:
+            return None
+        names = ("name", "momentum", "epsilon", "center", "scale", *(f"{of}_initializer" for of in _NORM_VARIABLES))
+        config = {name: value for name, value in layer.get_config().items() if name in names}
+        return layers.batch_norm(data_format=layers.data_format, **config)
+    keras_format = "channels_first" if layers.data_format == "NCHW" else "channels_last"
+    if getattr(layer, "data_format", None) != keras_format:
+        return None
+    if kind in _POOLS and len({*layer.pool_size}) == len({*layer.strides}) == 1:
+        return Pool(
+            _POOLS[kind],
+            size=layer.pool_size[0],
+            stride=layer.strides[0],
+            padding=layer.padding,
+            data_format=layers.data_format,
+            name=layer.name,
+        )
+    if kind is keras.layers.Conv2D and {*layer.dilation_rate} == {1}:
+        if layer.groups > 1:
+            return GroupedConvolution.from_config(layer.get_config())
+        if len({*layer.strides}) == 1:
+            made = layers.products.layer(tuple(layer.kernel_size), layer.strides[0])
+            return made.from_config(layer.get_config())
+    return None
+
+
+def _same(layer: Any) -> Any:
+    """Returns a copy; if the class does not say how to make one, a new layer that calls it."""
+    try:
+        return type(layer).from_config(layer.get_config())
+    except (NotImplementedError, TypeError, ValueError):
+        return _Calling(layer)
+
+
+class _Calling(keras.layers.Layer):
+    """Calls another layer, so that only this one has a place in our graph of layers."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__(name=layer.name)
+        self.layer = layer
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the other layer with the same arguments."""
+        return self.layer(*args, **kwargs)
+
+
+def _seed_at_run_time(variable: keras.Variable) -> None:
+    """Lets the initialiser of a variable read its seed at run time, see `models.seeds`."""
+    initializer: Any = getattr(variable, "_initializer", None)  # None if Keras has allocated the variable
+    if isinstance(getattr(initializer, "seed", None), int):
+        initializer.seed = RunTimeSeed(initializer.seed)

@@ -1,0 +1,184 @@
+"""Every flag of tf_cnn_benchmarks is in one class, and does what its class says."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.cli import main
+from benchmarks.cli.verbs import VERBS, flags_of
+from benchmarks.config import config, flag, peer_flags, run_flags
+from benchmarks.config.config import Config
+from benchmarks.config.flag import Flag
+from benchmarks.errors import UsageError
+from benchmarks.sweep import grid, sweep_verb
+
+OURS = {one.name: one for group in run_flags.RUN_FLAGS.values() for one in group}
+GROUPS = peer_flags.groups_to_parse(run_flags.RUN_FLAGS)
+KINDS = {"string": str, "enum": str, "list": str, "integer": int, "float": float, "boolean": bool}
+# Names and types as in its last version; the file lies beside this test.
+with (Path(__file__).parent / "peer_flags.csv").open() as file:
+    PEER = {row["flag"]: row for row in csv.DictReader(file)}
+OF_OLDER_VERSIONS = {
+    "use_nccl", "flush_stdout", "gpu_mem_fraction", "learning_rate", "cache_data", "checkpoint_directory",
+    "checkpoint_every_n_epochs", "checkpoint_interval", "save_summaries_secs",
+}  # fmt: skip
+
+
+def resolve(*words: str) -> Config:
+    values = flag.parse(["--device=cpu", "--model=trivial", *words], GROUPS).values
+    return config.resolve(values, lambda: 0, {})
+
+
+def other_value(one: Flag) -> Any:
+    """Returns a value that is not the default."""
+    return {bool: str(one.default is not True).lower(), int: 7, float: 0.5, str: "something"}[one.kind]
+
+
+def test_every_flag_is_in_one_class() -> None:
+    classes = Counter([*peer_flags.SAME, *(one.name for one in peer_flags.GONE)])
+    assert set(classes) == set(PEER) | OF_OLDER_VERSIONS
+    assert set(classes.values()) == {1}
+    assert len(PEER) == 137
+
+
+def test_the_same_are_flags_of_a_run_and_no_other_class_is() -> None:
+    assert set(peer_flags.SAME) <= set(OURS)
+    assert not {one.name for one in peer_flags.GONE} & set(OURS)
+
+
+@pytest.mark.parametrize("name", sorted(PEER))
+def test_the_type_is_that_of_tf_cnn_benchmarks(name: str) -> None:
+    one = OURS.get(name) or next(one for one in peer_flags.GONE if one.name == name)
+    kind = bool if one.boolean else one.kind
+    assert kind is KINDS[PEER[name]["type"]]
+
+
+@pytest.mark.parametrize("one", peer_flags.RENAMED, ids=lambda one: one.name)
+def test_the_renamed_work_under_both_names(one: Flag) -> None:
+    value = "on" if one.choices else {float: "0.5", str: "3"}[one.kind]
+    values = flag.parse([f"--{one.name}={value}"], GROUPS).values
+    assert values == flag.parse([f"--{one.same_as}={value}"], GROUPS).values
+    assert values[one.same_as] is not None
+    if one.unset is not None:
+        assert set(flag.parse([f"--{one.name}={one.unset}"], GROUPS).values.values()) == {None}
+    with pytest.raises(UsageError, match="contradict each other"):
+        flag.parse([f"--{one.name}={value}", f"--{one.same_as}={ {'on': 'off'}.get(value, '0.25') }"], GROUPS)
+
+
+@pytest.mark.parametrize("one", peer_flags.ACCEPTED, ids=lambda one: one.name)
+def test_the_accepted_have_no_effect_and_a_notice(one: Flag) -> None:
+    chosen = resolve(f"--{one.name}={other_value(one)}")
+    assert chosen.notices == (f"--{one.name} has no effect: {one.help}.",)
+    assert chosen.key_fields() == resolve().key_fields()
+
+
+@pytest.mark.parametrize("one", peer_flags.REPLACED, ids=lambda one: one.name)
+def test_the_replaced_are_refused_with_what_to_do(one: Flag) -> None:
+    with pytest.raises(UsageError, match=f"^--{one.name}: ") as caught:
+        resolve(f"--{one.name}={other_value(one)}")
+    does = ("Use ", "Omit it", "Use that", "set the environment variable ", "start the process with ")
+    assert any(words in str(caught.value) for words in does), "it says what to do instead"
+    named = set(re.findall(r"--(\w+)", str(caught.value))) - {one.name}
+    assert named <= {*OURS, "cpunodebind", "membind"}, "they exist"
+
+
+@pytest.mark.parametrize("one", [*peer_flags.ACCEPTED, *peer_flags.REPLACED], ids=lambda one: one.name)
+def test_the_default_and_no_value_pass_silently(one: Flag) -> None:
+    for value in filter(lambda value: value is not None, (one.default, one.unset)):
+        assert resolve(f"--{one.name}={str(value).lower() if isinstance(value, bool) else value}") == resolve()
+
+
+@pytest.mark.parametrize("name", [one.name for one in (*peer_flags.ACCEPTED, *peer_flags.REPLACED)])
+def test_the_default_is_that_of_tf_cnn_benchmarks(name: str) -> None:
+    if name not in PEER:
+        return
+    one = next(one for one in peer_flags.GONE if one.name == name)
+    text = PEER[name]["default"]
+    mine = one.unset if one.default is None else one.default
+    expected: Any = text
+    if one.kind is bool:
+        expected = text == "True"
+    elif one.kind is not str:
+        expected = one.kind(text) if text else one.default if one.unset is None else one.unset
+    assert mine in (expected, None if not text else expected)
+
+
+def test_all_that_is_replaced_is_named_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve("--train_dir=x", "--save_model_secs=60", "--trace_file=t", "--model=ssd300")
+    text = str(caught.value)
+    assert text.startswith("--save_model_secs, --train_dir: ")
+    assert all(word in text for word in ("--trace_file: ", "--model=ssd300: "))
+
+
+@pytest.mark.parametrize("model", ["ssd300", "deepspeech2", "ncf", "official_ncf", "official_resnet50", "SSD300"])
+def test_models_of_tf_cnn_benchmarks_alone_are_refused_with_another(model: str) -> None:
+    with pytest.raises(UsageError, match=rf"^--model={model.lower()}: .* --model=resnet50"):
+        resolve(f"--model={model}")
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "explain", "placement", "ab", "recommend", "calibrate"])
+def test_verbs_that_take_a_run_take_them(verb: str) -> None:
+    groups = grid.sweep_groups(VERBS[verb].flags) if VERBS[verb].takes == "lists" else VERBS[verb].flags
+    words = ["--use_tf_layers=false", "--kmp_affinity=a,b,1,0", "--gpu_indices=0,1"]
+    values = flag.parse(words, peer_flags.groups_to_parse(groups)).values
+    assert values["kmp_affinity"] == "a,b,1,0"
+    assert "gone" not in {one.name for group in flags_of(VERBS[verb]).values() for one in group}, "not in its help"
+
+
+def test_verbs_without_a_run_do_not() -> None:
+    with pytest.raises(UsageError, match="There is no flag --train_dir"):
+        main.dispatch(["devices", "--train_dir=x"])
+
+
+def test_a_sweep_takes_each_as_one_value() -> None:
+    words = grid.spell_out_booleans(
+        ["--device=cpu", "--model=trivial", "--batch_size=1,2", "--kmp_affinity=a,b", "--nouse_tf_layers", "-mkl"]
+    )
+    values = flag.parse(words, grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
+    cells = grid.cells([grid.of_flags(values)], lambda: 0)
+    assert len(cells) == 2
+    for cell in cells:
+        assert cell.config and cell.config.onednn == "on"
+        assert [notice.split()[0] for notice in cell.config.notices] == ["--kmp_affinity", "--use_tf_layers"]
+    refused = grid.cells([{"train_dir": ["x"], "device": ["cpu"]}], lambda: 0)
+    assert refused[0].why_not.startswith("--train_dir: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["--device", "CPU"], "device", "cpu"),
+        (["--data_format=nchw"], "data_format", "NCHW"),
+        (["--variable_update=PARAMETER_SERVER"], "variable_update", "parameter_server"),
+        (["-model", "resnet50"], "model", "resnet50"),
+        (["-batch_size=8"], "batch_size", 8),
+        (["-nodistortions"], "distortions", False),
+        (["--mkl", "True"], "onednn", "on"),
+        (["--mkl=False"], "onednn", None),
+        (["--mkl"], "onednn", "on"),
+        (["--gpu_memory_frac_for_testing=0"], "gpu_memory_frac", None),
+        (["--batch_size=0"], "batch_size", None),
+        (["--data_dir="], "data_dir", None),
+        (["--data_dir", ""], "data_dir", None),
+        (["--resnet_base_lr=0"], "resnet_base_lr", None),
+        (["--eval_during_training_at_specified_steps", "1,2"], "eval_during_training_at_specified_steps", "1,2"),
+    ],
+)
+def test_what_old_scripts_write(words: list[str], name: str, value: object) -> None:
+    parsed = flag.parse(words, GROUPS)
+    assert parsed.values[name] == value
+    assert not parsed.words
+
+
+def test_horovod_is_refused_with_its_replacement_under_mpi_and_slurm() -> None:
+    with pytest.raises(UsageError) as caught:
+        flag.parse(["--variable_update=Horovod"], GROUPS)
+    for words in ("--variable_update=collective_all_reduce", "mpirun -np N ... --cluster=mpi", "--cluster=slurm"):
+        assert words in str(caught.value)

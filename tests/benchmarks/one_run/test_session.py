@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.one_run import graph
+from benchmarks.topology import devices
+
+
+def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
+    """Towers that draw in turn draw for those before them, too; each must draw for itself alone."""
+    chosen = config.resolve(
+        flag.parse(
+            [
+                "--device=cpu",
+                "--num_gpus=3",
+                f"--data_dir={fake_imagenet}",
+                "--nocross_replica_sync",
+                "--model=trivial",
+            ],
+            run_flags.RUN_FLAGS,
+        ).values,
+        lambda: 0,
+    )
+    plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
+    with tf.Graph().as_default():
+        towers = graph.build_input(chosen, plan.towers).towers
+        for tower in towers:
+            assert len(_drawn_by(tower.stage)) == 1
+
+
+def _drawn_by(operation: tf.Operation) -> set[str]:
+    """Returns the names of the operations that draw a batch whenever this one runs."""
+    seen, waiting = {operation.name}, [operation]
+    found = set()
+    while waiting:
+        one = waiting.pop()
+        if one.type == "IteratorGetNext":
+            found.add(one.name)
+        for before in [*(tensor.op for tensor in one.inputs), *one.control_inputs]:
+            if before.name not in seen:
+                seen.add(before.name)
+                waiting.append(before)
+    return found

@@ -1,0 +1,294 @@
+"""Models that other code builds compute here what they compute in Keras, with this suite's layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.input import tower_input
+from benchmarks.topology import devices
+from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
+from models import applications, building, from_keras, specs, splitting, stages
+from models.convolutions import GroupedConvolution, PixelwiseProduct, ProductGradient, Products
+from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
+from models.model_spec import ModelSpec
+from variable_mgr import factory
+from variable_mgr.modifiers import Modifiers
+
+pytestmark = pytest.mark.xdist_group("models")
+
+CLASSES = 11
+
+
+def _spec(name: str, image_size: int) -> ModelSpec:
+    build = applications.builder(name)
+    return dataclasses.replace(specs.find("mobilenet"), name=name, build=build, image_size=image_size)
+
+
+def _build(name: str, image_size: int, **options: Any) -> building.Model:
+    given = {"data_format": "NHWC", "num_classes": CLASSES, "seed": 1} | options
+    return building.build(_spec(name, image_size), **given)
+
+
+def _values(model: building.Model, gain: float = 2.0) -> list[np.ndarray]:
+    """Draws values with which no part of a layer is without effect, and which keep the size of activations."""
+    random, values = np.random.default_rng(2), []
+    for variable in model.variables:
+        value = random.normal(0.0, 0.1, variable.shape)
+        if variable.name.endswith("kernel"):
+            is_depthwise = len(variable.shape) == 4 and variable.shape[-1] == 1
+            value *= 10 * np.sqrt(gain / np.prod(variable.shape[: 2 if is_depthwise else -1]))
+        elif variable.name.endswith(("gamma", "variance")):
+            value = random.uniform(0.5, 1.5, variable.shape)
+        elif variable.kind == "tower_state":
+            value = np.zeros(variable.shape)
+        values.append(value.astype(variable.dtype))
+    return values
+
+
+def _images(size: int) -> np.ndarray:
+    random = np.random.default_rng(1)
+    noise, colours = (random.standard_normal((3, *sides, 3), np.float32) for sides in ((size, size), (1, 1)))
+    return noise + colours
+
+
+def _theirs(name: str, size: int) -> building.Model:
+    """Builds the model as its own code does, with the names that it has in a new process."""
+
+    def built() -> building.Model:
+        with building.stateless_building(seed=0):
+            return building.adapt(from_keras.keras_model(name, CLASSES, (size, size, 3)))
+
+    return building._with_names_of_its_own(built)
+
+
+def _both_outputs(name: str, size: int, images_factor: float = 1.0, gain: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns our logits, and what the model's own code computes with the same values from images times a factor."""
+    ours, theirs, images = _build(name, size), _theirs(name, size), _images(size)
+    by_name = dict(zip((variable.name for variable in ours.variables), _values(ours, gain), strict=True))
+    found = ours.call([tf.constant(value) for value in by_name.values()], tf.constant(images), training=False)[0]
+    same = {variable.name for variable in theirs.variables} & set(by_name)
+    others = (value for name, value in by_name.items() if name not in same and not name.startswith("seed"))
+    values = []
+    for variable in theirs.variables:
+        if variable.kind == "tower_state":
+            value = np.zeros(variable.shape)
+        elif variable.name.startswith("normalization"):  # left out by us
+            value = np.full(variable.shape, float(variable.name.endswith("variance")))
+        else:
+            value = by_name[variable.name] if variable.name in same else next(others)
+        assert value.shape == variable.shape, variable.name
+        values.append(tf.constant(value, variable.dtype))
+    assert not list(others)
+    wanted = theirs.call(values, tf.constant(images * images_factor), training=False)[0]
+    return found.numpy(), wanted.numpy()
+
+
+def _assert_same_logits(name: str, size: int, images_factor: float = 1.0, gain: float = 2.0) -> None:
+    found, wanted = _both_outputs(name, size, images_factor, gain)
+    assert wanted.std(axis=0).mean() > 0.01 * np.abs(wanted).max(), "logits must depend on the image"
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", ["keras:MobileNetV2", "keras:MobileNetV3Small"])
+def test_logits_are_those_of_keras(name: str) -> None:
+    _assert_same_logits(name, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "size", "factor", "gain"),
+    [
+        ("keras:ConvNeXtTiny", 64, 1.0, 2.0),
+        ("keras:DenseNet121", 64, 1.0, 2.0),
+        ("keras:EfficientNetB0", 64, 255.0, 2.0),
+        ("keras:EfficientNetV2S", 64, 1.0, 1.0),
+        ("keras:NASNetMobile", 64, 1.0, 2.0),
+        ("keras:ResNet50V2", 64, 1.0, 2.0),
+        ("keras:Xception", 96, 1.0, 2.0),
+    ],
+)
+def test_logits_of_larger_models_are_those_of_keras(name: str, size: int, factor: float, gain: float) -> None:
+    _assert_same_logits(name, size, factor, gain)
+
+
+OWN = """
+import keras
+import tensorflow as tf
+
+
+class Scale(keras.layers.Layer):  # does not say how to make a copy
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
+
+    def get_config(self):
+        raise NotImplementedError
+
+
+def branch(filters):
+    images = keras.Input((None, None, filters))
+    x = keras.layers.Conv2D(filters, 3, padding="same", groups=2)(images)
+    x = keras.layers.Conv2D(filters, 3, padding="same", groups=filters)(x)
+    x = keras.layers.BatchNormalization()(x)
+    return keras.Model(images, keras.layers.Conv2D(filters, 1, activation="relu")(x))
+
+
+def build(num_classes):
+    images = keras.Input((16, 16, 3))
+    x = keras.layers.Rescaling(0.5)(images)
+    x = keras.layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    shared = keras.layers.Conv2D(8, 3, padding="same", name="shared")
+    x = shared(shared(x))
+    x = branch(8)(x) + branch(8)(x)
+    x = keras.layers.MaxPooling2D()(x)
+    x = keras.layers.DepthwiseConv2D(3)(x)
+    x = keras.layers.AveragePooling2D((2, 1))(x)
+    x = Scale(keras.layers.BatchNormalization())(x)
+    x = keras.layers.Reshape((-1, 8))(x)
+    x = x + keras.layers.MultiHeadAttention(2, 4)(x, x)
+    x = keras.layers.Lambda(lambda x: x[:, ::2])(x)
+    x = keras.layers.Flatten()(x)
+    x = keras.layers.Dropout(0.5)(keras.layers.Dense(12, activation="relu")(x))
+    return keras.Model(images, keras.layers.Dense(num_classes, activation="softmax")(x))
+
+
+def sequential():
+    return keras.Sequential([
+        keras.Input((16, 16, 3)),
+        keras.layers.Conv2D(4, 3, activation="relu"),
+        keras.Sequential([keras.layers.BatchNormalization(), keras.layers.MaxPooling2D()]),
+        keras.layers.Flatten(),
+        keras.layers.Dense(11),
+        keras.layers.Softmax(),
+    ])
+
+
+def with_layer():
+    images = keras.Input((16, 16, 3))
+    return keras.Model(images, keras.layers.Softmax()(keras.layers.Dense(11)(keras.layers.Flatten()(images))))
+
+
+def with_tensorflow():
+    images = keras.Input((16, 16, 3))
+    return keras.Model(images, keras.layers.Dense(11, activation=tf.nn.softmax)(keras.layers.Flatten()(images)))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    yield str(path)
+    sys.path.remove(str(tmp_path))
+
+
+@pytest.mark.parametrize("function", ["build", "sequential", "with_layer", "with_tensorflow"])
+def test_a_function_of_a_user_gives_logits_whose_softmax_is_its_output(own: str, function: str) -> None:
+    logits, wanted = _both_outputs(f"{own}:{function}", 16)
+    np.testing.assert_allclose(tf.nn.softmax(logits).numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert np.abs(logits).max() > 1.5, "not already a softmax"
+
+
+def test_layers_become_those_of_this_suite(own: str) -> None:
+    def kinds(**options: Any) -> set[type]:
+        layers = _build(f"{own}:build", 16, **options).keras_model.layers
+        inner = [layer for model in layers if hasattr(model, "layers") for layer in model.layers]
+        return {type(layer) for layer in (*layers, *inner)}
+
+    plain = kinds()
+    assert {FusedBatchNorm, GroupedConvolution, Pool} <= plain
+    assert not {keras.layers.BatchNormalization, keras.layers.MaxPooling2D, PixelwiseProduct} & plain
+    assert {PixelwiseProduct, ProductGradient} <= kinds(products=Products(conv1x1=True, filter_gradients=True))
+    assert SeparateBatchNorm in kinds(fused_bn=False)
+    with building.stateless_building(seed=0):
+        kept = keras.layers.BatchNormalization(momentum=0.7, epsilon=0.02, scale=False, name="kept")
+        kept(keras.Input((4, 4, 3)))
+        ours = from_keras._replaced(kept, Layers("NHWC"))
+        frozen = keras.layers.BatchNormalization(trainable=False)
+        frozen(keras.Input((4, 4, 3)))
+        assert from_keras._replaced(frozen, Layers("NHWC")) is None
+    assert (ours.momentum, ours.epsilon, ours.scale, ours.center, ours.name) == (0.7, 0.02, False, True, "kept")
+
+
+def test_products_apply_the_activation_of_a_convolution(own: str) -> None:
+    name, images = f"{own}:build", tf.constant(_images(16))
+    usual, other = _build(name, 16), _build(name, 16, products=Products(conv1x1=True, filter_gradients=True))
+    values = _values(usual)
+    wanted = usual.call(values, images, training=False)[0].numpy()
+    found = other.call(values, images, training=False)[0].numpy()
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_names_are_unique_and_do_not_depend_on_what_was_built_before(own: str) -> None:
+    name = f"{own}:build"
+    first = [variable.name for variable in _build(name, 16).variables]
+    _build("keras:MobileNetV2", 32)
+    keras.layers.Dense(1)
+    assert [variable.name for variable in _build(name, 16).variables] == first
+    assert len(set(first)) == len(first)
+    assert {"conv2d/kernel", "shared/kernel", "logits/kernel", "multi_head_attention/query/kernel"} <= set(first)
+
+
+def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
+    for name, size in ((f"{own}:build", 16), ("keras:MobileNetV2", 32)):
+        with tf.Graph().as_default() as graph:
+            for variable in _build(name, size).variables:
+                value = variable.initial_value()
+                assert (tuple(value.shape), value.dtype.name) == (variable.shape, variable.dtype), variable.name
+        operations = graph.get_operations()
+        seeds = [one.inputs[0].op for one in operations if one.type == "StatelessRandomGetKeyCounter"]
+        assert seeds and "Const" not in {seed.type for seed in seeds}
+        assert not [one for one in operations if one.type in ("VarHandleOp", "VariableV2")]
+
+
+@pytest.mark.parametrize(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")])
+def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
+    plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
+    model = _build(f"{own}:build", 16, precision=precision)
+    with tf.Graph().as_default():
+        wanted = tower_input.InputSpec(
+            batch_per_device=8, image_size=16, data_format="NHWC", num_classes=CLASSES, seed=1
+        )
+        step = training_step.build_training_step(
+            model,
+            tower_input.synthetic(plan.towers, wanted),
+            plan,
+            manager=factory.make("independent", plan.place, shared_devices=plan.shared, modifiers=Modifiers()),
+            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.0),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=4e-5),
+            computing=training_step.Computing(xla=xla),
+        )
+        with tf.compat.v1.Session(config=devices.session_config("cpu", 1)) as session:
+            step.initialize(session)
+            losses = [step.run(session) for _ in range(8)]
+    assert np.isfinite(losses).all() and min(losses[4:]) < losses[0]
+
+
+def test_its_dense_layers_are_divided_and_its_stages_cut(own: str) -> None:
+    assert [layer.outputs for layer in splitting.split(_build(f"{own}:build", 16)).tail] == [12, 0, CLASSES]
+    model = _build(f"{own}:sequential", 16)
+    parts = stages.cut(model, stages.cut_points(model)[1:3])
+    assert len(parts) == 3 and sum(len(part.variables) for part in parts) == len(model.variables)
+    assert stages.cut_points(_build(f"{own}:build", 16)) == [], "it calls a layer twice"
+
+
+def test_its_operations_and_parameters_are_counted_by_kind(own: str) -> None:
+    name = f"{own}:build"
+    model = _build(name, 16)
+    facts = model_facts.of(model, _spec(name, 16))
+    assert flop_count.of_built(model, _spec(name, 16), batch=1, data_format="NHWC", forward_only=True).flops > 0
+    # Attention: queries, keys, values and output, 8 x 2 x 4 each, with biases; then 9 positions of 8 to 12, to 11.
+    dense = 4 * (8 * 8 + 8) + (9 * 8 + 1) * 12 + 13 * CLASSES
+    assert facts.parameters_by_kind["dense"] == dense

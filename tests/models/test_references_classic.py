@@ -1,0 +1,289 @@
+"""The models of tf_cnn_benchmarks besides ResNet, VGG and DenseNet compute what their definitions or Keras compute.
+
+For the NASNets for ImageNet the reference is Keras' own application; the others are written out here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models import building
+from tests.support import models, references
+from tests.support.references import Values
+
+
+def _conv(values: Values, x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
+    return tf.nn.relu(tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding) + values[f"{name}/bias"])
+
+
+def _dense(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
+    return x @ values[f"{name}/kernel"] + values[f"{name}/bias"]
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    return tf.reshape(x, [x.shape[0], -1])
+
+
+def _normal(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
+    """Batch normalisation with the moving averages, without a scale if there is none."""
+    deviation = np.sqrt(values[f"{name}_bn/moving_variance"] + 1e-3)
+    x = (x - values[f"{name}_bn/moving_mean"]) / deviation
+    return values.get(f"{name}_bn/gamma", 1.0) * x + values[f"{name}_bn/beta"]
+
+
+def _googlenet(values: Values, images: np.ndarray) -> tf.Tensor:
+    conv = functools.partial(_conv, values)
+
+    def module(x: tf.Tensor, name: str) -> tf.Tensor:
+        b3, b5 = (conv(conv(x, f"{name}_{size}_reduce"), f"{name}_{size}") for size in ("3x3", "5x5"))
+        pooled = conv(tf.nn.max_pool2d(x, 3, 1, "SAME"), f"{name}_pool_1x1")
+        return tf.concat([conv(x, f"{name}_1x1"), b3, b5, pooled], axis=-1)
+
+    x = tf.nn.max_pool2d(conv(images, "conv1", 2), 3, 2, "SAME")
+    x = tf.nn.max_pool2d(conv(conv(x, "conv2_reduce"), "conv2"), 3, 2, "SAME")
+    for stage, letters in ((3, "ab"), (4, "abcde"), (5, "ab")):
+        for letter in letters:
+            x = module(x, f"inception{stage}{letter}")
+        x = tf.nn.max_pool2d(x, 3, 2, "SAME") if stage < 5 else x
+    return _dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
+
+
+def _overfeat(values: Values, images: np.ndarray) -> tf.Tensor:
+    conv = functools.partial(_conv, values)
+    x = tf.nn.max_pool2d(conv(images, "conv1", 4, "VALID"), 2, 2, "VALID")
+    x = tf.nn.max_pool2d(conv(x, "conv2", 1, "VALID"), 2, 2, "VALID")
+    x = _flat(tf.nn.max_pool2d(conv(conv(conv(x, "conv3"), "conv4"), "conv5"), 2, 2, "VALID"))
+    x = tf.nn.relu(_dense(values, tf.nn.relu(_dense(values, x, "fc6")), "fc7"))
+    return _dense(values, x, "logits")
+
+
+def _lenet(values: Values, images: np.ndarray) -> tf.Tensor:
+    x = tf.nn.max_pool2d(_conv(values, images, "conv1"), 2, 2, "VALID")
+    x = tf.nn.max_pool2d(_conv(values, x, "conv2"), 2, 2, "VALID")
+    return _dense(values, tf.nn.relu(_dense(values, _flat(x), "fc3")), "logits")
+
+
+def _alexnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
+    def norm(x: tf.Tensor) -> tf.Tensor:
+        channels = np.arange(64)
+        near = np.abs(channels[:, np.newaxis] - channels) <= 4
+        return x / (1 + 0.001 / 9 * tf.square(x) @ near.astype(np.float32)) ** 0.75
+
+    x = norm(tf.nn.max_pool2d(_conv(values, images, "conv1"), 3, 2, "SAME"))
+    x = tf.nn.max_pool2d(norm(_conv(values, x, "conv2")), 3, 2, "SAME")
+    x = tf.nn.relu(_dense(values, tf.nn.relu(_dense(values, _flat(x), "fc3")), "fc4"))
+    return _dense(values, x, "logits")
+
+
+def _inception4(values: Values, images: np.ndarray) -> tf.Tensor:
+    """Figures 3 to 9 of the paper."""
+
+    def conv(x: tf.Tensor, name: str, stride: int = 1, padding: str = "SAME") -> tf.Tensor:
+        x = tf.nn.conv2d(x, values[f"{name}/kernel"], stride, padding)
+        return tf.nn.relu(_normal(values, x, name))
+
+    def chain(x: tf.Tensor, *names: str) -> tf.Tensor:
+        for name in names:
+            x = conv(x, name)
+        return x
+
+    def halve(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.max_pool2d(x, 3, 2, "VALID")
+
+    def block(x: tf.Tensor, name: str, branches: Sequence[Sequence[str]]) -> tf.Tensor:
+        made = [chain(x, *(f"{name}_{end}" for end in branch)) for branch in branches]
+        return tf.concat([*made, conv(tf.nn.avg_pool2d(x, 3, 1, "SAME"), f"{name}_pool_1x1")], axis=-1)
+
+    x = conv(conv(conv(images, "stem_conv1", 2, "VALID"), "stem_conv2", 1, "VALID"), "stem_conv3")
+    x = tf.concat([halve(x), conv(x, "stem_conv4", 2, "VALID")], axis=-1)
+    three = conv(conv(x, "stem_3x3_reduce"), "stem_3x3", 1, "VALID")
+    seven = chain(x, "stem_7x7_reduce", "stem_7x7_a", "stem_7x7_b")
+    x = tf.concat([three, conv(seven, "stem_7x7_3x3", 1, "VALID")], axis=-1)
+    x = tf.concat([conv(x, "stem_conv5", 2, "VALID"), halve(x)], axis=-1)
+    for number in range(1, 5):
+        double = ("double_reduce", "double_a", "double_b")
+        x = block(x, f"mixed35_{number}", [("1x1",), ("3x3_reduce", "3x3"), double])
+    double = chain(x, "reduce35_double_reduce", "reduce35_double_a")
+    double = conv(double, "reduce35_double_b", 2, "VALID")
+    x = tf.concat([conv(x, "reduce35_3x3", 2, "VALID"), double, halve(x)], axis=-1)
+    for number in range(1, 8):
+        double = ("double_reduce", "double_a", "double_b", "double_c", "double_d")
+        x = block(x, f"mixed17_{number}", [("1x1",), ("7x7_reduce", "7x7_a", "7x7_b"), double])
+    three = conv(conv(x, "reduce17_3x3_reduce"), "reduce17_3x3", 2, "VALID")
+    seven = conv(chain(x, "reduce17_7x7_reduce", "reduce17_7x7_a", "reduce17_7x7_b"), "reduce17_7x7_3x3", 2, "VALID")
+    x = tf.concat([three, seven, halve(x)], axis=-1)
+    for number in range(1, 4):
+        double = ("double_reduce", "double_a", "double_b")
+        split = [("3x3_reduce", "3x3_a"), ("3x3_reduce", "3x3_b"), (*double, "double_c"), (*double, "double_d")]
+        x = block(x, f"mixed8_{number}", [("1x1",), *split])
+    return _dense(values, tf.reduce_mean(x, axis=(1, 2)), "logits")
+
+
+def _project(values: Values, x: tf.Tensor, name: str) -> tf.Tensor:
+    return _normal(values, tf.nn.conv2d(x, values[f"{name}/kernel"], 1, "SAME"), name)
+
+
+def _separable(values: Values, x: tf.Tensor, name: str, stride: int = 1) -> tf.Tensor:
+    for number, step in ((1, stride), (2, 1)):
+        kernel = values[f"{name}_separable{number}_depthwise/kernel"]
+        x = tf.nn.depthwise_conv2d(tf.nn.relu(x), kernel, [1, step, step, 1], "SAME")
+        x = _project(values, x, f"{name}_separable{number}")
+    return x
+
+
+def _average(x: tf.Tensor, stride: int = 1) -> tf.Tensor:
+    return tf.nn.avg_pool2d(x, 3, stride, "SAME")
+
+
+def _adjust(values: Values, before: tf.Tensor, x: tf.Tensor, name: str) -> tf.Tensor:
+    before = tf.nn.relu(before)
+    if before.shape[1] == x.shape[1]:
+        return _project(values, before, name)
+    odd = tf.pad(before, [(0, 0), (0, 1), (0, 1), (0, 0)])[:, 1::2, 1::2]
+    halves = _project(values, before[:, ::2, ::2], f"{name}_even"), _project(values, odd, f"{name}_odd")
+    return tf.concat(halves, axis=-1)
+
+
+def _normal_cell(values: Values, x: tf.Tensor, before: tf.Tensor, name: str) -> tf.Tensor:
+    project, separable = functools.partial(_project, values), functools.partial(_separable, values)
+    h = project(tf.nn.relu(x), f"{name}_last")
+    pairs = [f"{name}_pair{number}" for number in range(6)]
+    if before is x:  # the stem, which has other filters: as in tf_cnn_benchmarks
+        p, identity = x, project(tf.nn.relu(x), f"{pairs[3]}_right")
+        averages = project(_average(x), f"{pairs[4]}_left") + project(_average(x), f"{pairs[4]}_right")
+        output = project(x, f"{name}_output0")
+    else:
+        p = identity = output = _adjust(values, before, x, f"{name}_before")
+        averages = 2 * _average(p)
+    one = separable(h, f"{pairs[1]}_left") + separable(p, f"{pairs[1]}_right")
+    two = separable(p, f"{pairs[2]}_left") + separable(p, f"{pairs[2]}_right")
+    five = separable(h, f"{pairs[5]}_left") + h
+    return tf.concat([output, one, two, _average(h) + identity, averages, five], axis=-1)
+
+
+def _reduction_cell(values: Values, x: tf.Tensor, before: tf.Tensor, name: str) -> tf.Tensor:
+    separable = functools.partial(_separable, values)
+    h, p = _project(values, tf.nn.relu(x), f"{name}_last"), _adjust(values, before, x, f"{name}_before")
+    pairs = [f"{name}_pair{number}" for number in range(6)]
+    largest = tf.nn.max_pool2d(h, 3, 2, "SAME")
+    one = separable(h, f"{pairs[1]}_left", 2) + separable(p, f"{pairs[1]}_right", 2)
+    two = largest + separable(p, f"{pairs[2]}_right", 2)
+    three = _average(h, 2) + separable(p, f"{pairs[3]}_right", 2)
+    return tf.concat([two, three, two + _average(one), separable(one, f"{pairs[5]}_left") + largest], axis=-1)
+
+
+def _nasnet_cifar10(values: Values, images: np.ndarray) -> tf.Tensor:
+    """Figures 2 and 4 of the paper."""
+    x = before = _project(values, images, "stem")
+    for stage in (1, 2, 3):
+        if stage > 1:
+            before, x = x, _reduction_cell(values, x, before, f"stage{stage}_reduction")
+        for cell in range(1, 7):
+            before, x = x, _normal_cell(values, x, before, f"stage{stage}_cell{cell}")
+    return _dense(values, tf.reduce_mean(tf.nn.relu(x), axis=(1, 2)), "logits")
+
+
+DEFINITIONS: dict[str, tuple[Callable[[Values, np.ndarray], tf.Tensor], int]] = {
+    "alexnet_cifar10": (_alexnet_cifar10, 32),
+    "googlenet": (_googlenet, 75),
+    "inception4": (_inception4, 107),
+    "lenet": (_lenet, 28),
+    "nasnet_cifar10": (_nasnet_cifar10, 32),
+    "overfeat": (_overfeat, 127),
+}
+
+
+def _in_group(name: str, *marks: pytest.MarkDecorator) -> pytest.ParameterSet:
+    """Returns the parameter; one worker of pytest-xdist has all tests of a model, since builds are kept per process."""
+    return pytest.param(name, marks=[pytest.mark.xdist_group(name), *marks])
+
+
+@pytest.mark.parametrize("name", [_in_group(name) for name in DEFINITIONS])
+def test_logits_are_those_of_the_definition(name: str) -> None:
+    reference, image_size = DEFINITIONS[name]
+    images = references.images(image_size)
+    model = models.build(name, num_classes=references.CLASSES, image_size=image_size)
+    values = references.random_values(model)
+    references.assert_same(references.logits(model, values, images), reference(values, images).numpy())
+
+
+def _keras_nasnet(name: str, image_size: int) -> building.Model:
+    """Returns Keras' model with poolings that pad as tf_cnn_benchmarks' do: Keras' own see zeros around the image."""
+    model = references.application(name, image_size)
+    for layer in model.keras_model.layers:
+        if layer.name.startswith("reduction_pad_"):
+            layer.padding = ((0, 0), (0, 0))
+        elif isinstance(layer, keras.layers.MaxPooling2D | keras.layers.AveragePooling2D) and layer.pool_size == (3, 3):
+            layer.padding = "same"
+    return model
+
+
+def _nasnet_cells(cells: int) -> Iterator[tuple[str, str, str]]:
+    """Yields the name of each of our cells, and the kind and the number of Keras'."""
+    for number in (1, 2):
+        yield f"stem_reduction{number}", "reduction", f"stem_{number}"
+    for stage in (1, 2, 3):
+        if stage > 1:
+            yield f"stage{stage}_reduction", "reduction", f"reduce_{(stage - 1) * cells}"
+        for cell in range(cells):
+            yield f"stage{stage}_cell{cell + 1}", "normal", str((stage - 1) * cells + cell + (stage > 1))
+
+
+# Our operations with weights and the ends of Keras' names for them, by kind of cell.
+_SEPARABLE = {
+    "normal": {f"pair{n}_{side}": f"{side}{n}" for n, side in ((1, "left"), (1, "right"), (2, "left"), (2, "right"))}
+    | {"pair5_left": "left5"},
+    "reduction": {
+        f"pair{n}_{side}": f"{side}{n}" for n, side in ((1, "left"), (1, "right"), (2, "right"), (3, "right"))
+    }
+    | {"pair5_left": "left4"},
+}
+
+
+def _from_keras_nasnet(theirs: Values, cells: int) -> dict[str, np.ndarray]:
+    """Returns the values of our variables."""
+    ours = {f"logits/{name}": theirs[f"predictions/{name}"] for name in ("kernel", "bias")}
+
+    def give(mine: str, kernel: str, norm: str, part: slice = slice(None)) -> None:
+        ours[f"{mine}/kernel"] = theirs[kernel]
+        for name in ("gamma", "beta", "moving_mean", "moving_variance"):
+            ours[f"{mine}_bn/{name}"] = theirs[f"{norm}/{name}"][part]
+
+    give("stem", "stem_conv1/kernel", "stem_bn1")
+    for mine, kind, number in _nasnet_cells(cells):
+        give(f"{mine}_last", f"{kind}_conv_1_{number}/kernel", f"{kind}_bn_1_{number}")
+        if f"adjust_conv_projection_{number}/kernel" in theirs:
+            give(f"{mine}_before", f"adjust_conv_projection_{number}/kernel", f"adjust_bn_{number}")
+        elif f"adjust_bn_{number}/beta" in theirs:
+            half = theirs[f"adjust_bn_{number}/beta"].size // 2
+            for n, end, part in ((1, "even", slice(half)), (2, "odd", slice(half, None))):
+                give(f"{mine}_before_{end}", f"adjust_conv_{n}_{number}/kernel", f"adjust_bn_{number}", part)
+        for operation, end in _SEPARABLE[kind].items():
+            for n in (1, 2):
+                other, name = f"{kind}_{end}_{number}", f"{mine}_{operation}_separable{n}"
+                give(name, f"separable_conv_{n}_{other}/pointwise_kernel", f"separable_conv_{n}_bn_{other}")
+                ours[f"{name}_depthwise/kernel"] = theirs[f"separable_conv_{n}_{other}/depthwise_kernel"]
+    return ours
+
+
+@pytest.mark.parametrize(
+    ("name", "application", "image_size", "cells"),
+    [
+        pytest.param("nasnet", "NASNetMobile", 64, 4, marks=pytest.mark.xdist_group("nasnet")),
+        pytest.param(
+            "nasnetlarge", "NASNetLarge", 96, 6, marks=[pytest.mark.xdist_group("nasnetlarge"), pytest.mark.slow]
+        ),
+    ],
+)
+def test_logits_are_those_of_keras(name: str, application: str, image_size: int, cells: int) -> None:
+    model, images = _keras_nasnet(application, image_size), references.images(image_size)
+    values = references.random_values(model)
+    ours = models.build(name, num_classes=references.CLASSES, image_size=image_size)
+    found = references.logits(ours, _from_keras_nasnet(values, cells), images)
+    references.assert_same(found, references.logits(model, values, images))

@@ -1,0 +1,328 @@
+"""Models that other code builds: any of keras.applications, and functions of users."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.config import config, flag, outside_models
+from benchmarks.config.outside_models import Facts
+from benchmarks.config.run_flags import RUN_FLAGS
+from benchmarks.errors import UsageError
+from benchmarks.explain import model_probe
+from benchmarks.measure.run_log import RunLog
+from models import from_keras, specs
+from models.from_keras import UnusableModelError
+from tests.support.commands import ROOT, Finished
+
+RunBench = Callable[..., Finished]
+TrainHere = Callable[..., RunLog]
+ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batches=1", "--batch_size=2")
+# Of every builder of keras.applications but the largest, the smallest model.
+APPLICATIONS = (
+    "ConvNeXtTiny",
+    "DenseNet121",
+    "EfficientNetB0",
+    "EfficientNetV2B0",
+    "InceptionResNetV2",
+    "InceptionV3",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Small",
+    "NASNetMobile",
+    "ResNet50V2",
+    "VGG19",
+    "Xception",
+)
+OWN = """
+import keras
+from own_width import WIDTH
+
+print("a line on stdout")
+
+
+def net(shape, outputs):
+    images = keras.Input(shape)
+    x = keras.layers.Conv2D(WIDTH, 3)(images)
+    x = keras.layers.Flatten()(keras.layers.ReLU()(keras.layers.BatchNormalization()(x)))
+    return keras.Model(images, keras.layers.Dense(outputs, activation="softmax")(x))
+
+
+def build(num_classes):
+    return net((32, 32, 3), num_classes)
+
+
+def digits():
+    return net((28, 28, 1), 10)
+
+
+def five():
+    return net((64, 64, 3), 5)
+
+
+def wide():
+    return net((32, 48, 3), 10)
+
+
+def nothing():
+    pass
+
+
+def layers():
+    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+
+
+def two():
+    left, right = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    return keras.Model([left, right], keras.layers.Flatten()(left + right))
+
+
+def feature_map():
+    images = keras.Input((32, 32, 3))
+    return keras.Model(images, keras.layers.Conv2D(10, 3)(images))
+
+
+def compiled():
+    model = net((32, 32, 3), 10)
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+def half():
+    images = keras.Input((32, 32, 3))
+    x = keras.layers.Conv2D(4, 3, dtype="float16")(images)
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(x)))
+
+
+def frozen():
+    model = net((32, 32, 3), 10)
+    model.trainable = False
+    return model
+
+
+def recurrent():
+    images = keras.Input((28, 28, 1))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.LSTM(4)(images[..., 0])))
+
+
+def raises():
+    raise RuntimeError("of my\\nown")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "own_width.py").write_text("WIDTH = 4\n")
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    yield path
+    sys.modules.pop("own_width", None)
+    while str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+
+
+def _resolve(*words: str) -> config.Config:
+    return config.resolve(flag.parse(["--device=cpu", *words], RUN_FLAGS).values, lambda: 0, environ={})
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finds facts in this process, which has TensorFlow, and keeps none."""
+    monkeypatch.setattr(outside_models, "_facts", model_probe.find_facts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_applications_train_on_two_devices(train_here: TrainHere, name: str) -> None:
+    log = train_here(*ON_CPU, f"--model=keras:{name}", "--variable_update=replicated")
+    assert np.isfinite(log.measured.losses).all() and len(log.measured.losses) == 2
+    assert log.weights_are_finite and not log.numbers.replica_drift
+
+
+def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Callable[[], list[Any]]) -> None:
+    """Its facts come from a process of its own, which sees what the file imports from its directory."""
+    outside_models._facts.cache_clear()
+    words = (*ON_CPU, f"--model={own}:build", "--data_name=cifar10", "--variable_update=replicated")
+    done = run_bench(*words)
+    assert done.status == 0, done.stderr
+    assert "own model" in done.stdout and "a line on stdout" not in done.stdout
+    (record,) = records()
+    assert record["config"]["num_classes"] == 10 and len(record["config"]["model_digest"]) == 12
+    assert record["model"]["parameters"] == (3 * 9 + 1) * 4 + 2 * 4 + (30 * 30 * 4 + 1) * 10
+
+
+@pytest.mark.parametrize(
+    ("manager", "flags"),
+    [
+        ("parameter_server", ("--fc_model_parallel",)),
+        ("replicated", ("--precision=bf16",)),
+        ("replicated", ("--filter_gradients_as_matmul",)),
+        ("independent", ("--forward_only",)),
+    ],
+)
+@pytest.mark.usefixtures("in_this_process")
+def test_a_function_goes_with_managers_and_options(
+    train_here: TrainHere, own: Path, manager: str, flags: tuple[str, ...]
+) -> None:
+    log = train_here(*ON_CPU, f"--model={own}:digits", f"--variable_update={manager}", *flags)
+    assert np.isfinite(log.measured.losses).all()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_function_of_a_module_is_found_from_the_working_directory(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = own.parent / "package_of_mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    own.rename(package / "nets.py")
+    monkeypatch.chdir(own.parent)
+    resolved = _resolve("--model=package_of_mine.nets:digits")
+    assert (resolved.model, resolved.num_classes) == ("package_of_mine.nets:digits", 10)
+    assert specs.find(resolved.model).data_name == "mnist"
+
+
+def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Path) -> None:
+    own.write_text("from .own_width import WIDTH\n")
+    with pytest.raises(UnusableModelError, match="relative imports: name its function as package.module:function"):
+        model_probe.find_facts(f"{own}:build", 10)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
+    resolved = _resolve(f"--model={own}:recurrent")
+    spec = specs.find(resolved.model)
+    assert spec.facts()["gflop_per_image"] is None and spec.parameters == 4 * (28 + 4 + 1) * 4 + 5 * 10
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_a_model_is_decides_data_set_classes_and_defaults(own: Path) -> None:
+    usual, small = _resolve(f"--model={own}:build"), _resolve(f"--model={own}:build", "--data_name=cifar10")
+    assert (usual.num_classes, small.num_classes) == (1001, 10)
+    assert specs.find(f"{own}:build").has_batch_norm and not specs.find(f"{own}:build").has_conv1x1
+    with pytest.raises(UsageError, match="builds it for NHWC only"):
+        _resolve(f"--model={own}:digits", "--data_format=NCHW")
+    with pytest.raises(UsageError, match="has no convolutions"):
+        _resolve(f"--model={own}:digits", "--conv1x1_as_matmul")
+    with pytest.raises(UsageError, match="always has 10 outputs"):
+        _resolve(f"--model={own}:digits", "--num_classes=11")
+    with pytest.raises(UsageError, match="is for mnist"):
+        _resolve(f"--model={own}:digits", "--data_name=imagenet")
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_digest_follows_the_code_and_is_part_of_the_key(own: Path) -> None:
+    def digest() -> str | None:
+        sys.modules.pop("own_width", None)
+        sys.modules.pop(from_keras.module_name(own), None)
+        return _resolve(f"--model={own}:digits").model_digest
+
+    first = digest()
+    assert first and digest() == first
+    (own.parent / "own_width.py").write_text("WIDTH = 5\n")
+    assert digest() not in (None, first)
+    resolved = _resolve(f"--model={own}:digits")
+    assert resolved.key_fields()["model_digest"] == resolved.model_digest
+    assert "model_digest" not in _resolve("--model=mlp").key_fields()
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("missing", "has no function 'missing'. Its functions: net, build, digits"),
+        ("nothing", "returned an object of type NoneType: return a Keras model"),
+        ("layers", "no graph of layers with known shapes"),
+        ("two", r"2 input\(s\) and 1 output"),
+        ("feature_map", r"to outputs of shape \(30, 30, 10\)"),
+        ("compiled", r"compile\(\) do: return the model without compiling it"),
+        ("half", "variables of type float16: they must be float32"),
+        ("frozen", "no trainable variables"),
+        ("wide", r"shape \(32, 48, 3\): they must be square"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: str) -> None:
+    with pytest.raises(UnusableModelError, match=problem):
+        model_probe.find_facts(f"{own}:{function}", 10)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_outputs_that_no_data_set_has_are_refused(own: Path) -> None:
+    with pytest.raises(UsageError, match="5 outputs for images of 64x64 pixels with 3 channel.* fit no data set"):
+        _resolve(f"--model={own}:five")
+
+
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("keras:ResNet51", "keras.applications has no model 'ResNet51'. Did you mean 'resnet50'?"),
+        ("no/such/file.py:build", "the file no/such/file.py does not exist"),
+        ("own.py:", "names no function. Use keras:NAME"),
+        ("vgg61", "Did you mean 'vgg16'? See"),
+    ],
+)
+def test_names_of_nothing_are_refused_without_building(
+    monkeypatch: pytest.MonkeyPatch, model: str, problem: str
+) -> None:
+    monkeypatch.setattr(outside_models, "_probe", None)
+    with pytest.raises(UsageError) as caught:
+        _resolve(f"--model={model}")
+    assert problem in str(caught.value)
+
+
+def test_an_error_of_the_users_code_is_a_sentence_that_names_the_whole_output(run_bench: RunBench, own: Path) -> None:
+    done = run_bench(*ON_CPU, f"--model={own}:raises")
+    assert done.status == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert ":raises: the model cannot be built: RuntimeError: of my own. The whole output: /" in line
+    log = Path(line.rpartition(" ")[-1])
+    assert "Traceback" in log.read_text() and "a line on stdout" in log.read_text()
+    log.unlink()
+
+
+def test_facts_are_kept_until_the_code_changes(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    probed = []
+
+    def probe(name: str, num_classes: int) -> Facts:
+        probed.append(name)
+        sources = {str(own): outside_models._digest(str(own))} if name.endswith("build") else {}
+        return Facts(image_size=32, channels=3, outputs=num_classes, takes_classes=True, sources=sources)
+
+    monkeypatch.setattr(outside_models, "_probe", probe)
+    for name in (f"{own}:build", "keras:MobileNet"):
+        for _ in range(2):
+            outside_models._facts.cache_clear()
+            assert outside_models.find(name).image_size == 32
+    assert probed == [f"{own}:build", "keras:MobileNet"]
+    own.write_text(OWN + "\n")
+    for name in (f"{own}:build", "keras:MobileNet"):
+        outside_models._facts.cache_clear()
+        outside_models.find(name)
+    assert probed == [f"{own}:build", "keras:MobileNet", f"{own}:build"]
+    held = json.loads((tmp_path / "cache" / "cnn_bench" / "models.json").read_text())
+    assert len(held["entries"]) == 2
+    outside_models._facts.cache_clear()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    outside_models.find(f"{own}:build")
+    assert len(probed) == 4, "its imports may be other files now"
+    outside_models._facts.cache_clear()
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_the_function_of_the_documentation_is_one(own: Path) -> None:
+    page = (ROOT / "docs" / "howto" / "own-model.md").read_text()
+    own.write_text(page.split("```python\n")[1].split("```")[0])
+    _resolve(f"--model={own}:build")
+    assert specs.find(f"{own}:build").parameters == 27 * 32 + 2 * 32 + 33 * 1000
+
+
+def test_the_list_of_applications_is_that_of_keras() -> None:
+    import keras
+
+    theirs = [name for name in dir(keras.applications) if name[0].isupper()]
+    assert sorted(outside_models.applications_of_keras()) == sorted(theirs)
