@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from benchmarks.config import (
+    between_options,
     device_options,
     flag,
     input_options,
@@ -22,6 +23,7 @@ from benchmarks.config import (
     precision_options,
     without_effect,
 )
+from benchmarks.config.between_options import BetweenSteps
 from benchmarks.config.manager_options import Pipelining
 from benchmarks.config.optimizer_options import Hyperparameters, LossType
 from benchmarks.config.precision_options import Computing, LossScaling
@@ -118,6 +120,7 @@ class Config:
     weight_decay: float
     seed: int
 
+    between: BetweenSteps = _aside(default=BetweenSteps())
     num_batches: int | None = _aside()
     num_epochs: float | None = _aside()
     num_warmup_batches: int
@@ -274,6 +277,7 @@ def resolve(
         ),
         **data,
         **optimizer,
+        between=between_options.resolve(given),
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
         num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
         num_epochs=given["num_epochs"],

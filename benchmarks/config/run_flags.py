@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.config import device_options, manager_options
+from benchmarks.config.between_options import BETWEEN_FLAGS
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.input_options import IMAGE_FLAGS
 from benchmarks.config.optimizer_options import LOSS_TYPES, OPTIMIZER_FLAGS
@@ -321,6 +322,7 @@ RUN_FLAGS: Groups = {
     ),
     **IMAGE_FLAGS,
     **OPTIMIZER_FLAGS,
+    **BETWEEN_FLAGS,
     "How long": (
         Flag("num_batches", int, "measured steps", default=100, at_least=1),
         Flag("num_epochs", float, "instead of --num_batches: passes over the data set", above=0),

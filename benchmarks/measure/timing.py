@@ -75,10 +75,12 @@ def run_phase(
     deadline: float = math.inf,
     clock: Clock = time.perf_counter,
     after_step: Sequence[Callable[[Phase], None]] = (),
+    is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Takes `steps` global steps, or fewer if the clock reaches `deadline` after the first, and adds each to `phase`.
 
-    `after_step` are called in this order after each step; their time is not measured.
+    `after_step` are called in this order after each step; their time is not measured. `is_enough` is asked then, and
+    may end the phase.
 
     Raises:
         InvalidRunError: a loss is not finite; `phase` has the step nevertheless.
@@ -95,3 +97,5 @@ def run_phase(
             call(phase)
         if not math.isfinite(taken.loss):
             raise InvalidRunError(f"The loss became {taken.loss:g}: the training diverged. {TRY_SMALLER_STEPS}")
+        if is_enough():
+            return

@@ -33,6 +33,9 @@ class RunGraph:
     """What the session runs.
 
     Attributes:
+        model: as it was built, before it was divided over devices.
+        manager: of its variables.
+        optimizer: the update rule; None in inference.
         input: of the towers.
         step: one global step.
         drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
@@ -41,6 +44,9 @@ class RunGraph:
         placement: for the record.
     """
 
+    model: building.Model
+    manager: VariableManager
+    optimizer: optimizers.Optimizer | None
     input: run_input.RunInput
     step: training_step.Step
     drift: tf.Tensor | None
@@ -63,7 +69,8 @@ def build(config: Config, devices: Devices) -> RunGraph:
     )
     tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers)
     trained, manager = _divided(config, model, devices)
-    step = _build_step(config, trained, tower_input, devices, manager)
+    optimizer = None if config.forward_only else _optimizer(config)
+    step = _build_step(config, trained, tower_input, devices, manager, optimizer)
     if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
         images = config.batch_per_device
         work = flop_count.of_built(
@@ -79,6 +86,9 @@ def build(config: Config, devices: Devices) -> RunGraph:
         penalty = _objective(config).penalty(decayed) if config.weight_decay and decayed else None
     gradients = [update.gradients for update in step.updates]
     return RunGraph(
+        model=model,
+        manager=manager,
+        optimizer=optimizer,
         input=tower_input,
         step=step,
         drift=None if config.forward_only else manager.replica_drift(),
@@ -225,9 +235,12 @@ def _build_step(
     tower_input: run_input.RunInput,
     devices: Devices,
     manager: VariableManager,
+    optimizer: optimizers.Optimizer | None,
 ) -> training_step.Step:
+    """Builds a step; of inference without an `optimizer`."""
     objective = _objective(config)
-    if isinstance(model, building.Model) and config.forward_only:
+    if optimizer is None:
+        assert isinstance(model, building.Model), "only training divides a model"
         return training_step.build_inference_step(
             model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
         )
@@ -236,14 +249,18 @@ def _build_step(
         tower_input.towers,
         devices,
         manager=manager,
-        optimizer=optimizers.make(
-            config.optimizer,
-            learning_rate=config.learning_rate,
-            momentum=config.momentum,
-            constants=config.hyperparameters,
-        ),
+        optimizer=optimizer,
         objective=objective,
         computing=config.computing,
+    )
+
+
+def _optimizer(config: Config) -> optimizers.Optimizer:
+    return optimizers.make(
+        config.optimizer,
+        learning_rate=config.learning_rate,
+        momentum=config.momentum,
+        constants=config.hyperparameters,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
@@ -85,7 +86,9 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     display.start(steps.facts(config, images, log.placement))
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
-            steps.measure(config, steps.steps_to_measure(config, tower_input), stepper, log, display, team)
+            steps.measure(
+                config, steps.steps_to_measure(config, tower_input), stepper, log, display, team, Agenda(team)
+            )
         team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.step_timeout_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]

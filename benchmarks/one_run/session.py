@@ -6,6 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
+from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
@@ -79,9 +80,11 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                 )
                 if config.loss_type_to_report == "total_loss" and built.penalty is not None:
                     display.add_penalty(session.make_callable(built.penalty))
+                agenda = Agenda(team)
                 with steps.stepping(session, built.step, options) as stepper:
-                    steps.measure(config, count, stepper, log, display, team)
+                    steps.measure(config, count, stepper, log, display, team, agenda)
                 team.meet("measured", patient=True)
+                agenda.end()
                 team.expect("Checking the variables after the run", patience)
                 _look_after_the_run(session, built, log, options)
                 traced_steps.trace(session, built.step.loops, options, config, log, team)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import statistics
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.input.catalog import DATA_SETS
@@ -38,10 +40,22 @@ class Stepper:
 
 @contextlib.contextmanager
 def stepping(
-    session: tf.compat.v1.Session, step: training_step.Step, options: tf.compat.v1.RunOptions
+    session: tf.compat.v1.Session,
+    step: training_step.Step,
+    options: tf.compat.v1.RunOptions,
+    rate_after: Callable[[int], float] | None = None,
+    steps_before: int = 0,
 ) -> Iterator[Stepper]:
-    """Yields the stepper of a step in a session."""
-    takes = [injected_delay.slowed(_take(session, loop, options)) for loop in step.loops]
+    """Yields the stepper of a step in a session.
+
+    Args:
+        session: in which the graph was initialised.
+        step: of the graph.
+        options: of each step.
+        rate_after: returns the learning rate after a number of steps of all towers; None if it is constant.
+        steps_before: were taken by an earlier run.
+    """
+    takes = [injected_delay.slowed(_take(session, loop, options, rate_after, steps_before)) for loop in step.loops]
     if step.loops[0].staleness is None:
         (together,) = takes
         yield Stepper(timed(together))
@@ -56,19 +70,33 @@ def fetches(loop: training_step.Loop) -> list[tf.Tensor | tf.Operation]:
     return [loop.loss, *loop.observed.values(), *staleness, loop.operation]
 
 
-def _take(session: tf.compat.v1.Session, loop: training_step.Loop, options: tf.compat.v1.RunOptions) -> TakeStep:
+def _take(
+    session: tf.compat.v1.Session,
+    loop: training_step.Loop,
+    options: tf.compat.v1.RunOptions,
+    rate_after: Callable[[int], float] | None,
+    steps_before: int,
+) -> TakeStep:
     """Returns a function that runs a loop once; its staleness is 0 if the loop has none."""
-    run = session.make_callable(fetches(loop), accept_options=True)
+    fed = [] if loop.learning_rate is None else [loop.learning_rate]
+    run = session.make_callable(fetches(loop), feed_list=fed, accept_options=True)
+    taken = itertools.count(steps_before)
 
     def take() -> tuple[float, int, Numbers]:
-        loss, *values = run(options=options)
+        rates = [rate_after(next(taken))] if rate_after else []
+        loss, *values = run(*rates, options=options)
         return loss, values[-2] if loop.staleness is not None else 0, dict(zip(loop.observed, values, strict=False))
 
     return take
 
 
-def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team) -> None:
-    """Takes the first step, the warm-up and the measured steps; all workers start measuring together."""
+def measure(
+    config: Config, steps: int, stepper: Stepper, log: RunLog, display: Display, team: Team, agenda: Agenda
+) -> None:
+    """Takes the first step, the warm-up and the measured steps; all workers start measuring together.
+
+    Between steps, what is on the agenda is done, which may also end the measurement.
+    """
     with prepared_telemetry(config) as log.telemetry:
         age = log.started("variables")
         log.observe(startup_seconds=age)
@@ -84,7 +112,8 @@ def measure(config: Config, steps: int, stepper: Stepper, log: RunLog, display: 
 
             log.opened_at = time.perf_counter()
             display.phase(name, count)
-            run_phase(watched, count, phase, deadline=deadline, after_step=[display.after_step, *after_step])
+            between = [display.after_step, agenda.after_step, *after_step]
+            run_phase(watched, count, phase, deadline=deadline, after_step=between, is_enough=lambda: agenda.is_enough)
 
         take(FIRST_STEP, 1, log.first)
         take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)

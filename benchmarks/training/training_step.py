@@ -33,12 +33,14 @@ class Loop:
         loss: mean over its towers of the tower's mean loss, without weight decay, before the step's update.
         staleness: see `variable_mgr.manager.Applied`; None if it does not depend on timing.
         observed: more scalars to fetch with every step.
+        learning_rate: takes the rate of a step, a scalar; None if it is constant.
     """
 
     operation: tf.Operation
     loss: tf.Tensor
     staleness: tf.Tensor | None = None
     observed: Observed = dataclasses.field(default_factory=Observed)
+    learning_rate: tf.Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,20 +67,22 @@ class Step:
         alone: bool = True,
         shared_is_there: Callable[[], object] = lambda: None,
         options: tf.compat.v1.RunOptions | None = None,
+        values: Mapping[tf.Tensor, np.ndarray] | None = None,
     ) -> None:
         """Runs what must run before the first step: variables, then input, then `preparations`.
 
         Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
         `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
+        `values` take the place of tensors, such as initial values, in all that is run here.
         """
         variables = tf.compat.v1.global_variables()
         if not alone:
             variables = [variable for variable in variables if "/job:ps" not in variable.device]
         for operation in [tf.group(*(variable.initializer for variable in variables)), *input_initializers]:
-            session.run(operation)
+            session.run(operation, feed_dict=values)
         shared_is_there()
         for operation in self.preparations:
-            session.run(operation, options=options)
+            session.run(operation, feed_dict=values, options=options)
 
     def run(self, session: tf.compat.v1.Session, options: tf.compat.v1.RunOptions | None = None) -> float:
         """Runs every loop once, one after the other, and returns the mean of their losses."""

@@ -1,0 +1,1 @@
+"""What a run does between its measured steps: evaluation, summaries, profiles."""

@@ -1,0 +1,1 @@
+"""Saved training: files of weights and all that continues with them."""
