@@ -79,6 +79,12 @@ _STOPPED = {
 }
 
 
+class UnsavedError(BenchError):
+    """The run is valid, but something that it made could not be written."""
+
+    record_status = Status.OK
+
+
 class StoppedError(BenchError):
     """Ctrl-C, SIGTERM or SIGHUP has stopped the run."""
 

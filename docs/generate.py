@@ -135,9 +135,13 @@ def _presets() -> str:
     directory = ROOT / "benchmarks" / "config" / "presets"
     texts = {name: (directory / f"{name}.flags").read_text().splitlines() for name in flag.presets()}
     return _table(
-        ("preset", "content", "in a sweep, the same as"),
+        ("preset", "content", "the same as"),
         (
-            (f"`--preset={name}`", lines[0].lstrip("# "), f"`sweep {' '.join(lines[1:])}`")
+            (
+                f"`--preset={name}`",
+                lines[0].lstrip("# "),
+                f"`{'sweep ' * ('`sweep`' in lines[0])}{' '.join(one for one in lines if one[0] != '#')}`",
+            )
             for name, lines in texts.items()
         ),
     )

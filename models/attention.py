@@ -10,8 +10,11 @@ import tensorflow as tf
 from models.seeds import RunTimeSeed
 
 _POSITION_DEVIATION = 0.02
+# Importing this module lets Keras load files with these layers.
+_registered = keras.saving.register_keras_serializable("cnn_train_bench")
 
 
+@_registered
 class ClassTokenAndPositions(keras.layers.Layer):
     """Puts a learned class token before the other tokens, and adds a learned position to each.
 
@@ -39,6 +42,7 @@ class ClassTokenAndPositions(keras.layers.Layer):
         return batch, tokens + 1, width
 
 
+@_registered
 class DotProductAttention(keras.layers.Layer):
     """Scaled dot-product attention of several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.1).
 
@@ -49,6 +53,10 @@ class DotProductAttention(keras.layers.Layer):
     def __init__(self, heads: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.heads = heads
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return super().get_config() | {"heads": self.heads}
 
     def call(self, inputs: Any) -> Any:
         """Returns, for each token and head, the mean of all values weighted by how well their keys match its query."""

@@ -23,7 +23,8 @@ from models.layers import DataFormat, Layers
 from models.model_spec import ModelSpec
 
 # Weight decay usually leaves these out: they are few, and smaller values do not make the function smaller.
-_NOT_DECAYED = ("bias", "gamma", "beta", "class_token", "positions")
+_OF_NORMALISATION = ("gamma", "beta")
+_NOT_DECAYED = ("bias", *_OF_NORMALISATION, "class_token", "positions")
 
 VariableKind = Literal["weight", "statistic", "tower_state"]
 
@@ -115,6 +116,23 @@ def build(
             return adapt(_architecture(spec, layers, num_classes))
 
     return built() if owning else _with_names_of_its_own(built)
+
+
+def decaying(model: Model, decayed: str) -> Model:
+    """Returns the model with weight decay on other weights.
+
+    Args:
+        model: decays its kernels.
+        decayed: `kernels`; `kernels_and_biases`: all weights but those of normalisation; `all`.
+    """
+    if decayed == "kernels":
+        return model
+    left_out = () if decayed == "all" else _OF_NORMALISATION
+    variables = [
+        dataclasses.replace(variable, decayed=variable.kind == "weight" and leaf not in left_out)
+        for variable, leaf in ((variable, variable.name.rsplit("/", 1)[-1]) for variable in model.variables)
+    ]
+    return dataclasses.replace(model, variables=variables)
 
 
 def _with_names_of_its_own(build_model: Callable[[], Model]) -> Model:

@@ -215,7 +215,7 @@ def adopt(
         logits = keras.models.clone_model(keras_model, input_tensors=inputs, **options).outputs[0]
     for variable in keras.Model(images, logits).variables:
         _seed_at_run_time(variable)
-    return logits if logits.dtype == "float32" else _InFloat32("logits_in_float32")(logits)
+    return logits if logits.dtype == "float32" else InFloat32("logits_in_float32")(logits)
 
 
 def _last(keras_model: keras.Model) -> Any:
@@ -229,7 +229,7 @@ def _last(keras_model: keras.Model) -> Any:
 def _as_logits(layer: Any) -> Any:
     """Returns the last layer or operation without its softmax; a dense layer is named `logits`, as in this suite."""
     if isinstance(layer, keras.layers.Softmax) or type(layer).__name__ == "Softmax":  # that of keras.ops
-        return _InFloat32(layer.name)
+        return InFloat32(layer.name)
     if not isinstance(layer, keras.layers.Dense | keras.layers.Activation):
         return _same(layer)
     config = layer.get_config() | {"dtype": "float32"}
@@ -240,7 +240,7 @@ def _as_logits(layer: Any) -> Any:
     return type(layer).from_config(config)
 
 
-class _InFloat32(keras.layers.Layer):
+class InFloat32(keras.layers.Layer):
     """Returns its inputs in float32; takes the mask that Keras passes to a softmax layer."""
 
     def __init__(self, name: str) -> None:

@@ -44,6 +44,10 @@ def _last(field: str) -> Callable[[Record], Any]:
     return lambda record: (getattr(record.measurement, field) or [None])[-1]
 
 
+def _last_evaluation(field: str) -> Callable[[Record], Any]:
+    return lambda record: record.measurement.evaluations[-1][field] if record.measurement.evaluations else None
+
+
 def _loss(which: int) -> Callable[[Record], Any]:
     return lambda record: ([*record.measurement.warmup_losses, *record.measurement.losses] or [None])[which]
 
@@ -149,6 +153,23 @@ COLUMNS = (
         "slowest_tower", "the tower that takes longer than the others by more than the noise", "derived.slowest_tower"
     ),
     Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio"),
+    Column("eval_only", "only the weights of a checkpoint are evaluated", "config.eval_only"),
+    Column(
+        "eval_top_1_accuracy",
+        "share of the validation images classified correctly, in the last evaluation",
+        _last_evaluation("top_1_accuracy"),
+    ),
+    Column(
+        "eval_top_5_accuracy",
+        "the same, with the correct class among the five most likely",
+        _last_evaluation("top_5_accuracy"),
+    ),
+    Column(
+        "seconds_to_accuracy",
+        "from the first step until an evaluation reached the requested accuracy",
+        "measurement.seconds_to_accuracy",
+    ),
+    Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts"),
 )
 
 

@@ -49,6 +49,8 @@ class Measurement:
         step_seconds: the measured steps.
         losses: mean loss over all devices, without the penalty of weight decay; None if it is not finite.
         warmup_losses: the same of the first step and the warm-up steps.
+        aside_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
+        aside_steps: the number of each of them in the training, counted from 1.
         peak_host_memory_bytes: largest resident set of the process.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
             one copy, or copies may differ.
@@ -77,6 +79,12 @@ class Measurement:
             `at_end`, `least`; `fill_seconds` to the first batch, `share_half_full` of the samples (one a batch) with at
             least half of the capacity; empty if not measured.
         bare_decode_images_per_sec: rate of decoding alone with the same files; None if not measured.
+        restarts: how often the cluster was started again after a task had died; only the last attempt is measured.
+        steps_before: steps of the training that earlier runs took; 0 if it began with this run.
+        evaluations: of the validation set, in their order: `step` and `epochs` of the training, number of `images`,
+            `top_1_accuracy`, `top_5_accuracy`, mean `loss`, `seconds` that it took; a loss that is not finite is None.
+        seconds_to_accuracy: from the first step of this run to the end of the evaluation that reached
+            `--stop_at_top_1_accuracy`, with everything between; None if none did.
         telemetry: for each process that measured, its host and physical GPUs during the measured steps; unknown values
             are None.
     """
@@ -89,6 +97,8 @@ class Measurement:
     step_seconds: Sequence[float] = dataclasses.field(default_factory=list)
     losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     warmup_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
+    aside_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
+    aside_steps: Sequence[int] = dataclasses.field(default_factory=list)
     peak_host_memory_bytes: int | None = _of_run("max")
     replica_drift: float | None = _of_run("max")
     tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
@@ -109,6 +119,10 @@ class Measurement:
     input_stage_rounds: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     shuffle_buffer: Mapping[str, float] = dataclasses.field(default_factory=dict)
     bare_decode_images_per_sec: float | None = None
+    restarts: int = 0
+    steps_before: int = 0
+    evaluations: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
+    seconds_to_accuracy: float | None = None
     telemetry: Sequence[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 
 

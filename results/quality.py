@@ -27,7 +27,8 @@ class Conditions:
     """The conditions of a run: load per core before it, logical CPU devices, CPU cores, whether it trains.
 
     `input_options` are those of its input, as of `results.input_verdict.advice`. `load_per_core` is None where it says
-    nothing: where it is known what other processes used during the run, and where nothing was measured.
+    nothing: where it is known what other processes used during the run, and where nothing was measured. Training was to
+    end at the top-1 accuracy `wanted_accuracy`, if it is not None. With `evaluates_only`, images decide on the steps.
     """
 
     load_per_core: float | None
@@ -35,6 +36,8 @@ class Conditions:
     cores: int
     training: bool = True
     input_options: Mapping[str, Any] | None = None
+    wanted_accuracy: float | None = None
+    evaluates_only: bool = False
 
 
 def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
@@ -45,7 +48,17 @@ def quality_warnings(measurement: Measurement, derived: Derived, conditions: Con
         *_of_gpus(measurement),
         *_of_input(measurement, derived, conditions.input_options),
         *_of_steps(measurement, derived, conditions),
+        *_of_evaluations(measurement, conditions.wanted_accuracy),
     ]
+
+
+def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[str]:
+    if wanted is not None and measurement.evaluations and measurement.seconds_to_accuracy is None:
+        best = max(one["top_1_accuracy"] for one in measurement.evaluations)
+        yield (
+            f"No evaluation reached --stop_at_top_1_accuracy={wanted:g}: the best accuracy was {best:.4f}. "
+            "Train longer with more --num_epochs, or change the learning rate."
+        )
 
 
 def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[str]:
@@ -71,7 +84,7 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
             f"{conditions.cpu_devices} logical CPU devices share {conditions.cores} cores: this shows that a setting "
             "works, not how it scales on as many real devices."
         )
-    if 0 < steps < MIN_STEPS_FOR_INTERVAL:
+    if 0 < steps < MIN_STEPS_FOR_INTERVAL and not conditions.evaluates_only:
         yield (
             f"Only {steps} steps were measured, too few for an interval: give more --num_batches, or a longer "
             "--time_limit_seconds."

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.checkpoints import export_verb
 from benchmarks.cli import main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag, outside_models
@@ -64,6 +65,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         verify_verb,
         doctor_verb,
         server_verb,
+        export_verb,
     )
     for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb, placement_verb):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
@@ -202,7 +204,7 @@ def _check_flags(words: Sequence[str]) -> None:
     """Checks that some verb takes these flags, with values that it accepts; a preset, that it is one of a sweep."""
     for word in words:
         if word.startswith("--preset="):
-            _check_run_bench(["sweep", word])
+            _check_run_bench(["sweep", word, *docs.also_given(word.removeprefix("--preset="))])
     known = {name for names in OF_OTHERS.values() for name in names} | {*OF_RENDER}
     named = [word for word in words if _name_of(word) not in known]
     problems = []

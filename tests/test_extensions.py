@@ -214,9 +214,7 @@ def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
     decided = '        toy_factor=_either(given["toy_factor"], 1.0),'
     tree.add_line(config, "        **optimizer,", decided)
     graph = "benchmarks/one_run/graph.py"
-    tree.replace(
-        graph, "learning_rate=config.learning_rate,", "learning_rate=config.toy_factor * config.learning_rate,"
-    )
+    tree.replace(graph, "config.learning_rate if rate", "config.toy_factor * config.learning_rate if rate")
     assert len(tree.changed) == 3
     for verb in ("run", "sweep"):
         assert "--toy_factor=FLOAT" in tree.run(verb, "--helpfull").stdout

@@ -16,8 +16,42 @@ from variable_mgr.modifiers import Modifiers
 STEPS = 5
 RATE, DECAY = 2.0**-5, 2.0**-4
 MOMENTUM = 0.9
+Values = dict[str, np.ndarray]
 X = np.arange(-1.0, 15.0)
 PER_TOWER = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """An update rule in NumPy: clipping of averaged gradients, then `sgd`, `momentum`, `nesterov` or `lars`."""
+
+    optimizer: str
+    clip_value: float | None = None
+    clip_norm: float | None = None
+    trust_coefficient: float = 0.1  # larger than usual, so that an error is seen within few steps
+
+    def update(self, weights: Values, gradients: Values, velocities: Values, rate: float) -> Values:
+        """Returns one copy of the weights after a step, and changes its velocities; all by name."""
+        if self.clip_value is not None:
+            gradients = {name: np.clip(each, -self.clip_value, self.clip_value) for name, each in gradients.items()}
+        if self.clip_norm is not None:
+            norm = np.sqrt(sum(np.sum(np.square(gradient)) for gradient in gradients.values()))
+            gradients = {name: each * min(1.0, self.clip_norm / max(norm, 1e-30)) for name, each in gradients.items()}
+        after, momentum = {}, 0.0 if self.optimizer == "sgd" else MOMENTUM
+        for name, gradient in gradients.items():
+            if self.optimizer == "lars":
+                gradient = gradient * self._ratio(weights[name], gradient)
+            velocity = velocities[name] = momentum * velocities.get(name, 0.0) + gradient
+            step = gradient + momentum * velocity if self.optimizer == "nesterov" else velocity
+            after[name] = weights[name] - rate * step
+        return after
+
+    def _ratio(self, weight: np.ndarray, gradient: np.ndarray) -> float:
+        norms = float(np.linalg.norm(weight)), float(np.linalg.norm(gradient))
+        return self.trust_coefficient * norms[0] / norms[1] if np.ndim(weight) > 1 and min(norms) > 0 else 1.0
+
+
+SGD, WITH_MOMENTUM = Rule("sgd"), Rule("momentum")
 
 
 @dataclasses.dataclass
@@ -46,13 +80,13 @@ def relative_error(got: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def expected(
-    towers: int, optimizer: str, *, exchanged: bool, mode: str = "plain", copies: int = 0, average_every: int = 0
+    towers: int, rule: Rule, *, exchanged: bool, mode: str = "plain", copies: int = 0, average_every: int = 0
 ) -> Trajectory:
     """Computes what must come out, one model per tower, in float64.
 
     Args:
         towers: how many.
-        optimizer: `sgd` or `momentum`.
+        rule: updates the weights.
         exchanged: whether the gradients are averaged over the towers.
         mode: `plain`; `relaxed` applies the gradients of the step before, zeros first; `staged` computes with the
             weights of two updates ago and applies the gradients of the step before, the first of which are of batch 0,
@@ -61,7 +95,7 @@ def expected(
         average_every: steps after which the weights of all towers are set to their mean; 0: never.
     """
     weights = np.tile([[1.0], [2.0]], (1, towers))  # [a or b, tower]
-    momentum, velocity = (MOMENTUM if optimizer == "momentum" else 0.0), np.zeros_like(weights)
+    velocities: list[Values] = [{} for _ in range(towers)]
     history, earlier, trajectory = [weights, weights], np.zeros_like(weights), Trajectory()
     for step in range(-1 if mode == "staged" else 0, STEPS):
         batch = step + 1 if mode == "staged" else step
@@ -74,8 +108,9 @@ def expected(
         applied, earlier = (gradients if mode == "plain" else earlier), gradients
         if step < 0:
             continue
-        velocity = momentum * velocity + applied
-        weights = weights - RATE * velocity
+        weights = np.stack(
+            [_updated(rule, *of_tower) for of_tower in zip(weights.T, applied.T, velocities, strict=True)], axis=1
+        )
         if average_every and (step + 1) % average_every == 0:
             weights = np.tile(weights.mean(axis=1, keepdims=True), (1, towers))
         history.append(weights)
@@ -85,17 +120,17 @@ def expected(
     return trajectory
 
 
-def expected_in_turn(towers: int, optimizer: str, *, workers: int = 0) -> Trajectory:
+def expected_in_turn(towers: int, rule: Rule, *, workers: int = 0) -> Trajectory:
     """Computes what must come out if a parameter server applies gradients one after the other.
 
     Args:
         towers: of each process. In one process each applies its own gradients; its step draws the numbers of all towers
             and uses its own part, see `benchmarks.verify.oracle`.
-        optimizer: `sgd` or `momentum`.
+        rule: updates the weights.
         workers: of a cluster, each of which applies the mean over its towers; 0: one process.
     """
-    weights, momentum, trajectory = np.array([1.0, 2.0]), (MOMENTUM if optimizer == "momentum" else 0.0), Trajectory()
-    velocity = np.zeros_like(weights)
+    weights, trajectory = np.array([1.0, 2.0]), Trajectory()
+    velocities: Values = {}
     parts, count = (workers, PER_TOWER * towers) if workers else (towers, PER_TOWER)
     for step in range(STEPS):
         losses = []
@@ -104,32 +139,39 @@ def expected_in_turn(towers: int, optimizer: str, *, workers: int = 0) -> Trajec
             begin = count * (drawn_before + part)
             mean_x = np.take(X, np.arange(begin, begin + count), mode="wrap").mean()
             losses.append(mean_x * weights[0] * weights[1])
-            velocity = momentum * velocity + mean_x * weights[::-1] + DECAY * weights
-            weights = weights - RATE * velocity
+            weights = _updated(rule, weights, mean_x * weights[::-1] + DECAY * weights, velocities)
         trajectory.loss.append(float(np.mean(losses)))
         trajectory.a.append([float(weights[0])] * max(workers, 1))
         trajectory.b.append([float(weights[1])] * max(workers, 1))
     return trajectory
 
 
-def of_manager(manager: str, modifiers: Modifiers, optimizer: str, towers: int, *, workers: int = 0) -> Trajectory:
+def _updated(rule: Rule, weights: np.ndarray, gradients: np.ndarray, velocities: Values) -> np.ndarray:
+    """Returns the scalars [a, b] of one copy after an update."""
+    after = rule.update(
+        dict(zip("ab", weights, strict=True)), dict(zip("ab", gradients, strict=True)), velocities, RATE
+    )
+    return np.array(list(after.values()))
+
+
+def of_manager(manager: str, modifiers: Modifiers, rule: Rule, towers: int, *, workers: int = 0) -> Trajectory:
     """Computes what must come out under a manager with modifiers, as all processes together see it.
 
     Args:
         manager: a key of `variable_mgr.catalog.MANAGERS`.
         modifiers: of the manager.
-        optimizer: `sgd` or `momentum`.
+        rule: updates the weights.
         towers: that each process drives.
         workers: of a cluster; 0: one process.
     """
     if modifiers.asynchronous:
-        return expected_in_turn(towers, optimizer, workers=workers)
+        return expected_in_turn(towers, rule, workers=workers)
     entry = MANAGERS[manager]
     has_masters = bool(workers) and Processes.SERVERS in entry.processes
     seen_by_each = 1 if entry.one_copy else towers + has_masters
     return expected(
         towers * max(workers, 1),
-        optimizer,
+        rule,
         exchanged=entry.exchanges_gradients,
         mode="relaxed" if modifiers.relaxed_consistency else "staged" if modifiers.staged_vars else "plain",
         copies=seen_by_each * max(workers, 1),

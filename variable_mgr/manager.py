@@ -41,6 +41,12 @@ class Optimizer(Protocol):
     def apply(self, variables: Sequence[tf.Variable], gradients: Sequence[tf.Tensor]) -> list[tf.Operation]:
         """Returns one operation per variable that updates it in place by its gradient."""
 
+    def slots_of(self, variable: tf.Variable) -> dict[str, tf.Variable]:
+        """Returns the rule's state of a variable by name; nothing before the rule is applied to it."""
+
+    def shared_state(self) -> dict[str, list[tf.Variable]]:
+        """Returns the rule's other state by name: every copy, all of which have the same value."""
+
 
 @dataclasses.dataclass(frozen=True)
 class TowerUpdate:
@@ -77,6 +83,19 @@ class Preparation:
 
     operation: tf.Operation
     computes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What one step leaves for the next outside of variables, in a staging area.
+
+    Attributes:
+        value: to fetch between steps; it stays where it is.
+        put: the tensor to feed with it while `resumptions` run.
+    """
+
+    value: tf.Tensor | tf.Variable
+    put: tf.Tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,9 +141,11 @@ class VariableManager(abc.ABC):
 
     Attributes:
         adds_decay: whether `apply` adds weight decay, once where a weight lives, so that no tower has to.
+        copies_differ: whether copies of a weight may differ between steps, so that each must be saved.
     """
 
     adds_decay = False
+    copies_differ = False
 
     @abc.abstractmethod
     def create(self, specs: Sequence[VariableSpec]) -> None:
@@ -147,12 +168,26 @@ class VariableManager(abc.ABC):
         """Returns what runs once, in this order, after all variables have their initial values."""
         return []
 
-    @abc.abstractmethod
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Returns the authoritative copy of every weight and statistic by canonical name.
+    def held(self) -> dict[str, Held]:
+        """Returns what steps leave for the next outside of variables, by a name that is unique in the graph."""
+        return {}
 
-        Each is one variable, or one per tower that make up the whole when they are joined along the last axis.
+    def resumptions(self) -> list[Preparation]:
+        """Returns what runs instead of `preparations` if what is `held` is fed."""
+        return self.preparations()
+
+    @abc.abstractmethod
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+        """Returns every copy of each variable by canonical name, the authoritative one first.
+
+        Each copy is one variable, or one per tower that make up the whole when they are joined along the last axis.
+        Of a tower's own state there is one per tower.
         """
+
+    def checkpoint_variables(self) -> dict[str, Sequence[tf.Variable]]:
+        """Returns the authoritative copy of every weight and statistic by canonical name, as `copies` has it."""
+        states = {entry.name for entry in self.placed() if entry.kind == "tower_state"}
+        return {name: copies[0] for name, copies in self.copies().items() if name not in states}
 
     @abc.abstractmethod
     def placed(self) -> list[Placed]:

@@ -29,3 +29,13 @@ def area(device: str, tensors: Sequence[tf.Tensor]) -> tuple[tf.Operation, list[
     for tensor, original in zip(taken, tensors, strict=True):
         tensor.set_shape(original.shape)
     return put, taken
+
+
+def peek(put: tf.Operation) -> list[tf.Tensor]:
+    """Returns the oldest tensors in the area that `put` puts into; they stay there."""
+    with tf.device(put.device):
+        return list(
+            tf.raw_ops.StagePeek(
+                index=0, dtypes=put.get_attr("dtypes"), shared_name=put.get_attr("shared_name").decode(), container=""
+            )
+        )

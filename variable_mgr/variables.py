@@ -52,7 +52,8 @@ def create_copies(specs: Sequence[VariableSpec], place: Place) -> list[dict[str,
             if spec.kind == "tower_state":
                 copy[spec.name] = create_tower_state(spec, place, tower)
             else:
-                same = copies[0][spec.name].initial_value if copies else None
+                with tf.device(device):  # a tensor of its own, so that each copy can be initialised with another value
+                    same = tf.identity(copies[0][spec.name].initial_value) if copies else None
                 copy[spec.name] = create(spec, device=device, prefix=f"tower_{tower}", initial_value=same)
         copies.append(copy)
     return copies
@@ -69,6 +70,13 @@ def create_tower_state(spec: VariableSpec, place: Place, tower: int) -> tf.Varia
         value = spec.initial_value()
         value += tf.constant(number, value.dtype)
     return create(spec, device=device, prefix=f"tower_{number}", initial_value=value)
+
+
+def copies(
+    specs: Iterable[VariableSpec], homes: Sequence[Mapping[str, tf.Variable]]
+) -> dict[str, list[Sequence[tf.Variable]]]:
+    """Returns for each spec every variable of its name, in the order of `homes`, each as a copy of one part."""
+    return {spec.name: [[home[spec.name]] for home in homes if spec.name in home] for spec in specs}
 
 
 def size_bytes(spec: VariableSpec) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from benchmarks.checkpoints import export_verb
 from benchmarks.cli import completion_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
@@ -21,6 +22,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         run_verb.VERB,
         sweep_verb.VERB,
         recommend_verb.VERB,
+        export_verb.VERB,
     ),
     "Diagnose": (
         devices_verb.VERB,

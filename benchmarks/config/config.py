@@ -25,7 +25,7 @@ from benchmarks.config import (
 )
 from benchmarks.config.between_options import BetweenSteps
 from benchmarks.config.manager_options import Pipelining
-from benchmarks.config.optimizer_options import Hyperparameters, LossType
+from benchmarks.config.optimizer_options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters, LossType, Schedule
 from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS, words
 from benchmarks.errors import UsageError
@@ -59,8 +59,10 @@ class Config:
         shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
             compute, GPUs or CPUs.
         num_workers, num_ps, num_hosts: of the cluster; 1, 0 and 1 for a single process.
+        eval_only: only the weights of a checkpoint are evaluated; then there is inference only, too.
         cluster: its tasks and their addresses; None for a single process.
         input: how images are read; None where they are made on the devices.
+        schedule: of the learning rate; None: it is constant.
         notices: sentences for the user on how flags were understood.
         command: the words that it was made from, if by `from_flags`; a changed copy has none.
     """
@@ -80,6 +82,7 @@ class Config:
     model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
     forward_only: bool
+    eval_only: bool = _later(False)
 
     device: Literal["cpu", "gpu"]
     num_devices: int
@@ -115,10 +118,16 @@ class Config:
 
     optimizer: str
     learning_rate: float
+    schedule: Schedule | None = _later(None)
     momentum: float
     hyperparameters: Hyperparameters = _later(Hyperparameters())
+    lars_trust_coefficient: float = _later(LARS_TRUST_COEFFICIENT)
+    clipping: Clipping = _later(Clipping())
     weight_decay: float
+    weight_decay_on: str = _later("kernels")
+    label_smoothing: float = _later(0.0)
     seed: int
+    deterministic: bool = _later(False)
 
     between: BetweenSteps = _aside(default=BetweenSteps())
     num_batches: int | None = _aside()
@@ -249,9 +258,12 @@ def resolve(
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
-    batch_per_device = given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
+    eval_batch = given["eval_batch_size"] if given["eval"] else None
+    batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
-    optimizer, optimizer_notices = optimizer_options.resolve(given, spec, variables, devices, cluster)
+    optimizer, optimizer_notices = optimizer_options.resolve(
+        given, spec, variables, devices, cluster, batch_per_device=batch_per_device
+    )
     config = Config(
         model=spec.name,
         model_digest=spec.digest,
@@ -259,16 +271,14 @@ def resolve(
         batch_per_device=batch_per_device,
         data_format=data_format,
         **vars(computing),
-        forward_only=bool(given["forward_only"]),
+        forward_only=bool(given["forward_only"] or given["eval"]),
+        eval_only=bool(given["eval"]),
         **devices,
         gpu_allow_growth=bool(given["allow_growth"]),
         num_intra_threads=given["num_intra_threads"] or 0,
         num_inter_threads=given["num_inter_threads"] or 0,
         log_device_placement=bool(given["log_device_placement"]),
-        num_workers=cluster.num_workers if cluster else 1,
-        num_ps=cluster.num_ps if cluster else 0,
-        num_hosts=cluster.num_hosts if cluster else 1,
-        cluster=cluster,
+        **_tasks(cluster),
         start_timeout_seconds=given["start_timeout_seconds"] or Config.start_timeout_seconds,
         step_timeout_seconds=given["step_timeout_seconds"] or Config.step_timeout_seconds,
         **variables,
@@ -277,12 +287,10 @@ def resolve(
         ),
         **data,
         **optimizer,
-        between=between_options.resolve(given),
+        between=between_options.resolve(given, variables, cluster),
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
-        num_batches=given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
-        num_epochs=given["num_epochs"],
-        num_warmup_batches=_either(given["num_warmup_batches"], 10 if on_gpu else 3),
-        time_limit_seconds=given["time_limit_seconds"],
+        deterministic=bool(given["deterministic"]),
+        **_length(given, on_gpu),
         output_dir=given["output_dir"] or DEFAULTS["output_dir"],
         output_format=given["output_format"] or DEFAULTS["output_format"],
         display_every=given["display_every"] or DEFAULTS["display_every"],
@@ -293,6 +301,24 @@ def resolve(
     if problem:
         raise UsageError(problem)
     return config
+
+
+def _tasks(cluster: Cluster | None) -> dict[str, Any]:
+    """Returns the tasks of the run, and how many there are of each kind."""
+    if cluster is None:
+        return {}
+    sizes = {name: getattr(cluster, name) for name in ("num_workers", "num_ps", "num_hosts")}
+    return {"cluster": cluster, **sizes}
+
+
+def _length(given: Mapping[str, Any], on_gpu: bool) -> dict[str, Any]:
+    """Returns how long a run takes."""
+    return {
+        "num_batches": given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
+        "num_epochs": given["num_epochs"],
+        "num_warmup_batches": _either(given["num_warmup_batches"], 10 if on_gpu else 3),
+        "time_limit_seconds": given["time_limit_seconds"],
+    }
 
 
 def _surroundings(
@@ -355,4 +381,10 @@ def _refuse(given: Mapping[str, Any]) -> None:
         )
     if given["num_batches"] is not None and given["num_epochs"] is not None:
         raise UsageError("--num_batches and --num_epochs both set the length of the measurement: give one of them.")
+    if given["deterministic"] and given["cross_replica_sync"] is False:
+        raise UsageError("--deterministic: asynchronous towers update in any order: drop --nocross_replica_sync.")
+    if given["deterministic"] and given["datasets_sloppy_parallel_interleave"]:
+        raise UsageError(
+            "--deterministic: images must not come in any order: drop --datasets_sloppy_parallel_interleave."
+        )
     without_effect.refuse_without_cluster(given)

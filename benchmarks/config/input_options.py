@@ -9,7 +9,7 @@ from typing import Any, Literal
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.errors import UsageError
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
-from benchmarks.input.options import AUTOTUNE, RESIZE_METHODS, ROUND_ROBIN, InputOptions
+from benchmarks.input.options import AUTOTUNE, RESIZE_METHODS, ROUND_ROBIN, InputOptions, of_validation
 from models import specs
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, ModelSpec
 
@@ -227,6 +227,8 @@ def _options(given: Mapping[str, Any], name: str) -> InputOptions:
         raise UsageError("--distortions are for training: give --image_crop=distorted as well, or leave them out.")
     if options.decode_scaling and not options.fuse_decode_and_crop:
         raise UsageError("--decode_scaling needs --fuse_decode_and_crop: drop one of them.")
+    if given["eval"]:
+        options = of_validation(options)
     if options.autotune_cpu_budget and options.parallel_calls != AUTOTUNE:
         raise UsageError("--datasets_autotune_cpu_budget needs --datasets_parallel_calls=-1: give both, or neither.")
     if options.sloppy and options.on_bad_record == "skip":

@@ -140,6 +140,7 @@ _TAKES = {
     "precision": ("fp32", "tf32", "bf16"),
     "xla": ("off",),
     "fused_bn": (True,),
+    "weight_decay_on": ("kernels",),
 }
 _REFUSES = {
     "data_dir": "trains on synthetic images only",
@@ -154,6 +155,15 @@ _REFUSES = {
     "xla_compile": "runs without XLA",
     "conv1x1_as_matmul": "has Keras' convolutions",
     "filter_gradients_as_matmul": "has Keras' convolutions",
+    **dict.fromkeys(
+        (
+            *("resnet_base_lr", "piecewise_learning_rate_schedule", "num_epochs_per_decay", "cosine_decay_epochs"),
+            "num_learning_rate_warmup_epochs",
+        ),
+        "trains at a constant rate",
+    ),
+    **dict.fromkeys(("gradient_clip", "gradient_clip_norm"), "does not clip gradients"),
+    "label_smoothing": "has Keras' loss of plain labels",
 }
 
 

@@ -22,19 +22,30 @@ _DIFFERENCES = {
     "datasets_prefetch_buffer_size": "default: 2, not 1",
     "device": "default: `auto`, the GPUs if there are any",
     "distortions": "rejected if no images are read",
+    "eval": "evaluates once; takes one process, and needs `data_dir`",
     "forward_only": "prints the loss, and accuracies only with `print_training_accuracy`",
     "gpu_thread_mode": "default: TensorFlow's, not `gpu_private`",
-    "init_learning_rate": "default: the model's, and a tenth of it for other optimizers than sgd; no schedule",
+    "init_learning_rate": "default: the model's, and a tenth of it for other optimizers than sgd",
     "local_parameter_device": "default on a CPU: cpu",
-    "loss_type_to_report": "the total loss has the penalty of kernels, not of biases; some runs print the base loss",
+    "loss_type_to_report": "the total loss has the penalty of kernels, see `weight_decay_on`; some print the base loss",
     "model": "default: resnet50, not trivial",
+    "num_epochs_per_decay": "acts without `init_learning_rate`, too",
     "num_gpus": "fails if there are fewer GPUs",
     "num_warmup_batches": "default: 10, or 3 on a CPU",
+    "optimizer": "`momentum` is classical momentum: theirs is `nesterov`; also `lars`",
     "per_gpu_thread_count": "needs `gpu_thread_mode`",
+    "piecewise_learning_rate_schedule": "epochs may be fractions",
+    "resnet_base_lr": "ResNets on ImageNet only; without it the rate is constant; not divided by the number of GPUs",
+    "save_model_secs": "rejected if several workers each count their own",
+    "save_model_steps": "rejected if towers are asynchronous",
+    "save_summaries_steps": "needs `summary_verbosity`",
     "server_protocol": "grpc only",
+    "summary_verbosity": "needs `train_dir` and `save_summaries_steps`; 3: also weights, not images",
     "task_index": "default: none; needed in a cluster",
+    "trace_file": "of a step after the measured ones, and of all workers; as text of StepStats never",
+    "train_dir": "checkpoints have names of this suite, and cannot be read by tf_cnn_benchmarks",
     "variable_update": "more managers; no `horovod`",
-    "weight_decay": "acts on kernels, not on biases",
+    "weight_decay": "acts on kernels; on biases, too, with `weight_decay_on=kernels_and_biases`",
     "xla": "compiles each tower as a whole; takes a value, too: `jit`, `off`",
     "xla_compile": "understood as `--xla=jit`",
 }
@@ -43,18 +54,24 @@ adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max
 batch_size compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
 datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_prefetch_buffer_size
 datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching datasets_use_prefetch device
-display_every distort_color_in_yiq distortions forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n
-fp16_loss_scale fuse_decode_and_crop gpu_thread_mode gradient_repacking hierarchical_copy init_learning_rate job_name
-local_parameter_device loss_type_to_report model momentum num_batches num_epochs num_gpus num_inter_threads
-num_intra_threads num_warmup_batches optimizer per_gpu_thread_count print_training_accuracy ps_hosts resize_method
-rmsprop_decay rmsprop_epsilon rmsprop_momentum server_protocol staged_vars task_index tf_random_seed use_fp16
-variable_consistency variable_update weight_decay worker_hosts xla xla_compile
+display_every distort_color_in_yiq distortions eval eval_batch_size eval_during_training_at_specified_epochs
+eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
+forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale fuse_decode_and_crop
+gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy init_learning_rate job_name
+learning_rate_decay_factor local_parameter_device loss_type_to_report max_ckpts_to_keep minimum_learning_rate model
+momentum num_batches num_epochs num_epochs_per_decay num_gpus num_inter_threads num_intra_threads
+num_learning_rate_warmup_epochs num_warmup_batches optimizer partitioned_graph_file_prefix per_gpu_thread_count
+piecewise_learning_rate_schedule print_training_accuracy ps_hosts resize_method resnet_base_lr rmsprop_decay
+rmsprop_epsilon rmsprop_momentum save_model_secs save_model_steps save_summaries_steps server_protocol staged_vars
+stop_at_top_1_accuracy summary_verbosity task_index tf_random_seed trace_file train_dir use_fp16 variable_consistency
+variable_update weight_decay worker_hosts xla xla_compile
 """
 SAME: Mapping[str, str] = {name: _DIFFERENCES.get(name, "") for name in (*_SAME.split(), "use_nccl")}
 
 # Flags of a run under another name.
 RENAMED = (
     Flag("benchmark_test_id", str, "a name for the record", same_as="session_id"),
+    Flag("checkpoint_directory", str, "", same_as="train_dir", unset=""),
     Flag("gpu_indices", str, "the order is that of the towers", same_as="gpus", unset=""),
     Flag("gpu_memory_frac_for_testing", float, "at most 1", same_as="gpu_memory_frac", unset=0.0),
     Flag("gpu_mem_fraction", float, "at most 1", same_as="gpu_memory_frac", unset=0.0),
@@ -63,9 +80,7 @@ RENAMED = (
 )
 
 _THREADS = "oneDNN computes in TensorFlow's threads, not in OpenMP's: see --num_intra_threads"
-_OF_EVAL = "only an evaluation reads it, and there is none"
-_OF_CHECKPOINTS = "no checkpoints are saved"
-_OF_TRACES = "only a trace file reads it, and none is written"
+_WHOLE_EVAL = "an evaluation takes every image of the validation set once"
 _OF_TENSORRT = "only TensorRT reads it, which is not used"
 _OF_KERNELS = "TensorFlow limits the kernels in flight by itself"
 # Without effect, and why; the default, and no value, pass silently.
@@ -73,17 +88,16 @@ ACCEPTED = (
     Flag("allreduce_merge_scope", int, "gradients are not merged by name scopes: see --gradient_repacking", default=1),
     Flag("batch_group_size", int, "tf.data prepares the batches: see --datasets_prefetch_buffer_size", default=1),
     Flag("cache_data", bool, "synthetic images are made once, and --datasets_use_caching keeps records", default=False),
-    Flag("collect_eval_results_async", bool, _OF_EVAL, default=False),
-    Flag("compute_lr_on_cpu", bool, "the learning rate is constant", default=False),
+    Flag("collect_eval_results_async", bool, "training waits for the result of an evaluation", default=False),
+    Flag("compute_lr_on_cpu", bool, "the learning rate is computed by the process that takes the steps", default=False),
     Flag(
         "datasets_parallel_interleave_prefetch",
         int,
         "tf.data decides how much of each file is read ahead: see --datasets_parallel_interleave_cycle_length",
     ),
     Flag("display_perf_ewma", float, "lines have the mean over all steps, and the record has the time of each"),
-    Flag("eval_batch_size", int, _OF_EVAL, default=0),
-    Flag("eval_dir", str, _OF_EVAL, default="/tmp/tf_cnn_benchmarks/eval"),
-    Flag("eval_interval_secs", int, _OF_EVAL, default=0),
+    Flag("eval_dir", str, "evaluations are in the record, in --output_dir", default="/tmp/tf_cnn_benchmarks/eval"),
+    Flag("eval_interval_secs", int, "--eval evaluates the latest checkpoint once: start it again", default=0),
     Flag("flush_stdout", bool, "every line is written at once", default=False),
     Flag("force_gpu_compatible", bool, "TensorFlow decides which host memory is pinned", default=False),
     Flag("gpu_kt_max_bytes", int, _OF_KERNELS, default=0),
@@ -93,31 +107,22 @@ ACCEPTED = (
     Flag("kmp_affinity", str, _THREADS, default="granularity=fine,verbose,compact,1,0"),
     Flag("kmp_blocktime", int, _THREADS, default=0),
     Flag("kmp_settings", int, _THREADS, default=1),
-    Flag("max_ckpts_to_keep", int, _OF_CHECKPOINTS, default=5),
     Flag("multi_device_iterator_max_buffer_size", int, "see --datasets_prefetch_buffer_size", default=1),
     Flag("network_topology", str, "the hierarchical copy is the same on every topology", default="dgx1"),
-    Flag("num_eval_batches", int, _OF_EVAL),
-    Flag("num_eval_epochs", float, _OF_EVAL),
+    Flag("num_eval_batches", int, _WHOLE_EVAL),
+    Flag("num_eval_epochs", float, _WHOLE_EVAL, default=1.0),
     Flag("single_l2_loss_op", bool, "a step does not compute the penalty, only its gradient", default=False),
     Flag("sparse_to_dense_grads", bool, "no model has sparse gradients", default=False),
     Flag("sync_on_finish", bool, "every step is awaited before its time is taken", default=False),
     Flag("timestamped_allocator", bool, "TensorFlow's allocator is used as it is", default=False),
     Flag("trt_max_workspace_size_bytes", int, _OF_TENSORRT, default=4 << 30),
-    Flag("use_chrome_trace_format", bool, _OF_TRACES, default=True),
+    Flag("use_chrome_trace_format", bool, "--trace_file is always in Chrome's format", default=True),
     Flag("use_python32_barrier", bool, "this suite's processes meet by messages", default=False),
     Flag("use_resource_vars", bool, "all variables are resource variables", default=False),
     Flag("use_tf_layers", bool, "models are Keras models", default=True),
 )
 
-_NO_CHECKPOINTS = "weights are neither saved nor loaded. Omit it; --output_dir is where the record goes"
-_NO_EVAL = (
-    "there is no evaluation of trained weights. Use --forward_only --data_split=validation to measure inference, or "
-    "--print_training_accuracy for the accuracy while training"
-)
-_CONSTANT_RATE = "the learning rate is constant. Use --init_learning_rate"
-_NO_SUMMARIES = "no summaries are written. Omit it; --output_dir has every step's time and loss in results.jsonl"
-_NO_TRACE = "no trace is written. Use `run_bench.py doctor`, which measures what each part of a step costs"
-_NO_GRAPH = "no graph is written. Use `run_bench.py explain`, which lists what a step computes and sends"
+_BY_STEPS = "checkpoints are saved by steps or seconds. Use --save_model_steps or --save_model_secs"
 _BY_VARIABLE = "set the environment variable {}, which the record keeps"
 _BACKBONE = "there is no SSD model to have a backbone. Omit it, and use --model=resnet50"
 # Rejected, with what to use instead; the default, and other words for it, pass silently.
@@ -132,44 +137,22 @@ REPLACED = (
         default=True,
     ),
     Flag("benchmark_log_dir", str, "the record goes to --output_dir. Use that", unset=""),
-    Flag("checkpoint_directory", str, _NO_CHECKPOINTS, unset=""),
-    Flag("checkpoint_every_n_epochs", bool, _NO_CHECKPOINTS, default=False),
-    Flag("checkpoint_interval", float, _NO_CHECKPOINTS, default=0.0),
+    Flag("checkpoint_every_n_epochs", bool, _BY_STEPS, default=False),
+    Flag("checkpoint_interval", float, _BY_STEPS, default=0.0),
     Flag("debugger", str, "there is no debugger. Use --log_device_placement to see where operations run", unset=""),
     Flag("enable_optimizations", bool, "graphs are always optimised, as in training. Omit it", default=True),
-    Flag("eval", bool, _NO_EVAL, default=False),
-    Flag("eval_during_training_at_specified_epochs", str, _NO_EVAL, unset=""),
-    Flag("eval_during_training_at_specified_steps", str, _NO_EVAL, unset=""),
-    Flag("eval_during_training_every_n_epochs", float, _NO_EVAL, unset=0),
-    Flag("eval_during_training_every_n_steps", int, _NO_EVAL, unset=0),
     Flag("fp16_vars", bool, "weights are kept in float32. Omit it; --use_fp16 computes in float16", default=False),
     Flag("freeze_when_forward_only", bool, "inference reads variables. Omit it, or use --xla=jit", default=False),
-    Flag("gradient_clip", float, "gradients are not clipped. Use a smaller --init_learning_rate"),
-    Flag("graph_file", str, _NO_GRAPH, unset=""),
     Flag(
         "input_preprocessor",
         str,
         "images are prepared in one way. Use --image_crop, --resize_method and --distortions",
         default="default",
     ),
-    Flag("learning_rate_decay_factor", float, _CONSTANT_RATE, default=0.0),
-    Flag("minimum_learning_rate", float, _CONSTANT_RATE, default=0.0),
     Flag("ml_perf", bool, "pixels are scaled to -1..1, without a mean per channel. Omit it", default=False),
-    Flag("num_epochs_per_decay", float, _CONSTANT_RATE, default=0.0),
-    Flag("num_learning_rate_warmup_epochs", float, _CONSTANT_RATE, default=0.0),
-    Flag("partitioned_graph_file_prefix", str, _NO_GRAPH, unset=""),
-    Flag("piecewise_learning_rate_schedule", str, _CONSTANT_RATE, unset=""),
-    Flag("resnet_base_lr", float, _CONSTANT_RATE, unset=0),
     Flag("rewriter_config", str, "graphs are optimised as TensorFlow does by default. Omit it", unset=""),
-    Flag("save_model_secs", int, _NO_CHECKPOINTS, default=0),
-    Flag("save_model_steps", int, _NO_CHECKPOINTS, default=0),
-    Flag("save_summaries_secs", int, _NO_SUMMARIES, default=0),
-    Flag("save_summaries_steps", int, _NO_SUMMARIES, default=0),
-    Flag("stop_at_top_1_accuracy", float, _NO_EVAL, unset=0),
-    Flag("summary_verbosity", int, _NO_SUMMARIES, default=0),
-    Flag("tfprof_file", str, _NO_TRACE, unset=""),
-    Flag("trace_file", str, _NO_TRACE, unset=""),
-    Flag("train_dir", str, _NO_CHECKPOINTS, unset=""),
+    Flag("save_summaries_secs", int, "summaries follow steps. Use --save_summaries_steps", default=0),
+    Flag("tfprof_file", str, "profiles are those of TensorBoard. Use --profile_steps", unset=""),
     Flag("trt_mode", str, "TensorRT is not used. Omit it; --xla=jit compiles the model", unset=""),
     Flag("use_datasets", bool, "tf.data is the only input pipeline. Omit it", default=True),
     Flag("use_numa_affinity", bool, "start the process with `numactl --cpunodebind=N --membind=N`", default=False),
@@ -199,7 +182,7 @@ _NO_GARDEN = (
 def groups_to_parse(groups: Groups) -> Groups:
     """Returns the flags of a verb, and those of this module if it takes the flags of a run."""
     names = {flag.name for group in groups.values() for flag in group}
-    if "optimizer" not in names:
+    if "weight_decay" not in names:
         return groups
     return {**groups, "Of tf_cnn_benchmarks": [flag for flag in GONE if not flag.same_as or flag.same_as in names]}
 

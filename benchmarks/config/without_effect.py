@@ -12,7 +12,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.config.optimizer_options import Hyperparameters
+from benchmarks.config.between_options import WHEN_TO_EVALUATE
+from benchmarks.config.optimizer_options import OPTIMIZER_FLAGS, Hyperparameters
 from benchmarks.errors import UsageError
 from variable_mgr.catalog import MANAGERS, REFERENCE_LOOPS, named
 
@@ -53,7 +54,13 @@ class Situation:
         return "all_reduce_spec" in entry.modifiers and not is_chosen
 
 
+_OF_THE_RATE = tuple(flag.name for flag in OPTIMIZER_FLAGS["Learning rate"])
 _CONSTANTS = tuple(field.name for field in dataclasses.fields(Hyperparameters))
+
+_OF_UPDATES = (
+    *("optimizer", "momentum", "weight_decay", "weight_decay_on", "lars_trust_coefficient", *_CONSTANTS),
+    *("gradient_clip", "gradient_clip_norm", "label_smoothing", *_OF_THE_RATE),
+)
 
 # The flags, when they have no effect, and why.
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
@@ -64,11 +71,32 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
         "no variables are shared within a process, and no gradients are averaged by copies",
     ),
     (
-        ("optimizer", "init_learning_rate", "momentum", "weight_decay", *_CONSTANTS),
+        _OF_UPDATES,
         lambda now: bool(now.given["forward_only"]),
         "--forward_only updates nothing",
     ),
-    (("momentum",), lambda now: now.given["optimizer"] != "momentum", "only --optimizer=momentum reads it"),
+    (
+        (
+            *_OF_UPDATES,
+            *("num_batches", "num_epochs", "num_warmup_batches", "print_training_accuracy"),
+            *("save_model_steps", "save_model_secs", "max_ckpts_to_keep", "stop_at_top_1_accuracy"),
+            *WHEN_TO_EVALUATE,
+        ),
+        lambda now: bool(now.given["eval"]),
+        "--eval trains nothing, and takes every image of the validation set once",
+    ),
+    (("max_ckpts_to_keep",), lambda now: not now.given["train_dir"], "only checkpoints in --train_dir are counted"),
+    (
+        ("momentum",),
+        lambda now: now.given["optimizer"] not in ("momentum", "nesterov", "lars"),
+        "only --optimizer=momentum, nesterov and lars read it",
+    ),
+    (
+        ("lars_trust_coefficient",),
+        lambda now: now.given["optimizer"] != "lars",
+        "only --optimizer=lars reads it",
+    ),
+    (("weight_decay_on",), lambda now: now.given["weight_decay"] == 0, "--weight_decay=0 acts on nothing"),
     (
         tuple(name for name in _CONSTANTS if name.startswith("rmsprop")),
         lambda now: now.given["optimizer"] != "rmsprop",
@@ -83,9 +111,10 @@ _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
 
 
 # Flags of a way to start a cluster: each acts only with one of these flags, unless it has the harmless value.
-_NEEDS: Mapping[str, tuple[tuple[str, ...], bool | None]] = {
+_NEEDS: Mapping[str, tuple[tuple[str, ...], int | None]] = {
     "server_port": (("hosts", "cluster"), None),
     "ssh": (("hosts",), False),
+    "max_restarts": (("local_cluster", "hosts"), 0),
     "private_network": (("local_cluster",), True),
 }
 

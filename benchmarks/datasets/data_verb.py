@@ -24,7 +24,7 @@ from benchmarks.topology.start import start
 _PHOTOS, _SMALL_IMAGES = 512, 2000
 _PHOTOS_PER_SHARD, _CONVERTED_PER_SHARD = 64, 1280
 DATA_FLAGS: Groups = {
-    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set": (
+    "make-imagenet DIR, make-cifar10 DIR, make-mnist DIR: write a fake data set; make-digits DIR: real digits": (
         Flag(
             "train_images",
             int,
@@ -44,7 +44,7 @@ DATA_FLAGS: Groups = {
         Flag("overwrite", bool, "replace files that exist"),
         Flag("corrupt", str, "damage one record, or the file that holds it", catalog.DAMAGE_KINDS),
         Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
-        Flag("gzip", bool, "make-mnist: compressed files"),
+        Flag("gzip", bool, "make-mnist, make-digits: compressed files"),
     ),
     "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
         Flag("resize", int, "make larger photos smaller: pixels of the shorter side", at_least=1),
@@ -171,10 +171,7 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     if given["corrupt"] not in (None, *catalog.DAMAGE_KINDS_OF_SMALL_IMAGES):
         here = ", ".join(catalog.DAMAGE_KINDS_OF_SMALL_IMAGES)
         raise UsageError(f"--corrupt={given['corrupt']} is for photos; here are: {here}.")
-    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
-        raise UsageError(
-            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
-        )
+    _require_empty(directory, given)
     write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
     if name == "cifar10":
         write = partial(fake_small_images.write_cifar10, python=bool(given["python"]))
@@ -188,6 +185,28 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
     say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
     return ExitStatus.OK
+
+
+def _make_digits(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
+    from benchmarks.datasets import digits, fake_small_images
+
+    directory = _directory("make-digits", arguments)
+    _require_empty(directory, given)
+    _expect_whole(watchdog, f"Writing digits to {directory}")
+    parts = digits.load()
+    with _writing("make-digits", directory, "images"):
+        for split, (images, labels) in parts.items():
+            files = fake_small_images.write_idx(directory, images, labels, split=split, compressed=bool(given["gzip"]))
+            say(f"{', '.join(file.name for file in files)}: {len(images)} {split} images")
+    say(f"Handwritten digits. Train on them with --preset=digits --data_dir={directory}")
+    return ExitStatus.OK
+
+
+def _require_empty(directory: Path, given: Mapping[str, Any]) -> None:
+    if directory.is_dir() and any(file.name[0] != "." for file in directory.iterdir()) and not given["overwrite"]:
+        raise UsageError(
+            f"{directory} is not empty: name another directory, or pass --overwrite to replace files there."
+        )
 
 
 def _say_written(path: Path, images: int) -> None:
@@ -272,6 +291,7 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog]
     "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard")),
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
+    "make-digits": (_make_digits, ("overwrite", "gzip")),
     "convert": (_convert, ("data_split", "images_per_shard", "resize", "seed")),
     "check": (_check, ("data_name", "data_split", "decode")),
 }
@@ -283,5 +303,9 @@ VERB = Verb(
     takes="words",
     words="COMMAND DIR",
     known_words=tuple(_COMMANDS),
-    examples=("data make-imagenet data/fake --train_images=512", "data check data/fake"),
+    examples=(
+        "data make-imagenet data/fake --train_images=512",
+        "data make-digits data/digits",
+        "data check data/fake",
+    ),
 )

@@ -1,4 +1,4 @@
-"""Writes fake MNIST and CIFAR-10 whose classes a linear model can separate. Needs no TensorFlow."""
+"""Writes fake MNIST and CIFAR-10 whose classes a linear model can separate, and real digits. Needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -34,8 +34,12 @@ def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np
 
 
 def write_mnist(directory: Path, images: int, *, split: str, seed: int, compressed: bool) -> list[Path]:
-    """Writes the two idx files of a split, and returns them."""
-    pixels, labels = draw((28, 28), images, seed, split)
+    """Writes the two idx files of a split of fake digits, and returns them."""
+    return write_idx(directory, *draw((28, 28), images, seed, split), split=split, compressed=compressed)
+
+
+def write_idx(directory: Path, pixels: np.ndarray, labels: np.ndarray, *, split: str, compressed: bool) -> list[Path]:
+    """Writes images [images, height, width] and labels, both uint8, as MNIST's two files of a split; returns these."""
     stem = {"train": "train", "validation": "t10k"}[split]
     contents = {
         f"{stem}-images-idx3-ubyte": struct.pack(">4B3I", 0, 0, 8, 3, *pixels.shape) + pixels.tobytes(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from models.layers import DataFormat
 from variable_mgr import staging
 
 Source = Photos | Pixels
+NO_LABEL = -1  # of what is no image of the data set
 
 
 def find(name: str, directory: str, split: str) -> Source:
@@ -40,6 +42,32 @@ def batches(
     if isinstance(source, Pixels):
         return small_images.batches(source, spec, options, last_stage)
     return imagenet_pipeline.batches(source, spec, options, skipping, last_stage)
+
+
+def one_pass(
+    source: Source, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None
+) -> tf.data.Dataset:
+    """Returns an endless data set of batches as `batches` does: every image once, in a fixed order, then empty batches.
+
+    The last images are followed by black ones. The labels of these, and of all images of empty batches, are NO_LABEL.
+    The worker of `spec` reads all images.
+    """
+    spec = dataclasses.replace(spec, worker=0, workers=1)
+    if isinstance(source, Pixels):
+        read = small_images.one_pass(source, spec, options)
+    else:
+        read = imagenet_pipeline.one_pass(source, spec, options, skipping)
+    size = spec.batch_per_device
+    shape = read.element_spec[0].shape[1:]
+
+    def fill(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        missing = size - tf.shape(labels)[0]
+        images = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+        labels = tf.pad(labels, [[0, missing]], constant_values=NO_LABEL)
+        return tf.ensure_shape(images, (size, *shape)), tf.ensure_shape(labels, (size,))
+
+    empty = (tf.zeros((size, *shape), tf.uint8), tf.fill((size,), tf.constant(NO_LABEL, tf.int64)))
+    return read.map(fill).concatenate(tf.data.Dataset.from_tensors(empty).repeat())
 
 
 def stages(source: Source) -> tuple[str, ...]:
@@ -83,6 +111,7 @@ def deal(
     *,
     in_turn: bool,
     pipelined: bool,
+    timed: bool = True,
 ) -> tuple[list[TowerInput], list[tf.Operation]]:
     """Builds the towers' input: all towers draw their batches from one pipeline on the host.
 
@@ -90,22 +119,23 @@ def deal(
     them by mean and deviation of `data_set`, so that a quarter of the bytes are copied.
 
     With `in_turn`, towers draw in their order, so that every run distributes the same batches; asynchronous towers must
-    not wait for each other. `pipelined` copies each tower's next batch to its device while the tower computes.
+    not wait for each other. `pipelined` copies each tower's next batch to its device while the tower computes. `timed`
+    reads the clock, which TensorFlow refuses where operations must be deterministic.
 
     Returns:
         One input per tower, and the operations that must run in this order before the first step.
     """
     with tf.device(HOST), tf.name_scope("input"):
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
-        drawn: list[tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor, tf.Tensor]] = []
+        drawn: list[tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor | None, tf.Tensor | None]] = []
         for _ in tower_devices:
             # Without an order between them, the batch that a tower gets would change from run to run.
             with tf.control_dependencies(drawn[-1][0] if in_turn and drawn else []):
-                asked = tf.timestamp()
-            with tf.control_dependencies([asked]):
-                batch = iterator.get_next()
+                asked = tf.timestamp() if timed else None
+                with tf.control_dependencies([asked] if timed else []):
+                    batch = iterator.get_next()
             with tf.control_dependencies(batch):
-                drawn.append((batch, asked, tf.timestamp()))
+                drawn.append((batch, asked, tf.timestamp() if timed else None))
     inputs, puts = [], []
     for device, (batch, asked, arrived) in zip(tower_devices, drawn, strict=True):
         stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)

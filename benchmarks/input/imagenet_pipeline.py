@@ -3,6 +3,10 @@
 The random choices about a photo depend on the run's seed, the epoch, and the photo's file and record. So in an epoch
 each photo is prepared in the same way, for any worker and any order of reading. Only the photos that share a batch
 depend on the workers.
+
+A pipeline that begins after `InputSpec.images_before` continues the order of one that began before: earlier epochs are
+not read, and records of the same epoch are read and shuffled, but not decoded. With --on_bad_record=skip the position
+is approximate, since bad records count as drawn; with --datasets_sloppy there is no order to continue.
 """
 
 from __future__ import annotations
@@ -49,7 +53,36 @@ def batches(
     Raises (when the data set is read):
         tf.errors.OpError: a record is bad and `skipping` is None.
     """
-    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _epochs(source, spec, options, skipping, shuffle)))
+    # One record that repeats is the same one in a training that continues.
+    before = spec.own_images_before if options.cache != "one_record" else 0
+    epochs = _epochs(source, spec, options, skipping, shuffle, before)
+    return _in_batches(epochs, source, spec, options, skipping, last_stage, before=before)
+
+
+def one_pass(
+    source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None
+) -> tf.data.Dataset:
+    """Returns a data set of all photos once, in their order, as in `batches`; the last batch may be smaller."""
+    records = _with(tf.zeros([], tf.int64), _one_pass(source, spec, options, skipping, None))
+    return _in_batches(records, source, spec, options, skipping, "batch", drop_remainder=False)
+
+
+def _in_batches(
+    records: tf.data.Dataset,
+    source: Photos,
+    spec: InputSpec,
+    options: InputOptions,
+    skipping: Skipping | None,
+    last_stage: str,
+    *,
+    before: int = 0,
+    drop_remainder: bool = True,
+) -> tf.data.Dataset:
+    """Prepares a data set of (epoch, (file, (record, payload))), and returns its batches.
+
+    So many photos were drawn `before`.
+    """
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
     if skipping:
         numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
     if options.cache == "one_record":
@@ -73,7 +106,7 @@ def batches(
         image = preprocessing.decode(encoded, boxes, seed, spec.image_size, options)
         if last_stage == "decode":
             return tf.shape(image)
-        image = preprocessing.augment(image, seed, number, spec.image_size, options)
+        image = preprocessing.augment(image, seed, number + before, spec.image_size, options)
         return image[0, 0, 0] if last_stage == "augment" else (image, label)
 
     def note(numbers: tf.Tensor, prepared: Any) -> Any:
@@ -83,9 +116,9 @@ def batches(
 
     how = {"num_parallel_calls": parallel_calls(options), "deterministic": not options.sloppy}
     if skipping is None:
-        return numbered.map(prepare, **how).batch(spec.batch_per_device, drop_remainder=True)
+        return numbered.map(prepare, **how).batch(spec.batch_per_device, drop_remainder=drop_remainder)
     photos = numbered.map(lambda number, element: (number, prepare(number, element)), **how)
-    return photos.ignore_errors().batch(spec.batch_per_device, drop_remainder=True).map(note)
+    return photos.ignore_errors().batch(spec.batch_per_device, drop_remainder=drop_remainder).map(note)
 
 
 def _seed(base: int, epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor) -> tf.Tensor:
@@ -118,16 +151,51 @@ def _epochs(
     options: InputOptions,
     skipping: Skipping | None,
     shuffle: Callable[..., tf.data.Dataset],
+    before: int,
 ) -> tf.data.Dataset:
-    """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once."""
-    cached = _one_pass(source, spec, options, skipping, 0).cache() if options.cache == "records" else None
+    """Returns an endless data set of (epoch, (file, (record, payload))). In each epoch each record comes once.
 
-    def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+    The first `before` elements are left out.
+    """
+    cached = None
+    if options.cache == "records":
+        cached = _one_pass(source, spec, options, skipping, 0, repeated=True).cache()
+
+    def one_epoch(epoch: tf.Tensor, done: tf.Tensor) -> tf.data.Dataset:
         records = _one_pass(source, spec, options, skipping, epoch) if cached is None else cached
-        return _with(epoch, shuffle(records, max(1, options.shuffle_records), seed=spec.seed + epoch))
+        return _with(epoch, shuffle(records, max(1, options.shuffle_records), seed=spec.seed + epoch).skip(done))
 
+    epochs = _unfinished(source, spec, before, same_files=cached is not None)
     # One epoch after the other, but reading of the next one starts before this one is used up.
-    return tf.data.Dataset.counter().interleave(one_epoch, cycle_length=1, num_parallel_calls=1, deterministic=True)
+    return epochs.interleave(one_epoch, cycle_length=1, num_parallel_calls=1, deterministic=True)
+
+
+def _unfinished(source: Photos, spec: InputSpec, before: int, *, same_files: bool) -> tf.data.Dataset:
+    """Returns an endless data set of (epoch, records of it already drawn), after `before` records of this worker.
+
+    A worker's share of an epoch depends on the shards that it gets in it; with `same_files`, on those of epoch 0.
+    """
+    zero = tf.zeros([], tf.int64)
+    if isinstance(source, PhotoFolder) or not before:
+        first, drawn = divmod(before, max(1, len(range(spec.worker, len(source.files), spec.workers))))
+        return tf.data.Dataset.counter(first).map(
+            lambda epoch: (epoch, tf.where(tf.equal(epoch, first), zero + drawn, zero))
+        )
+    records_of = tf.constant([tfrecord.count(file, damaged_too=True) for file in source.files], tf.int64)
+
+    def count(left: tf.Tensor, epoch: tf.Tensor) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+        shuffled, share_records = _own_files(source, spec, 0 if same_files else epoch, repeated=same_files)
+        share = shuffled.reduce(zero, lambda total, file: total + tf.gather(records_of, file[0]))
+        if share_records:
+            share = (share - spec.worker + spec.workers - 1) // spec.workers
+        done = tf.minimum(left, share)
+        return left - done, (epoch, done, share)
+
+    def goes_on(epoch: tf.Tensor, done: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+        return done < share
+
+    counted = tf.data.Dataset.counter().scan(tf.constant(before, tf.int64), count).filter(goes_on)
+    return counted.map(lambda epoch, done, share: (epoch, done))
 
 
 def _with(value: tf.Tensor, dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -185,6 +253,18 @@ def _is_safe(name: bytes, is_photo: bool) -> bool:
         return False
 
 
+def _own_files(
+    source: Photos, spec: InputSpec, epoch: tf.Tensor | int | None, *, repeated: bool
+) -> tuple[tf.data.Dataset, bool]:
+    """Returns (file, name) of a worker's files, in an epoch's random order, and whether all share them by records."""
+    count, files = len(source.files), numbered_files(source)
+    if epoch is not None:
+        files = files.shuffle(count, seed=spec.seed + epoch, reshuffle_each_iteration=not repeated)
+    if count < spec.workers:
+        return files, True
+    return files.shard(spec.workers, spec.worker), False
+
+
 @functools.cache
 def _lengths_are_safe(shard: bytes, size: int, modified_ns: int) -> bool:
     """Remembers for each shard, as long as it does not change, whether TensorFlow's reader may have it."""
@@ -192,16 +272,22 @@ def _lengths_are_safe(shard: bytes, size: int, modified_ns: int) -> bool:
 
 
 def _one_pass(
-    source: Photos, spec: InputSpec, options: InputOptions, skipping: Skipping | None, epoch: tf.Tensor | int
+    source: Photos,
+    spec: InputSpec,
+    options: InputOptions,
+    skipping: Skipping | None,
+    epoch: tf.Tensor | int | None,
+    *,
+    repeated: bool = False,
 ) -> tf.data.Dataset:
-    """Returns a data set of (file, (record, payload)): this worker's files in random order, several at a time."""
+    """Returns a data set of (file, (record, payload)): this worker's files in random order, several at a time.
+
+    Without an `epoch`, the files are in their own order. With `repeated`, it has the same order whenever it is read.
+    """
     count = len(source.files)
-    shuffled = numbered_files(source).shuffle(count, seed=spec.seed + epoch)
-    share_records = count < spec.workers
-    if not share_records:
-        shuffled = shuffled.shard(spec.workers, spec.worker)
+    files, share_records = _own_files(source, spec, epoch, repeated=repeated)
     if skipping is None or isinstance(source, PhotoFolder):  # Skipping checks for itself
-        shuffled = checked(source, shuffled)
+        files = checked(source, files)
 
     def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
         if skipping is None:
@@ -210,10 +296,10 @@ def _one_pass(
         return _with(file, tf.data.Dataset.from_generator(skipping.read, output_signature=signature, args=(file,)))
 
     if isinstance(source, PhotoFolder):
-        # The names are shuffled; `batches` reads each photo.
-        records = shuffled.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
+        # The names are files; `batches` reads each photo.
+        records = files.map(lambda file, name: (file, (tf.zeros([], tf.int64), name)))
     else:
-        records = shuffled.interleave(
+        records = files.interleave(
             read,
             cycle_length=min(options.cycle_length, count),
             num_parallel_calls=min(parallel_calls(options), options.cycle_length, count),

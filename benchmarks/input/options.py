@@ -54,6 +54,13 @@ class InputOptions:
     on_bad_record: Literal["fail", "skip"] = "fail"
 
 
+def of_validation(options: InputOptions) -> InputOptions:
+    """Returns the options of an evaluation: of the validation set, in a fixed order, no image changed at random."""
+    return dataclasses.replace(
+        options, split="validation", crop="central", distortions=False, sloppy=False, cache="none"
+    )
+
+
 def parallel_calls(options: InputOptions) -> int:
     """Returns the number of images prepared at a time; by default one more than cores, as one is being handed over."""
     return options.parallel_calls or hardware.usable_cores() + 1

@@ -213,6 +213,9 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
     images, labels, seed = source.images, source.labels, spec.seed
     augmented = options.crop == "distorted" and images.shape[-1] == 3 and last_stage != "read"
 
+    share = len(range(spec.worker, len(images), spec.workers))
+    first, skipped = divmod(spec.own_images_before, share) if options.cache != "one_record" else (0, 0)
+
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
         order = tf.data.Dataset.range(len(images)).shuffle(len(images), seed=seed + number)
         return order.shard(spec.workers, spec.worker).map(lambda index: (number, index))
@@ -230,10 +233,24 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
             tf.ensure_shape(its_labels, (spec.batch_per_device,)),
         )
 
-    numbered = tf.data.Dataset.counter().flat_map(epoch).batch(spec.batch_per_device, drop_remainder=True)
+    drawn_in_order = tf.data.Dataset.counter(first).flat_map(epoch).skip(skipped)
+    numbered = drawn_in_order.batch(spec.batch_per_device, drop_remainder=True)
     if options.cache == "one_record":
         numbered = numbered.take(1).cache().repeat()
     return numbered.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
+
+
+def one_pass(source: Pixels, spec: InputSpec, options: InputOptions) -> tf.data.Dataset:
+    """Returns a data set of all images once, in their order, as in `batches`; the last batch may be smaller."""
+
+    def draw(indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        drawn, its_labels = tf.numpy_function(
+            lambda at: (source.images[at], source.labels[at]), [indices], (tf.uint8, tf.int64)
+        )
+        return tf.ensure_shape(drawn, (None, *source.images.shape[1:])), tf.ensure_shape(its_labels, (None,))
+
+    indices = tf.data.Dataset.range(source.count()).batch(spec.batch_per_device)
+    return indices.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
 
 
 def _augmented(images: np.ndarray, epochs: np.ndarray, indices: np.ndarray, seed: int) -> np.ndarray:

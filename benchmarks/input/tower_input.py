@@ -36,7 +36,8 @@ class InputSpec:
     """What a model and a run need from their input. Equal seeds give equal inputs.
 
     Images are `image_size` pixels high and wide, with 3 channels, or 1 for grey. Labels are below `num_classes`. Each
-    of the processes that share the data set, `worker` from 0 of `workers`, reads its own images.
+    of the processes that share the data set, `worker` from 0 of `workers`, reads its own images. It begins where all of
+    them together have drawn `images_before`, in whole batches of each.
     """
 
     batch_per_device: int
@@ -47,6 +48,12 @@ class InputSpec:
     channels: int = NUM_CHANNELS
     worker: int = 0
     workers: int = 1
+    images_before: int = 0
+
+    @property
+    def own_images_before(self) -> int:
+        """How many images this worker has drawn before."""
+        return self.images_before // self.workers
 
 
 def synthetic(tower_devices: Sequence[str], spec: InputSpec) -> list[TowerInput]:

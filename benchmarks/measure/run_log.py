@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.errors import UnsavedError
 from benchmarks.measure.telemetry import Telemetry
 from benchmarks.measure.timing import Phase
 from benchmarks.measure.worker_reports import WorkerReport, together
@@ -30,10 +31,13 @@ class RunLog:
         towers: of this process.
         asynchronous: whether this is a worker of a cluster that waits for no other.
         data_set: identifies the data set that is read; None if none is.
-        opened_at: when measuring began, by the clock of the steps.
+        asides, aside_steps: the steps that were taken between the others without being measured, and their numbers.
+        latest: the phase of the last step.
+        opened_at: when measuring began, by the clock of the steps, which stops while nothing is measured.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
         verified: for the record, the result of `--verify_first`; empty without it.
+        unsaved: why the last checkpoint could not be saved.
         traced_always: whether steps are traced after the measured ones even if there is only one tower.
     """
 
@@ -45,6 +49,9 @@ class RunLog:
     first: Phase = dataclasses.field(default_factory=Phase)
     warmup: Phase = dataclasses.field(default_factory=Phase)
     measured: Phase = dataclasses.field(default_factory=Phase)
+    asides: Phase = dataclasses.field(default_factory=Phase)
+    aside_steps: list[int] = dataclasses.field(default_factory=list)
+    latest: Phase = dataclasses.field(default_factory=Phase)
     numbers: Measurement = Measurement(images_per_step=None)
     data_set: str | None = None
     placement: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -54,6 +61,7 @@ class RunLog:
     reports: Sequence[Mapping[str, Any]] = ()
     verified: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     traced_always: bool = False
+    unsaved: UnsavedError | None = None
 
     def started(self, phase: str) -> float:
         """Notes that a phase of the start-up has ended, and returns the age of the process."""
@@ -101,6 +109,8 @@ class RunLog:
             step_seconds=measured.step_seconds,
             losses=measured.losses,
             warmup_losses=[*self.first.losses, *self.warmup.losses],
+            aside_losses=self.asides.losses,
+            aside_steps=self.aside_steps,
             peak_host_memory_bytes=self.numbers.peak_host_memory_bytes or largest_resident_bytes(),
             tower_step_seconds=[[s.seconds for s in measured.tower_steps if s.tower == tower] for tower in by_tower],
             staleness_counts=[stale[updates] for updates in range(1 + max(stale, default=-1))],

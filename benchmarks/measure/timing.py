@@ -51,6 +51,15 @@ class Phase:
     observed: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     ended_at: list[float] = dataclasses.field(default_factory=list)
 
+    def add(self, taken: Taken) -> None:
+        """Adds a step."""
+        self.step_seconds.append(taken.seconds)
+        self.losses.append(taken.loss)
+        self.ended_at.append(taken.ended_at)
+        self.tower_steps += taken.tower_steps
+        for name, value in taken.observed.items():
+            self.observed.setdefault(name, []).append(float(value))
+
 
 def timed(step: TakeStep, clock: Clock = time.perf_counter) -> Callable[[], Taken]:
     """Returns a function that takes one global step of towers that step together, and times it.
@@ -87,15 +96,15 @@ def run_phase(
     """
     while len(phase.step_seconds) < steps and not (phase.step_seconds and clock() >= deadline):
         taken = take()
-        phase.step_seconds.append(taken.seconds)
-        phase.losses.append(taken.loss)
-        phase.ended_at.append(taken.ended_at)
-        phase.tower_steps += taken.tower_steps
-        for name, value in taken.observed.items():
-            phase.observed.setdefault(name, []).append(float(value))
+        phase.add(taken)
         for call in after_step:
             call(phase)
-        if not math.isfinite(taken.loss):
-            raise InvalidRunError(f"The loss became {taken.loss:g}: the training diverged. {TRY_SMALLER_STEPS}")
+        require_finite(taken.loss)
         if is_enough():
             return
+
+
+def require_finite(loss: float) -> None:
+    """Raises InvalidRunError if a loss is not finite."""
+    if not math.isfinite(loss):
+        raise InvalidRunError(f"The loss became {loss:g}: the training diverged. {TRY_SMALLER_STEPS}")

@@ -1,13 +1,19 @@
-"""`--local_cluster` and `--hosts`: starts the tasks of a cluster, and saves a record if all of them fail."""
+"""`--local_cluster` and `--hosts`: starts the tasks of a cluster, again if one has died and that is requested.
+
+Each attempt that fails leaves a record of its own, by its leader or, if that saved none, by this process.
+"""
 
 from __future__ import annotations
 
+import datetime
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cluster import launcher
+from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import ExitStatus, UsageError
@@ -18,6 +24,12 @@ from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from results.record import Record, Status
+from results.store import Store
+
+# Of an attempt that may succeed when it is repeated.
+_OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
+# Before the next attempt. A host that ssh was cut off from kills its task within 30 s.
+_PAUSE_SECONDS, _PAUSE_OVER_SSH_SECONDS = 1.0, 35.0
 
 
 def run(
@@ -29,6 +41,9 @@ def run(
     keeps_record: bool,
 ) -> ExitStatus:
     """Starts the cluster that a configuration plans, with the words of its command line, and waits for its end.
+
+    After a task was lost it is started again, up to `max_restarts` times: not after an error that would come again,
+    such as a training that diverges, nor after a signal to this process.
 
     `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
     saved none.
@@ -48,6 +63,32 @@ def run(
             "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
         )
     store = open_store(config.output_dir)
+    attempts = Attempts(time.time())
+    while True:
+        status, failures = _attempt(config, cluster, command, count_gpus, attempts, store, keeps_record=keeps_record)
+        if status not in _OF_LOST_TASKS or len(attempts.failures) == config.between.max_restarts:
+            return status
+        now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
+        attempts = attempts.after(f"{now}: {'; '.join(failures) or 'the leader left no record'}.")
+        pause = _PAUSE_SECONDS if cluster.local else _PAUSE_OVER_SSH_SECONDS
+        warn(
+            f"Restart {len(attempts.failures)} of {config.between.max_restarts} in {pause:g} s, from the newest "
+            f"checkpoint of --train_dir={config.between.train_dir}."
+        )
+        time.sleep(pause)
+
+
+def _attempt(
+    config: Config,
+    cluster: Cluster,
+    command: Sequence[str],
+    count_gpus: Callable[[], int],
+    attempts: Attempts,
+    store: Store,
+    *,
+    keeps_record: bool,
+) -> tuple[ExitStatus, list[str]]:
+    """Starts the cluster once; returns the status, and which tasks failed and how."""
     before = store.size_bytes()
     gpus = {}
     if cluster.local:
@@ -55,7 +96,10 @@ def run(
         if config.device == "gpu" and config.virtual_gpus == 1:
             usable = config.visible_gpus or tuple(range(count_gpus()))
             gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
-    here = launcher.local_command(command, gpus)
+    words_of = launcher.local_command(command, gpus)
+
+    def here(task: Task, its_cluster: Cluster) -> Sequence[str]:
+        return attempts.handed_over(words_of(task, its_cluster))
 
     def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
         return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
@@ -64,15 +108,15 @@ def run(
     # The leader of another host may have saved its record there.
     reported_elsewhere = outcome.leader_reported and not cluster.local
     if not keeps_record or outcome.status == ExitStatus.USAGE or reported_elsewhere:
-        return outcome.status
+        return outcome.status, outcome.failures
     if any(_is_of(record, cluster) for record in store.load(before).records):
-        return outcome.status
+        return outcome.status, outcome.failures
     provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
     reason = f"The leader of the cluster, {cluster.leader}, left no record."
     if outcome.failures:
         reason += f" {'; '.join(outcome.failures)}."
     keep(store, record_without_run(config, provenance, Status.CRASH, reason))
-    return outcome.status or ExitStatus.CLUSTER
+    return outcome.status or ExitStatus.CLUSTER, outcome.failures
 
 
 def _is_of(record: Record, cluster: Cluster) -> bool:

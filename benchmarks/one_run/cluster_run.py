@@ -97,4 +97,5 @@ def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
     if cluster.own.job == "ps":
         return {"variable_update": config.variable_update}
     shared = {name: value for name, value in config.key_fields().items() if name != "visible_gpus"}
-    return {**shared, "num_batches": config.num_batches}
+    between = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(config.between).items()}
+    return {**shared, **between, "num_batches": config.num_batches}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.console import progress, say
 from benchmarks.measure.timing import Phase
-from benchmarks.one_run.result_text import result_lines
+from benchmarks.one_run.result_text import accuracy_line, result_lines
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record
@@ -83,6 +83,9 @@ class Display:
         if self._losses and self._measures:
             self._losses.put(len(phase.step_seconds), _numbers(phase))
         progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/sec")
+
+    def evaluated(self, result: Mapping[str, Any]) -> None:
+        """An evaluation has ended."""
 
     def stop(self) -> None:
         """No more steps follow."""
@@ -165,6 +168,10 @@ class TextDisplay(Display):
         self._print_steps()
         if self._measures and (steps + 1) % self._every == 0:
             self._penalty_of_next_step = self._penalty()
+
+    def evaluated(self, result: Mapping[str, Any]) -> None:
+        """Prints its accuracy in tf_cnn_benchmarks' format, which scripts parse."""
+        say(accuracy_line(result), wait=False)
 
     def stop(self) -> None:
         """Prints the steps of which another worker has not sent its loss."""

@@ -9,14 +9,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.between_steps.evaluation import Evaluator
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.input import host_pipeline
+from benchmarks.input.options import of_validation
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.topology import devices as device_planning
 from benchmarks.topology.devices import Devices
 from benchmarks.training import flop_count, objectives, optimizers, pipeline, run_input, training_step
-from benchmarks.training.loss_scale import all_finite
+from benchmarks.training.loss_scale import LossScale, all_finite
 from benchmarks.training.placement_table import aggregations, per_device, placement_table
 from benchmarks.training.traffic import manager_on_real_devices, model_traffic
 from models import building, specs, splitting
@@ -35,7 +37,8 @@ class RunGraph:
     Attributes:
         model: as it was built, before it was divided over devices.
         manager: of its variables.
-        optimizer: the update rule; None in inference.
+        optimizer: the update rule, with the loss scale if there is one; None in inference.
+        variables: everything that a step may change: copies, slots, and what the manager keeps between steps.
         input: of the towers.
         step: one global step.
         drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
@@ -46,7 +49,8 @@ class RunGraph:
 
     model: building.Model
     manager: VariableManager
-    optimizer: optimizers.Optimizer | None
+    optimizer: optimizers.Optimizer | LossScale | None
+    variables: Sequence[tf.Variable]
     input: run_input.RunInput
     step: training_step.Step
     drift: tf.Tensor | None
@@ -55,22 +59,13 @@ class RunGraph:
     placement: Mapping[str, Any]
 
 
-def build(config: Config, devices: Devices) -> RunGraph:
-    """Builds everything that the session runs, in the default graph."""
-    spec = specs.find(config.model)
-    model = building.build(
-        spec,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
-        precision=config.precision,
-        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
-        fused_bn=config.fused_bn,
-    )
-    tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers)
+def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
+    """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
+    spec, model = specs.find(config.model), _build_model(config)
+    tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers, images_before)
+    of_input = len(tf.compat.v1.global_variables())
     trained, manager = _divided(config, model, devices)
-    optimizer = None if config.forward_only else _optimizer(config)
-    step = _build_step(config, trained, tower_input, devices, manager, optimizer)
+    step = _build_step(config, trained, tower_input, devices, manager)
     if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
         images = config.batch_per_device
         work = flop_count.of_built(
@@ -88,7 +83,8 @@ def build(config: Config, devices: Devices) -> RunGraph:
     return RunGraph(
         model=model,
         manager=manager,
-        optimizer=optimizer,
+        optimizer=step.optimizer,
+        variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
         step=step,
         drift=None if config.forward_only else manager.replica_drift(),
@@ -102,6 +98,19 @@ def build(config: Config, devices: Devices) -> RunGraph:
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
     )
+
+
+def _build_model(config: Config) -> building.Model:
+    model = building.build(
+        specs.find(config.model),
+        data_format=config.data_format,
+        num_classes=config.num_classes,
+        seed=config.seed,
+        precision=config.precision,
+        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
+        fused_bn=config.fused_bn,
+    )
+    return building.decaying(model, config.weight_decay_on)
 
 
 def _divided(
@@ -167,7 +176,7 @@ def _sent_per_step(config: Config, model: building.Model, manager: VariableManag
     return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
 
 
-def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunInput:
+def build_input(config: Config, tower_devices: Sequence[str], images_before: int = 0) -> run_input.RunInput:
     """Finds the data set of a run, if it reads one, and builds the towers' input in the default graph.
 
     Raises:
@@ -178,13 +187,59 @@ def build_input(config: Config, tower_devices: Sequence[str]) -> run_input.RunIn
         source = host_pipeline.find(config.data_name, config.data_dir, config.input.split)
     return run_input.build(
         specs.find(config.model),
-        input_spec(config),
+        dataclasses.replace(input_spec(config), images_before=images_before),
         tower_devices,
         config.input,
         source,
         in_turn=not config.modifiers.asynchronous,
         pipelined=config.pipelined_input,
+        timed=not config.deterministic,
     )
+
+
+def build_evaluator(
+    config: Config, model: building.Model, weights: Mapping[str, Sequence[tf.Variable]], devices: Devices
+) -> Evaluator:
+    """Finds the validation set, and builds in the default graph what evaluates weights by name on all devices.
+
+    Raises:
+        DataError: the validation set is missing or incomplete.
+    """
+    assert config.input is not None and config.data_dir is not None, "the configuration requires images"
+    images = run_input.build_validation(
+        specs.find(config.model),
+        dataclasses.replace(
+            input_spec(config), batch_per_device=config.between.eval_batch_size or config.batch_per_device
+        ),
+        devices.towers,
+        of_validation(config.input),
+        host_pipeline.find(config.data_name, config.data_dir, "validation"),
+    )
+    return Evaluator(model, weights, devices.towers, images, config.num_classes)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationGraph:
+    """What a session runs to evaluate a checkpoint: a model, the manager of its variables, and the evaluator."""
+
+    model: building.Model
+    manager: VariableManager
+    evaluator: Evaluator
+    placement: Mapping[str, Any]
+
+
+def build_evaluation(config: Config, devices: Devices) -> EvaluationGraph:
+    """Builds in the default graph what evaluates a checkpoint.
+
+    Raises:
+        DataError: the validation set is missing or incomplete.
+    """
+    model = _build_model(config)
+    _, manager = _divided(config, model, devices)
+    manager.create(model.variables)
+    evaluator = build_evaluator(config, model, manager.checkpoint_variables(), devices)
+    placement = placement_table(manager, devices, training=False, variables=model.variables)
+    return EvaluationGraph(model, manager, evaluator, placement)
 
 
 def input_spec(config: Config) -> InputSpec:
@@ -226,7 +281,10 @@ def plan_devices(config: Config, *, eager: bool = False) -> Devices:
 
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
-    return device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+    made = device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+    if config.deterministic:  # sums would be regrouped in another order in every process
+        made.graph_options.rewrite_options.arithmetic_optimization = made.graph_options.rewrite_options.OFF
+    return made
 
 
 def _build_step(
@@ -235,36 +293,41 @@ def _build_step(
     tower_input: run_input.RunInput,
     devices: Devices,
     manager: VariableManager,
-    optimizer: optimizers.Optimizer | None,
 ) -> training_step.Step:
-    """Builds a step; of inference without an `optimizer`."""
+    """Builds a step of training or inference."""
     objective = _objective(config)
-    if optimizer is None:
+    if config.forward_only:
         assert isinstance(model, building.Model), "only training divides a model"
         return training_step.build_inference_step(
             model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
         )
-    return training_step.build_training_step(
+    rate = None
+    if config.schedule:
+        with tf.device(device_planning.HOST):
+            rate = tf.compat.v1.placeholder_with_default(config.learning_rate, [], name="learning_rate")
+    step = training_step.build_training_step(
         model,
         tower_input.towers,
         devices,
         manager=manager,
-        optimizer=optimizer,
+        optimizer=optimizers.make(
+            config.optimizer,
+            learning_rate=config.learning_rate if rate is None else rate,
+            momentum=config.momentum,
+            constants=config.hyperparameters,
+            clipping=config.clipping,
+            lars_trust_coefficient=config.lars_trust_coefficient,
+        ),
         objective=objective,
         computing=config.computing,
+        timed=not config.deterministic,  # then TensorFlow refuses to read the clock within a step
     )
-
-
-def _optimizer(config: Config) -> optimizers.Optimizer:
-    return optimizers.make(
-        config.optimizer,
-        learning_rate=config.learning_rate,
-        momentum=config.momentum,
-        constants=config.hyperparameters,
-    )
+    return dataclasses.replace(step, loops=[dataclasses.replace(loop, learning_rate=rate) for loop in step.loops])
 
 
 def _objective(config: Config) -> objectives.Objective:
     return objectives.Objective(
-        loss=objectives.cross_entropy, weight_decay=config.weight_decay, with_accuracy=config.print_training_accuracy
+        loss=objectives.smoothed_cross_entropy(config.label_smoothing),
+        weight_decay=config.weight_decay,
+        with_accuracy=config.print_training_accuracy,
     )

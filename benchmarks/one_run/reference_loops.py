@@ -86,9 +86,7 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     display.start(steps.facts(config, images, log.placement))
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
-            steps.measure(
-                config, steps.steps_to_measure(config, tower_input), stepper, log, display, team, Agenda(team)
-            )
+            steps.measure(*steps.plan(config, tower_input), stepper, log, display, team, Agenda(team))
         team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.step_timeout_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]

@@ -25,6 +25,7 @@ def result_lines(record: Record) -> list[str]:
         *_asynchronous_lines(record.measurement),
         *_pipeline_lines(record),
         *_input_lines(record),
+        *_evaluation_lines(record.measurement),
         *mfu_lines(record),
         *resource_lines(record),
         startup_line(record.measurement),
@@ -120,6 +121,27 @@ def _input_lines(record: Record) -> list[str]:
     if measurement.top_1_accuracies:
         top_1, top_5 = measurement.top_1_accuracies[-1], measurement.top_5_accuracies[-1]
         lines.append(f"accuracy:       {top_1:.3f} top 1, {top_5:.3f} top 5, of the last step's images")
+    return lines
+
+
+def accuracy_line(result: Mapping[str, Any]) -> str:
+    """Returns an evaluation in tf_cnn_benchmarks' format."""
+    top_1, top_5 = result["top_1_accuracy"], result["top_5_accuracy"]
+    return f"Accuracy @ 1 = {top_1:.4f} Accuracy @ 5 = {top_5:.4f} [{result['images']} examples]"
+
+
+def _evaluation_lines(measurement: Measurement) -> list[str]:
+    """Returns the last evaluation, and the time to the requested accuracy."""
+    if not measurement.evaluations:
+        return []
+    last = measurement.evaluations[-1]
+    rate = last["images"] / last["seconds"]
+    lines = [
+        f"evaluation:     {accuracy_line(last)} after {last['step']} steps ({last['epochs']:.4g} epochs), "
+        f"loss {last['loss']:.4f}, {rate:.0f} images/sec"
+    ]
+    if measurement.seconds_to_accuracy is not None:
+        lines.append(f"to accuracy:    {measurement.seconds_to_accuracy:.1f} s from the first step, with everything")
     return lines
 
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from benchmarks import console
+from benchmarks.cluster import restarts
 from benchmarks.config.config import Config
 from benchmarks.console import warn, warn_of_exception
 from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, StoppedError, Terminated, UsageError, headline
@@ -242,6 +243,8 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         cores=hardware.usable_cores(),
         training=not config.forward_only,
         input_options=config.advised_options,
+        evaluates_only=config.eval_only,
+        wanted_accuracy=config.between.stop_at_top_1_accuracy,
     )
     return dataclasses.replace(
         record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
@@ -254,7 +257,12 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         placement=log.placement_of_all(),
         measurement=measurement,
         derived=derived,
-        warnings=[*config.notices, *injected_delay.warnings(), *quality_warnings(measurement, derived, conditions)],
+        warnings=[
+            *config.notices,
+            *injected_delay.warnings(),
+            *restarts.warnings(),
+            *quality_warnings(measurement, derived, conditions),
+        ],
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from benchmarks.between_steps.agenda import Agenda
+from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
@@ -14,8 +14,9 @@ from benchmarks.errors import InvalidRunError, headline
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
-from benchmarks.one_run import graph, reference_loops, steps, traced_steps
+from benchmarks.one_run import evaluating, graph, reference_loops, resuming, steps, traced_steps
 from benchmarks.one_run.display import Display
+from benchmarks.one_run.observers import Observers, require_files, write_graph
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.topology import devices as device_planning
 from benchmarks.training import pipeline
@@ -34,7 +35,10 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     # fp32 means fp32; TensorFlow's default is TF32.
     tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
-    (reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train)(config, log, display, team)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    run = reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train
+    (evaluating.run if config.eval_only else run)(config, log, display, team)
     if config.check_precision:
         log.observe(peak_host_memory_bytes=largest_resident_bytes())
         try:
@@ -43,24 +47,30 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
     log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
     _require_valid(log)
+    if log.unsaved is not None:
+        raise log.unsaved
 
 
 def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """Builds the graph and runs it in a session."""
+    require_files(config, is_leader=team.is_leader)
     devices = graph.plan_devices(config)
+    earlier = resuming.find(config, team)
     patience = PREPARATION_FACTOR * config.step_timeout_seconds
     team.expect("Building the graph", patience)
     display.phase("building the graph", None)
     with tf.Graph().as_default() as built_in, tf.device(team.device or None):
-        built = graph.build(config, devices)
+        built = graph.build(config, devices, earlier.images_drawn(config))
         log.started("graph")
-        log.placement, source = built.placement, built.input.source
-        log.data_set = source.identify() if source else None
+        log.observe(steps_before=earlier.steps, restarts=restarts.count())
+        log.placement = built.placement
+        log.data_set = built.input.source.identify() if built.input.source else None
         display.start(steps.facts(config, built.input.description, log.placement))
-        count = steps.steps_to_measure(config, built.input)
-        # All runs that take part in collectives have this key. Each of them counts, so no other run may have it.
-        options = tf.compat.v1.RunOptions()
-        options.experimental.collective_graph_key = team.collective_key
+        write_graph(config, built_in, is_leader=team.is_leader)
+        config, count = steps.plan(config, built.input, earlier.steps, earlier.images, earlier.ends_at_step)
+        restoring = resuming.restoring(config, built, earlier)
+        evaluator = evaluating.evaluator(config, built, devices, team)
+        options = _run_options(team)
 
         def shared_is_there() -> None:
             team.meet("initialised their variables")
@@ -77,20 +87,43 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                     alone=team.is_leader,
                     shared_is_there=shared_is_there,
                     options=options,
+                    values=restoring.values,
+                    resuming=restoring.resumes,
                 )
                 if config.loss_type_to_report == "total_loss" and built.penalty is not None:
                     display.add_penalty(session.make_callable(built.penalty))
-                agenda = Agenda(team)
-                with steps.stepping(session, built.step, options) as stepper:
+                ends = earlier.steps + max(1, config.num_warmup_batches) + count
+                saving = resuming.saving(config, built, restoring.state, session, earlier, ends)
+                evaluation = evaluating.evaluation(config, built, evaluator, session, log, display, earlier)
+                rate_after = steps.rate_after(config, built.input, earlier.steps, earlier.images)
+                with steps.stepping(session, built.step, options, rate_after, earlier.steps) as stepper:
+                    observers = Observers(
+                        config, session, stepper, log, team, rate_after=rate_after, steps_before=earlier.steps
+                    )
+                    agenda = observers.agenda(built, [*saving, *evaluation], ends)
                     steps.measure(config, count, stepper, log, display, team, agenda)
                 team.meet("measured", patient=True)
                 agenda.end()
+                log.unsaved = next((each.problem for each in saving), None)
                 team.expect("Checking the variables after the run", patience)
                 _look_after_the_run(session, built, log, options)
                 traced_steps.trace(session, built.step.loops, options, config, log, team)
         except tf.errors.OpError as error:
             raise team.explain(error) or built.input.translate(error, config.num_classes) from error
     team.expect_nothing()
+    _measure_input(config, built, log, display, team)
+
+
+def _run_options(team: Team) -> tf.compat.v1.RunOptions:
+    """Returns the options of a run that takes part in collectives: all have this key, and no other run may have it."""
+    options = tf.compat.v1.RunOptions()
+    options.experimental.collective_graph_key = team.collective_key
+    return options
+
+
+def _measure_input(config: Config, built: graph.RunGraph, log: RunLog, display: Display, team: Team) -> None:
+    """Measures the stages of an input that steps have waited for."""
+    source = built.input.source
     waited = sum(log.measured.observed.get("input_wait_seconds", []))
     if source is not None and waited >= LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
         display.phase("measuring the input's stages", None)
@@ -134,7 +167,11 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]
         built = graph.build(plain, graph.plan_devices(plain))
         with tf.compat.v1.Session(graph=built_in, config=graph.session_config(plain)) as session:
             built.step.initialize(session, built.input.initializers)
-            losses = [built.step.run(session, patience) for _ in range(before + measured)]
+            rate_after = steps.rate_after(plain, built.input)
+            losses = [
+                built.step.run(session, patience, rate_after(number) if rate_after else None)
+                for number in range(before + measured)
+            ]
     return losses[before:]
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -16,11 +16,12 @@ import tensorflow as tf
 from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
+from benchmarks.errors import UsageError
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.run_log import RunLog, process_age_seconds
-from benchmarks.measure.timing import Numbers, Phase, Taken, TakeStep, run_phase, timed
+from benchmarks.measure.timing import Numbers, Phase, Taken, run_phase, timed
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.display import FIRST_STEP, Display
 from benchmarks.process.deadlines import PREPARATION_FACTOR
@@ -29,13 +30,21 @@ from benchmarks.training.run_input import RunInput
 from models import specs
 from variable_mgr.catalog import IN_GRAPH
 
+RateAfter = Callable[[int], float]
+Otherwise = Callable[[Sequence[tf.Tensor], tf.compat.v1.RunMetadata | None], tuple[Taken, Sequence[Any]]]
+
 
 @dataclasses.dataclass(frozen=True)
 class Stepper:
-    """Takes a global step; `forget` discards steps that asynchronous towers completed meanwhile."""
+    """Takes a global step; `forget` discards steps that asynchronous towers completed meanwhile.
+
+    `otherwise` takes one that fetches more tensors, whose values it returns too, and that is traced if it gets a
+    `RunMetadata`; None for asynchronous towers.
+    """
 
     take: Callable[[], Taken]
     forget: Callable[[], None] = lambda: None
+    otherwise: Otherwise | None = None
 
 
 @contextlib.contextmanager
@@ -43,7 +52,7 @@ def stepping(
     session: tf.compat.v1.Session,
     step: training_step.Step,
     options: tf.compat.v1.RunOptions,
-    rate_after: Callable[[int], float] | None = None,
+    rate_after: RateAfter | None = None,
     steps_before: int = 0,
 ) -> Iterator[Stepper]:
     """Yields the stepper of a step in a session.
@@ -55,10 +64,11 @@ def stepping(
         rate_after: returns the learning rate after a number of steps of all towers; None if it is constant.
         steps_before: were taken by an earlier run.
     """
-    takes = [injected_delay.slowed(_take(session, loop, options, rate_after, steps_before)) for loop in step.loops]
+    loops = [_LoopSteps(session, loop, options, rate_after, steps_before) for loop in step.loops]
+    takes = [injected_delay.slowed(loop.take) for loop in loops]
     if step.loops[0].staleness is None:
-        (together,) = takes
-        yield Stepper(timed(together))
+        (take,), (together,) = takes, loops
+        yield Stepper(timed(take), otherwise=together.otherwise)
         return
     with FreeRunningTowers(takes) as towers:
         yield Stepper(towers.take, towers.forget)
@@ -70,24 +80,60 @@ def fetches(loop: training_step.Loop) -> list[tf.Tensor | tf.Operation]:
     return [loop.loss, *loop.observed.values(), *staleness, loop.operation]
 
 
-def _take(
-    session: tf.compat.v1.Session,
-    loop: training_step.Loop,
-    options: tf.compat.v1.RunOptions,
-    rate_after: Callable[[int], float] | None,
-    steps_before: int,
-) -> TakeStep:
-    """Returns a function that runs a loop once; its staleness is 0 if the loop has none."""
-    fed = [] if loop.learning_rate is None else [loop.learning_rate]
-    run = session.make_callable(fetches(loop), feed_list=fed, accept_options=True)
-    taken = itertools.count(steps_before)
+def traced(options: tf.compat.v1.RunOptions, *, with_graphs: bool) -> tf.compat.v1.RunOptions:
+    """Returns the options of a step that is traced."""
+    changed = tf.compat.v1.RunOptions(
+        trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=with_graphs
+    )
+    changed.MergeFrom(options)
+    return changed
 
-    def take() -> tuple[float, int, Numbers]:
-        rates = [rate_after(next(taken))] if rate_after else []
-        loss, *values = run(*rates, options=options)
-        return loss, values[-2] if loop.staleness is not None else 0, dict(zip(loop.observed, values, strict=False))
 
-    return take
+class _LoopSteps:
+    """Takes the steps of a loop; the learning rate of each follows from the number of those before."""
+
+    def __init__(
+        self,
+        session: tf.compat.v1.Session,
+        loop: training_step.Loop,
+        options: tf.compat.v1.RunOptions,
+        rate_after: RateAfter | None,
+        steps_before: int,
+    ) -> None:
+        self._session, self._loop, self._options = session, loop, options
+        self._fed = [] if loop.learning_rate is None else [loop.learning_rate]
+        self._run = session.make_callable(fetches(loop), feed_list=self._fed, accept_options=True)
+        self._rate_after, self._taken = rate_after, itertools.count(steps_before)
+
+    def take(self) -> tuple[float, int, Numbers]:
+        """Returns the loss, the staleness, which is 0 if the loop has none, and more numbers."""
+        return self._numbers(self._run(*self._rates(), options=self._options))
+
+    def otherwise(
+        self, more: Sequence[tf.Tensor], metadata: tf.compat.v1.RunMetadata | None
+    ) -> tuple[Taken, Sequence[Any]]:
+        """See `Stepper`."""
+        options = self._options if metadata is None else traced(self._options, with_graphs=True)
+        found: list[Any] = []
+
+        def take() -> tuple[float, int, Numbers]:
+            rates = self._rates()
+            if not more:  # the graph of other steps
+                return self._numbers(self._run(*rates, options=options, run_metadata=metadata))
+            fed = dict(zip(self._fed, rates, strict=True))
+            values, others = self._session.run([fetches(self._loop), list(more)], fed, options, metadata)
+            found.extend(others)
+            return self._numbers(values)
+
+        return timed(take)(), found
+
+    def _rates(self) -> list[float]:
+        return [self._rate_after(next(self._taken))] if self._rate_after else []
+
+    def _numbers(self, fetched: Sequence[Any]) -> tuple[float, int, Numbers]:
+        loss, *values = fetched
+        staleness = values[-2] if self._loop.staleness is not None else 0
+        return loss, staleness, dict(zip(self._loop.observed, values, strict=False))
 
 
 def measure(
@@ -108,9 +154,11 @@ def measure(
 
             def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
-                return stepper.take()
+                taken = stepper.take()
+                log.latest = phase
+                return dataclasses.replace(taken, ended_at=taken.ended_at - agenda.paused_seconds)
 
-            log.opened_at = time.perf_counter()
+            log.opened_at = time.perf_counter() - agenda.paused_seconds
             display.phase(name, count)
             between = [display.after_step, agenda.after_step, *after_step]
             run_phase(watched, count, phase, deadline=deadline, after_step=between, is_enough=lambda: agenda.is_enough)
@@ -168,21 +216,69 @@ def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
     return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
 
 
-def steps_to_measure(config: Config, tower_input: RunInput) -> int:
-    """Returns how many steps are measured; an epoch of synthetic images is as long as one of the real data set."""
+def plan(
+    config: Config,
+    tower_input: RunInput,
+    steps_before: int = 0,
+    images_before: int = 0,
+    ends_at_step: int | None = None,
+) -> tuple[Config, int]:
+    """Returns the configuration, with a warm-up that leaves a step to measure, and how many steps are measured.
+
+    With `--train_dir` a number of epochs is that of the whole training: of earlier runs, which trained on
+    `images_before` images in `steps_before` steps, and of the warm-up. A run that an attempt before it has begun ends
+    where that was to end, `ends_at_step`, or after two steps.
+
+    Raises:
+        UsageError: earlier runs have trained as much.
+    """
+    if ends_at_step is not None:
+        return _with_warmup_in(config, ends_at_step - steps_before)
     if config.num_batches:
-        return config.num_batches
-    images = (
-        tower_input.source.count() if tower_input.source else DATA_SETS[specs.find(config.model).data_name].train_images
-    )
+        return config, config.num_batches
     assert config.num_epochs is not None, "the configuration gives either batches or epochs"
-    return max(1, round(config.num_epochs * images / config.batch_global))
+    images = config.num_epochs * images_per_epoch(config, tower_input)
+    if config.between.train_dir is None or config.forward_only:
+        return config, max(1, round(images / config.batch_global))
+    left = round((images - images_before) / config.batch_global)
+    if left <= 0 and steps_before:
+        raise UsageError(
+            f"--num_epochs={config.num_epochs:g}: {config.between.train_dir} has a training of {steps_before} steps, "
+            "which are as many epochs. Pass more epochs, another --train_dir, or --num_batches for more steps."
+        )
+    return _with_warmup_in(config, left)
+
+
+def _with_warmup_in(config: Config, left: int) -> tuple[Config, int]:
+    """Divides the steps that are left between the warm-up and the measurement, at least one for each."""
+    warmup = min(max(1, config.num_warmup_batches), max(1, left - 1))
+    return dataclasses.replace(config, num_warmup_batches=warmup), max(1, left - warmup)
+
+
+def images_per_epoch(config: Config, tower_input: RunInput) -> int:
+    """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
+    if tower_input.source:
+        return tower_input.source.count()
+    return DATA_SETS[specs.find(config.model).data_name].train_images
+
+
+def rate_after(
+    config: Config, tower_input: RunInput, steps_before: int = 0, images_before: int = 0
+) -> Callable[[int], float] | None:
+    """Returns what makes the learning rate from a number of steps of all towers; None if the rate is constant.
+
+    Earlier runs took `steps_before` steps on `images_before` images; their batches may have had another size.
+    """
+    if config.schedule is None:
+        return None
+    rate, per_epoch = config.schedule.rate, images_per_epoch(config, tower_input)
+    return lambda steps: rate((images_before + (steps - steps_before) * config.batch_global) / per_epoch)
 
 
 def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the text output shows of a run before it starts; `data` describes the input."""
     spec = specs.find(config.model)
-    mode = "inference only" if config.forward_only else "training"
+    mode = "evaluation" if config.eval_only else "inference only" if config.forward_only else "training"
     per_device = placement["variable_bytes_per_device"].items()
     parts = placement.get("pipeline")
     batch = f"{config.batch_per_device} per device, {config.batch_global} global"
@@ -198,6 +294,6 @@ def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, 
         "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.num_workers > 1)}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         **(pipeline.stage_facts(parts) if parts else {}),
-        "Optimizer": f"{config.optimizer}, learning rate {config.learning_rate:g}, "
+        "Optimizer": f"{config.optimizer}, {config.schedule or f'learning rate {config.learning_rate:g}'}, "
         f"weight decay {config.weight_decay:g}",
     }

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 
 import tensorflow as tf
 
+from benchmarks.between_steps import chrome_trace, files
 from benchmarks.cluster.member import Team
+from benchmarks.config.between_options import BetweenSteps
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import headline
@@ -17,6 +20,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import steps
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.training import step_trace
+from benchmarks.training.step_events import events
 from benchmarks.training.training_step import Loop
 from results import placement
 from variable_mgr.catalog import IN_GRAPH
@@ -43,14 +47,17 @@ def trace(
     take equally many. If a single process cannot trace, the run remains valid.
     """
     several = config.towers_in_total > 1 or config.cluster is not None
-    if not (several or log.traced_always) or log.steps_per_slice is not None:
+    written = config.between.trace_file or config.between.partitioned_graph_file_prefix
+    if not (several or written or log.traced_always) or log.steps_per_slice is not None:
         return
     towers = config.towers_in_total if config.variable_update in IN_GRAPH else config.num_devices
     try:
         begin = time.perf_counter()
         every = [_metadata(session, loop, options, config, team, with_graphs=True) for loop in loops]
         seconds = time.perf_counter() - begin
-        log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
+        _write(every, config.between, team)
+        if several or log.traced_always:
+            log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
         if len(loops) > 1 or towers < 2 or config.pipeline:
             return
         budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
@@ -98,14 +105,23 @@ def _metadata(
     with_graphs: bool = False,
 ) -> tf.compat.v1.RunMetadata:
     """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
-    traced, metadata = tf.compat.v1.RunOptions(), tf.compat.v1.RunMetadata()
-    traced.CopyFrom(options)
-    traced.trace_level = tf.compat.v1.RunOptions.FULL_TRACE
-    traced.output_partition_graphs = with_graphs
+    traced, metadata = steps.traced(options, with_graphs=with_graphs), tf.compat.v1.RunMetadata()
     team.expect("A traced step", PREPARATION_FACTOR * config.step_timeout_seconds)
     session.run(steps.fetches(loop), options=traced, run_metadata=metadata)
     team.expect_nothing()
     return metadata
+
+
+def _write(every: Sequence[tf.compat.v1.RunMetadata], between: BetweenSteps, team: Team) -> None:
+    """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
+    if between.trace_file:
+        rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]
+        rows_of = chrome_trace.gather(rows, team)
+        if team.is_leader:
+            chrome_trace.write(Path(between.trace_file), chrome_trace.trace(rows_of))
+    if between.partitioned_graph_file_prefix and team.is_leader:
+        graphs = (one for metadata in every for one in metadata.partition_graphs)
+        files.write_partitions(graphs, Path(between.partitioned_graph_file_prefix))
 
 
 def _transfers(every: Sequence[tf.compat.v1.RunMetadata], config: Config, log: RunLog) -> dict[str, object]:

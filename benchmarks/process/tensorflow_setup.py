@@ -46,6 +46,7 @@ class Runtime:
         num_inter_threads: operations at a time; 0 is TensorFlow's default.
         onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's
             variable.
+        deterministic: equal runs give equal bits; operations that cannot do so fail.
         log_device_placement: print where each operation runs.
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
     """
@@ -62,6 +63,7 @@ class Runtime:
     num_intra_threads: int = 0
     num_inter_threads: int = 0
     onednn: str | None = None
+    deterministic: bool = False
     log_device_placement: bool = False
     peers: Sequence[str] = ()
 

@@ -16,7 +16,10 @@ from benchmarks.topology import launch_plan
 from models import specs
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.
-_NO_LISTS = ("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec", *peer_flags.SINGLE)
+_NO_LISTS = (
+    *("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec", *peer_flags.SINGLE),
+    *("eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"),
+)
 _SEMICOLONS = ("local_cluster",)
 _ALL_MODELS = "all"
 # These apply to all runs together.

@@ -11,7 +11,6 @@ from typing import Any
 
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
-from benchmarks.config.optimizer_options import Hyperparameters
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -191,9 +190,13 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
-    defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(described_by)}
-    defaults |= {name: vars(value) for name, value in defaults.items() if isinstance(value, Hyperparameters)}
-    return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
+    defaults = {field.name: key_of({"": _plain(field.default)}) for field in dataclasses.fields(described_by)}
+    return {name: value for name, value in values.items() if key_of({"": value}) != defaults.get(name)}
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value as records have it."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 SWEEP_FLAGS: Groups = {

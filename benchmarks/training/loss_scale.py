@@ -10,8 +10,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from benchmarks.config.precision_options import LossScaling
-from benchmarks.training.optimizers import Gradients, Updates, Variables
-from variable_mgr.manager import Optimizer
+from benchmarks.training.optimizers import Gradients, Optimizer, Updates, Variables
 
 _SMALLEST, _LARGEST = 2.0**-24, 2.0**32
 
@@ -64,6 +63,15 @@ class LossScale:
             self.overflowed = ~finite
             updated.append(self._follow(finite))
         return [tf.group(*updated)] * len(variables)
+
+    def slots_of(self, variable: tf.Variable) -> dict[str, tf.Variable]:
+        """Returns what the update rule keeps for one variable, by the name of the slot."""
+        return self._optimizer.slots_of(variable)
+
+    def shared_state(self) -> dict[str, list[tf.Variable]]:
+        """Returns what the update rule keeps besides, and the factor if it changes, by name; see `Optimizer`."""
+        own = [self._variable, self._good_steps] if self.changes else []
+        return self._optimizer.shared_state() | {variable.op.name: [variable] for variable in own}
 
     def _follow(self, finite: tf.Tensor) -> tf.Operation:
         """Doubles the factor after enough steps with finite gradients; halves it after a step without."""

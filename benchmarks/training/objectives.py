@@ -24,7 +24,7 @@ class Score(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the kernels.
+    """What is minimised: the mean per-example loss plus `weight_decay` / 2 times the squares of the decayed weights.
 
     With `with_accuracy`, towers also compute the shares of correctly classified images.
     """
@@ -67,12 +67,32 @@ class Objective:
 
 
 def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns the share of a batch in which fewer than k classes have a larger logit than the label's."""
+    return tf.reduce_mean(tf.cast(in_top(logits, labels, k), tf.float32))
+
+
+def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
+    """Returns for each image whether fewer than k classes have a larger logit than the label's, or one that is NaN."""
     own = tf.gather(logits, labels, batch_dims=1)
-    larger = tf.reduce_sum(tf.cast(logits > own[:, tf.newaxis], tf.int32), axis=1)
-    return tf.reduce_mean(tf.cast(larger < k, tf.float32))
+    not_larger = tf.reduce_sum(tf.cast(logits <= own[:, tf.newaxis], tf.int32), axis=1)
+    return logits.shape[-1] - not_larger < k
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the mean softmax cross-entropy of logits [batch, classes] and labels [batch]."""
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+
+
+def smoothed_cross_entropy(smoothing: float) -> LossFunction:
+    """Returns the mean cross-entropy with labels of which all classes get the share `smoothing` in equal parts.
+
+    Source: Szegedy et al. 2016, "Rethinking the Inception architecture", arXiv:1512.00567, section 7.
+    """
+    if not smoothing:
+        return cross_entropy
+
+    def loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        every = tf.fill(tf.shape(logits), 1.0 / logits.shape[-1])
+        of_every = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=every, logits=logits))
+        return (1.0 - smoothing) * cross_entropy(logits, labels) + smoothing * of_every
+
+    return loss

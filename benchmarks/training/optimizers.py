@@ -7,32 +7,57 @@ an update. A rule's state of a variable (its slots) exists once, however often t
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.config.optimizer_options import Hyperparameters
+from benchmarks.config.optimizer_options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters
 
-_USUAL = Hyperparameters()
+_USUAL, _UNLIMITED = Hyperparameters(), Clipping()
 Variables = Sequence[tf.Variable]
 Gradients = Sequence[tf.Tensor]
 Updates = list[tf.Operation]
 
 
 class Optimizer(abc.ABC):
-    """An update rule with a learning rate; `Momentum` alone uses `momentum`, and `constants` name their rule."""
+    """An update rule; `Momentum` and `Lars` alone use `momentum`, and `constants` name their rule.
 
-    def __init__(self, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> None:
+    Args:
+        learning_rate: a number, or a scalar that changes from step to step.
+        momentum: factor of what was added up before.
+        constants: of the rule.
+        clipping: limits of the gradients, which `apply` must get all at once if their norm is limited.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | tf.Tensor,
+        momentum: float,
+        constants: Hyperparameters = _USUAL,
+        clipping: Clipping = _UNLIMITED,
+    ) -> None:
         self._learning_rate, self._momentum, self._constants = learning_rate, momentum, constants
+        self._clipping = clipping
         self._slots: dict[tuple[object, str], tf.Variable] = {}
 
     def apply(self, variables: Variables, gradients: Gradients) -> Updates:
         """Returns one update per variable."""
         operations = []
+        gradients = clipped(gradients, variables, self._clipping)
         for variable, gradient in zip(variables, gradients, strict=True):
             with tf.device(variable.device):
                 operations.append(self._update(variable, gradient))
         return operations
+
+    def slots_of(self, variable: tf.Variable) -> dict[str, tf.Variable]:
+        """Returns what the rule keeps for one variable, by the name of the slot; empty before `apply`."""
+        return {name: slot for (owner, name), slot in self._slots.items() if owner == variable.ref()}
+
+    def shared_state(self) -> dict[str, list[tf.Variable]]:
+        """Returns what the rule keeps besides, by name: every copy, all of which must hold the same value."""
+        return {}
 
     @abc.abstractmethod
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
@@ -59,6 +84,8 @@ class GradientDescent(Optimizer):
 class Momentum(Optimizer):
     """accumulator = momentum * accumulator + gradient; variable -= learning_rate * accumulator."""
 
+    _is_nesterov = False
+
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyMomentum(
             var=variable.handle,
@@ -66,6 +93,38 @@ class Momentum(Optimizer):
             lr=self._learning_rate,
             grad=gradient,
             momentum=self._momentum,
+            use_nesterov=self._is_nesterov,
+        )
+
+
+class Nesterov(Momentum):
+    """As `Momentum`, but variable -= learning_rate * (gradient + momentum * accumulator).
+
+    Source: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", section 3.
+    """
+
+    _is_nesterov = True
+
+
+class Lars(Optimizer):
+    """Momentum in which each weight has a rate of its own, relative to its norm (You et al. 2017, arXiv:1708.03888).
+
+    accumulator = momentum * accumulator + learning_rate * ratio * gradient; variable -= accumulator. The ratio is
+    trust_coefficient * norm(variable) / norm(gradient), where the gradient has weight decay in it: the paper adds the
+    norms of both. It is 1 for scalars, for variables of one axis (biases, batch normalisation), and if a norm is 0.
+    """
+
+    def __init__(self, *rule: Any, trust_coefficient: float = LARS_TRUST_COEFFICIENT, **more: Any) -> None:
+        super().__init__(*rule, **more)
+        self._trust_coefficient = trust_coefficient
+
+    def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
+        step = self._learning_rate * gradient
+        if variable.shape.rank > 1:
+            norms = tf.norm(variable.read_value()), tf.norm(gradient)
+            step *= tf.where(tf.minimum(*norms) > 0.0, self._trust_coefficient * norms[0] / norms[1], 1.0)
+        return tf.raw_ops.ResourceApplyMomentum(
+            var=variable.handle, accum=self._slot(variable, "momentum"), lr=1.0, grad=step, momentum=self._momentum
         )
 
 
@@ -88,8 +147,8 @@ class RmsProp(Optimizer):
 class Adam(Optimizer):
     """Kingma and Ba 2014, arXiv:1412.6980, in the form that ends section 2."""
 
-    def __init__(self, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> None:
-        super().__init__(learning_rate, momentum, constants)
+    def __init__(self, *rule: Any, **more: Any) -> None:
+        super().__init__(*rule, **more)
         self._steps: dict[object, tf.Variable] = {}
         self._beta_powers: list[tf.Tensor] = []
 
@@ -111,6 +170,10 @@ class Adam(Optimizer):
             updates[-1] = steps.assign_add(1.0, read_value=False)
         return updates
 
+    def shared_state(self) -> dict[str, list[tf.Variable]]:
+        """Returns the number of steps that were taken, once for each copy of the variables."""
+        return {"adam_steps": list(self._steps.values())}
+
     def _update(self, variable: tf.Variable, gradient: tf.Tensor) -> tf.Operation:
         beta1_power, beta2_power = self._beta_powers
         return tf.raw_ops.ResourceApplyAdam(
@@ -127,8 +190,38 @@ class Adam(Optimizer):
         )
 
 
-def make(name: str, *, learning_rate: float, momentum: float, constants: Hyperparameters = _USUAL) -> Optimizer:
-    """Makes the update rule called `name`: sgd, momentum, rmsprop or adam."""
-    rules: dict[str, Callable[[float, float, Hyperparameters], Optimizer]]
-    rules = {"sgd": GradientDescent, "momentum": Momentum, "rmsprop": RmsProp, "adam": Adam}
-    return rules[name](learning_rate, momentum, constants)
+def clipped(gradients: Gradients, variables: Variables, clipping: Clipping) -> list[tf.Tensor]:
+    """Returns the gradients within limits, each on its variable's device."""
+    limited, devices = list(gradients), [variable.device for variable in variables]
+    if clipping.value is not None:
+        for number, device in enumerate(devices):
+            with tf.device(device):
+                limited[number] = tf.clip_by_value(limited[number], -clipping.value, clipping.value)
+    if clipping.norm is None or not limited:
+        return limited
+    squares = []
+    for gradient, device in zip(limited, devices, strict=True):
+        with tf.device(device):
+            squares.append(2.0 * tf.nn.l2_loss(gradient))
+    with tf.device(devices[0]):
+        factor = clipping.norm / tf.maximum(tf.sqrt(tf.add_n(squares)), clipping.norm)
+    for number, device in enumerate(devices):
+        with tf.device(device):
+            limited[number] *= factor
+    return limited
+
+
+def make(
+    name: str,
+    *,
+    learning_rate: float | tf.Tensor,
+    momentum: float,
+    constants: Hyperparameters = _USUAL,
+    clipping: Clipping = _UNLIMITED,
+    lars_trust_coefficient: float = LARS_TRUST_COEFFICIENT,
+) -> Optimizer:
+    """Makes the update rule called `name`: sgd, momentum, nesterov, rmsprop, adam or lars."""
+    rules: dict[str, Callable[..., Optimizer]]
+    rules = {"sgd": GradientDescent, "momentum": Momentum, "nesterov": Nesterov, "rmsprop": RmsProp, "adam": Adam}
+    rules["lars"] = functools.partial(Lars, trust_coefficient=lars_trust_coefficient)
+    return rules[name](learning_rate, momentum, constants, clipping)

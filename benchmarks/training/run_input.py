@@ -74,12 +74,13 @@ def build(
     *,
     in_turn: bool = True,
     pipelined: bool = True,
+    timed: bool = True,
 ) -> RunInput:
     """Builds the towers' input in the default graph; the model's data set determines how images are normalised.
 
     Without `options`, images are made once on each device; without a `source`, one batch is made on the host. With
     `in_turn`, towers draw their batches in a fixed order, which asynchronous towers cannot. With `pipelined`, each
-    tower's next batch is copied to its device while it computes.
+    tower's next batch is copied to its device while it computes. With `timed`, the step's wait for its batch is known.
     """
     size = f"{spec.image_size}x{spec.image_size} pixels"
     if options is None:
@@ -102,5 +103,27 @@ def build(
         spec.data_format,
         in_turn=in_turn,
         pipelined=pipelined,
+        timed=timed,
     )
     return dataclasses.replace(built, towers=towers, initializers=initializers)
+
+
+def build_validation(
+    model: ModelSpec,
+    spec: tower_input.InputSpec,
+    tower_devices: Sequence[str],
+    options: InputOptions,
+    source: host_pipeline.Source,
+) -> RunInput:
+    """Builds the towers' input of an evaluation in the default graph; see `host_pipeline.one_pass`.
+
+    The initializers begin a pass.
+    """
+    skips, data_set = skipping(source, options), DATA_SETS[model.data_name]
+    batches = host_pipeline.configured(
+        host_pipeline.one_pass(source, spec, options, skips), options, len(tower_devices)
+    )
+    towers, initializers = host_pipeline.deal(
+        batches, tower_devices, data_set, spec.data_format, in_turn=True, pipelined=False, timed=False
+    )
+    return dataclasses.replace(of_source(source), towers=towers, initializers=initializers, skipping=skips)

@@ -15,7 +15,8 @@ from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, B
 COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 # What a GPU's driver reports, such as `MemcpyH2D kind_src:... size:4096 dest:0`.
 _COPY = re.compile(r"Memcpy(\w+).*?\bsize:(\d+)")
-_COPIES, _KERNELS = "/memcpy", "/stream:all"  # of a GPU, at the end of a device's name
+# Of a GPU, at the end of a device's name.
+COPIES, KERNELS = "/memcpy", "/stream:all"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,11 +56,11 @@ def crossings(
     sent: list[ByKind] = []
     scalars = []
     unknown = collectives = 0
-    received = _received(metadata)
+    origins = received(metadata)
     for sender, receiver, tensor in _sends(metadata):
         origin = (sender, *tensor)
-        while origin in received:  # a tensor from another process goes on to another device
-            origin = received[origin]
+        while origin in origins:  # a tensor from another process goes on to another device
+            origin = origins[origin]
         is_scalar, size = sizes.get(origin, (False, None))
         if is_scalar:
             scalars.append(size or 0)
@@ -76,7 +77,7 @@ def crossings(
         sent.append({BETWEEN_DEVICES: ((1 - outside) * number, (1 - outside) * bytes_sent)})
     by_kind = {kind: (round(n), round(size)) for kind, (n, size) in (added(*sent) or {}).items() if round(n)}
     reports = [(stats.device, event) for stats in metadata.step_stats.dev_stats for event in stats.node_stats]
-    copies = [_COPY.match(event.timeline_label) for device, event in reports if device.endswith(_COPIES)]
+    copies = [_COPY.match(event.timeline_label) for device, event in reports if device.endswith(COPIES)]
     return Crossings(
         by_kind=by_kind,
         scalars=(len(scalars), sum(scalars)),
@@ -98,7 +99,7 @@ def tower_seconds(metadata: tf.compat.v1.RunMetadata, towers: int) -> list[float
     on_gpus = any(":GPU:" in device for device in devices)
     for stats in metadata.step_stats.dev_stats:
         # What the host records of a GPU's operations is when they were launched.
-        if on_gpus and not stats.device.endswith(_KERNELS):
+        if on_gpus and not stats.device.endswith(KERNELS):
             continue
         for event in stats.node_stats:
             scope = event.node_name.partition("/")[0].removeprefix("tower_")
@@ -133,8 +134,8 @@ def _sends(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, str, tuple
             yield key
 
 
-def _received(metadata: tf.compat.v1.RunMetadata) -> dict[tuple[str, str, int], tuple[str, str, int]]:
-    """Returns by receiving device and node the device, node and output that the tensor came from."""
+def received(metadata: tf.compat.v1.RunMetadata) -> dict[tuple[str, str, int], tuple[str, str, int]]:
+    """Returns by receiving device, node and output 0 the device, node and output that the tensor came from."""
     sent = {
         (sender, receiver, node.attr["tensor_name"].s): (sender, *_input(node))
         for node, sender, receiver in _ends(metadata, "_Send", "_HostSend")

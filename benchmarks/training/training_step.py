@@ -17,10 +17,11 @@ from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import model_parallel, pipeline
 from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
+from benchmarks.training.optimizers import Optimizer
 from models.building import Model
 from models.splitting import SplitModel
 from results.measurement import Observed
-from variable_mgr.manager import Applied, Optimizer, TowerUpdate, VariableManager
+from variable_mgr.manager import Applied, TowerUpdate, VariableManager
 from variable_mgr.reductions.kernels import mean
 
 
@@ -52,12 +53,16 @@ class Step:
         preparations: run once, in this order, after variables and input are initialised; see `initialize`.
         updates: what each tower computes; nothing in inference.
         pass_ends: of a pipeline, when the passes of a step ended.
+        optimizer: the update rule, with the loss scale if there is one; None in inference.
+        resumptions: run instead of `preparations` if what an earlier run had staged is fed.
     """
 
     loops: list[Loop]
     preparations: list[tf.Operation]
     updates: Sequence[TowerUpdate] = ()
+    resumptions: Sequence[tf.Operation] = ()
     pass_ends: pipeline.Ends | None = None
+    optimizer: Optimizer | LossScale | None = None
 
     def initialize(
         self,
@@ -68,12 +73,14 @@ class Step:
         shared_is_there: Callable[[], object] = lambda: None,
         options: tf.compat.v1.RunOptions | None = None,
         values: Mapping[tf.Tensor, np.ndarray] | None = None,
+        resuming: bool = False,
     ) -> None:
         """Runs what must run before the first step: variables, then input, then `preparations`.
 
         Unless `alone`, this process initialises only its own variables, and not those on parameter servers.
         `shared_is_there` is called after that, and returns when all others' are. `options` are for the preparations.
-        `values` take the place of tensors, such as initial values, in all that is run here.
+        `values` take the place of tensors, such as initial values, in all that is run here. If they include what was
+        staged, this is `resuming`.
         """
         variables = tf.compat.v1.global_variables()
         if not alone:
@@ -81,12 +88,20 @@ class Step:
         for operation in [tf.group(*(variable.initializer for variable in variables)), *input_initializers]:
             session.run(operation, feed_dict=values)
         shared_is_there()
-        for operation in self.preparations:
+        for operation in self.resumptions if resuming else self.preparations:
             session.run(operation, feed_dict=values, options=options)
 
-    def run(self, session: tf.compat.v1.Session, options: tf.compat.v1.RunOptions | None = None) -> float:
+    def run(
+        self,
+        session: tf.compat.v1.Session,
+        options: tf.compat.v1.RunOptions | None = None,
+        learning_rate: float | None = None,
+    ) -> float:
         """Runs every loop once, one after the other, and returns the mean of their losses."""
-        losses = [session.run([loop.loss, loop.operation], options=options)[0] for loop in self.loops]
+        losses = []
+        for loop in self.loops:
+            rate = {} if learning_rate is None else {loop.learning_rate: learning_rate}
+            losses.append(session.run([loop.loss, loop.operation], rate, options=options)[0])
         return float(sum(losses)) / len(losses)
 
 
@@ -151,11 +166,12 @@ def build_training_step(
     optimizer: Optimizer,
     objective: Objective,
     computing: Computing | None = None,
+    timed: bool = True,
 ) -> Step:
     """Builds a training step in the default graph: one tower per device, one input per tower.
 
     The manager creates its variables. The towers of a split model compute its dense layers together; the manager must
-    divide these. A pipeline has one input, and a device per stage.
+    divide these. A pipeline has one input, and a device per stage. With `timed`, parts of a step are.
     """
     manager.create(model.variables)
     pass_ends = None
@@ -183,16 +199,17 @@ def build_training_step(
                     update = dataclasses.replace(update, gradients=_delayed(update.gradients, late))
                 scores.append(score)
                 updates.append(update)
-    applied = manager.apply(updates, loss_scale or optimizer)
+    rule = loss_scale or optimizer
+    applied = manager.apply(updates, rule)
     observed = Observed()
-    if place.workers > 1:
+    if place.workers > 1 and timed:
         observed |= Observed(worker_compute_seconds=_computing(scores, updates))
     if loss_scale and loss_scale.changes:
         observed |= Observed(loss_scales=loss_scale.read())
     if loss_scale and loss_scale.overflowed is not None:
         observed |= Observed(skipped_updates=tf.cast(loss_scale.overflowed, tf.float32))
     step = _assemble(applied, scores, inputs, manager, observed)
-    return dataclasses.replace(step, updates=updates, pass_ends=pass_ends)
+    return dataclasses.replace(step, updates=updates, pass_ends=pass_ends if timed else None, optimizer=rule)
 
 
 def _delayed(gradients: Mapping[str, tf.Tensor], seconds: float) -> dict[str, tf.Tensor]:
@@ -243,11 +260,11 @@ def _assemble(
     ]
     # A preparation that computes takes a batch out of each stage, so it must put the next one in.
     stages = [tower_input.stage for tower_input in inputs if tower_input.stage is not None]
-    preparations = [
-        tf.group(preparation.operation, *stages) if preparation.computes else preparation.operation
-        for preparation in manager.preparations()
-    ]
-    return Step(loops, preparations)
+    preparations, resumptions = (
+        [tf.group(each.operation, *stages) if each.computes else each.operation for each in several]
+        for several in (manager.preparations(), manager.resumptions())
+    )
+    return Step(loops, preparations, resumptions=resumptions)
 
 
 def _loop(update: Applied, scores: Sequence[Score], inputs: Sequence[TowerInput], more: Observed) -> Loop:

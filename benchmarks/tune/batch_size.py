@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, run_flags
+from benchmarks.config.between_options import BETWEEN_FLAGS
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
@@ -39,8 +40,11 @@ _CHECK_FACTOR = 2
 # Below the results directory: records and logs of the trials.
 _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
-# Flags that a trial does not get: the length of the run, and its output.
-_NOT_PASSED_ON = ("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every", "verify_first")
+# Flags that a trial does not get: the length of the run, its output, and what it does between its steps.
+_NOT_PASSED_ON = (
+    *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every", "verify_first"),
+    *(flag.name for group in BETWEEN_FLAGS.values() for flag in group),
+)
 PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 
 

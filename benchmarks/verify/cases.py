@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
+from benchmarks.config.config import Config
 from benchmarks.errors import headline
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices as device_planning
 from benchmarks.verify import oracle
 from variable_mgr import expected, factory
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS
+from variable_mgr.expected import SGD, WITH_MOMENTUM, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
@@ -53,10 +55,12 @@ class Case:
         manager: its name.
         modifiers: of the manager.
         shared_on: where shared variables are: `cpu` for the host, `gpu` for the towers' own devices.
-        reference: `sgd` or `momentum`: two scalars in NumPy; `whole batch`: one device with the images of all towers;
-            `no change`: the variables before a step's gradients were computed; `towers`: see `model_oracle`.
+        reference: `sgd`, `momentum` or another rule's name: two scalars in NumPy; `whole batch`: one device with the
+            images of all towers; `no change`: the variables before a step's gradients were computed; `towers`: see
+            `model_oracle`.
         title: of the row.
         micro_batches: of a pipeline, whose stages are on the first devices; 0: there is none.
+        chosen_rule: updates the weights; None: that of `reference`, which is momentum for networks.
     """
 
     manager: str
@@ -65,6 +69,12 @@ class Case:
     reference: str
     title: str
     micro_batches: int = 0
+    chosen_rule: Rule | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """Returns what updates the weights."""
+        return self.chosen_rule or (SGD if self.reference == "sgd" else WITH_MOMENTUM)
 
     @property
     def tolerance(self) -> float:
@@ -107,6 +117,29 @@ def cases() -> Iterator[Case]:
         yield from _whole_batch(manager)
         yield without_applying(manager)
     yield PIPELINE
+
+
+def rule_of(config: Config) -> Rule | None:
+    """Returns the update rule that the configuration chooses; None for plain SGD, which is always compared."""
+    rule = Rule(config.optimizer, config.clipping.value, config.clipping.norm)
+    return None if rule == SGD else rule
+
+
+def under(rule: Rule | None, found: Iterable[Case]) -> Iterator[Case]:
+    """Yields comparisons with this rule instead of SGD and momentum; None: as they are."""
+    for case in found:
+        if rule is None or case.reference == NO_CHANGE:
+            yield case
+        elif case.reference != "momentum":  # there is one with SGD for each of these
+            reference = rule.optimizer if case.reference == "sgd" else case.reference
+            yield dataclasses.replace(case, reference=reference, chosen_rule=rule)
+
+
+def why_not_under(case: Case) -> str | None:
+    """Returns why a comparison cannot be made with its rule."""
+    if case.modifiers.fc_model_parallel and (case.rule.optimizer == "lars" or case.rule.clip_norm):
+        return "LARS and the limit of the norm need whole gradients, and fc_model_parallel divides some."
+    return None
 
 
 def without_applying(manager: str, modifiers: Modifiers = _PLAIN, shared_on: str = "cpu") -> Case:
@@ -165,6 +198,7 @@ def results(
     watchdog: Watchdog | None = None,
     step_timeout_seconds: float = 600.0,
     chosen: Sequence[Case] | None = None,
+    rule: Rule | None = None,
 ) -> Iterator[CaseResult]:
     """Runs cases on `towers` devices of a kind and yields their results.
 
@@ -176,6 +210,7 @@ def results(
         watchdog: ends the process if a step takes longer than `step_timeout_seconds`; None: no limit.
         step_timeout_seconds: the limit.
         chosen: what to compare; None: everything.
+        rule: see `under`.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     limited: dict[str, Any] = {"team": Alone(watchdog), "step_timeout_seconds": step_timeout_seconds}
@@ -187,11 +222,11 @@ def results(
     def weights_of_one_device() -> dict[str, np.ndarray]:
         alone = plan(1, "cpu")
         make = maker("replicated", alone, Modifiers())
-        return oracle.convolutional_weights(make, alone, towers, config(1), **limited)
+        return oracle.convolutional_weights(make, alone, towers, config(1), rule=rule or WITH_MOMENTUM, **limited)
 
-    for case in cases() if chosen is None else chosen:
+    for case in under(rule, cases() if chosen is None else chosen):
         devices = plan(min(towers, oracle.MOST_STAGES) if case.micro_batches else towers, case.shared_on)
-        reason = why_not(case.manager, case.modifiers, devices.place)
+        reason = why_not(case.manager, case.modifiers, devices.place) or why_not_under(case)
         if towers == 1 and chosen is None and case.manager not in _WITH_ONE_TOWER:
             reason = "one tower has nothing to exchange; use --num_gpus=2 (on one GPU with --virtual_gpus=2)."
         if reason:
@@ -201,15 +236,14 @@ def results(
         try:
             if case.reference == "whole batch":
                 divided = case.modifiers.fc_model_parallel
-                weights = oracle.convolutional_weights(
-                    make, devices, towers, config(towers), divided=divided, micro_batches=case.micro_batches, **limited
-                )
+                how: dict[str, Any] = {"divided": divided, "micro_batches": case.micro_batches, "rule": case.rule}
+                weights = oracle.convolutional_weights(make, devices, towers, config(towers), **how, **limited)
                 error = largest_difference(weights, weights_of_one_device())
             elif case.reference == NO_CHANGE:
                 error = oracle.changed_by_gradients(make, devices, config(towers), **limited)
             else:
-                wanted = expected.of_manager(case.manager, case.modifiers, case.reference, towers)
-                error = oracle.trained(make, devices, case.reference, config(towers), **limited).error(wanted)
+                wanted = expected.of_manager(case.manager, case.modifiers, case.rule, towers)
+                error = oracle.trained(make, devices, case.rule, config(towers), **limited).error(wanted)
             yield CaseResult(case, error)
         except tf.errors.OpError as failure:
             yield CaseResult(case, float("inf"), headline(failure))

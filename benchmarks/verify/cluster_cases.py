@@ -15,7 +15,18 @@ from benchmarks.topology import devices as device_planning
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import trains
 from benchmarks.verify import oracle
-from benchmarks.verify.cases import NO_CHANGE, TRANSFERS, Case, CaseResult, largest_difference, maker, without_applying
+from benchmarks.verify.cases import (
+    NO_CHANGE,
+    TRANSFERS,
+    Case,
+    CaseResult,
+    largest_difference,
+    maker,
+    rule_of,
+    under,
+    why_not_under,
+    without_applying,
+)
 from variable_mgr import expected
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, Processes, uses_servers
 from variable_mgr.modifiers import Modifiers, why_not
@@ -58,8 +69,9 @@ def results(
         team: this task among them.
         chosen: what to compare; None: everything.
     """
+    rule = rule_of(config)
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    for number, case in enumerate(cases() if chosen is None else chosen, start=1):
+    for number, case in enumerate(under(rule, cases() if chosen is None else chosen), start=1):
         plan = device_planning.plan(
             config.device,
             config.num_devices,
@@ -71,7 +83,7 @@ def results(
         )
         if not uses_servers(case.manager):  # the same cluster may hold parameter servers for other cases
             plan = dataclasses.replace(plan, place=dataclasses.replace(plan.place, ps=()))
-        reason = why_not(case.manager, case.modifiers, plan.place)
+        reason = why_not(case.manager, case.modifiers, plan.place) or why_not_under(case)
         if reason:
             yield CaseResult(case, None, reason)
         elif trains(cluster, cluster.own, case.manager):
@@ -94,12 +106,18 @@ def _error(
     place = plan.place
     make = maker(case.manager, plan, case.modifiers)
     if case.reference == "whole batch":
-        weights = oracle.convolutional_weights(make, plan, place.towers_in_total, session_config, **limited)
-        return largest_difference(weights, _weights_of_one_device(place.towers_in_total)) if team.is_leader else 0.0
+        weights = oracle.convolutional_weights(
+            make, plan, place.towers_in_total, session_config, rule=case.rule, **limited
+        )
+        return (
+            largest_difference(weights, _weights_of_one_device(place.towers_in_total, case.rule))
+            if team.is_leader
+            else 0.0
+        )
     if case.reference == NO_CHANGE:
         change = oracle.changed_by_gradients(make, plan, session_config, **limited)
         return float(np.max([*team.meet(f"case {number}", change).values()]))
-    mine = oracle.trained(make, plan, case.reference, session_config, in_turn=case.modifiers.asynchronous, **limited)
+    mine = oracle.trained(make, plan, case.rule, session_config, in_turn=case.modifiers.asynchronous, **limited)
     everyone = team.meet(f"case {number}", dataclasses.asdict(mine)).values()
     together = expected.Trajectory(
         a=[sum(parts, []) for parts in zip(*(seen["a"] for seen in everyone), strict=True)],
@@ -110,11 +128,11 @@ def _error(
     # One client runs the steps of all towers as one process does.
     workers = 0 if case.manager in IN_GRAPH else place.workers
     return together.error(
-        expected.of_manager(case.manager, case.modifiers, case.reference, len(place.towers), workers=workers)
+        expected.of_manager(case.manager, case.modifiers, case.rule, len(place.towers), workers=workers)
     )
 
 
-def _weights_of_one_device(towers: int) -> dict[str, np.ndarray]:
+def _weights_of_one_device(towers: int, rule: expected.Rule) -> dict[str, np.ndarray]:
     alone = device_planning.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
     make = maker("replicated", alone, Modifiers())
-    return oracle.convolutional_weights(make, alone, towers, device_planning.session_config("cpu", 1))
+    return oracle.convolutional_weights(make, alone, towers, device_planning.session_config("cpu", 1), rule=rule)

@@ -1,7 +1,7 @@
 """`--verify_first`: compares a run's manager with the references before the run, in a process of its own.
 
-So the run's own process starts as without it, and devices are free again. The optimizer, model and precision are those
-of `verify`.
+So the run's own process starts as without it, and devices are free again. The model and precision are those of
+`verify`, and so is the optimizer, unless it is one that `verify` can choose.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from benchmarks.console import progress, say
 from benchmarks.errors import BenchError, ExitStatus, InvalidRunError
 from benchmarks.measure.run_log import RunLog, leave_out
 from benchmarks.process import subprocesses
-from benchmarks.verify.verify_verb import SETTING_FLAGS
+from benchmarks.verify.verify_verb import SETTING_FLAGS, UPDATE_FLAGS
 from results.text import counted
 
 _SHARE_OF_WAIT = 0.8
+_COMPARED = ("nesterov", "lars")  # instead of sgd and momentum
 _ON_THESE_DEVICES = ("gpus", "gpu_memory_frac", "allow_growth")
 
 
@@ -98,8 +99,16 @@ def _flags(config: Config, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the flags of `verify` by name."""
     setting = {flag.name: given[flag.name] for flag in SETTING_FLAGS}
     setting["variable_update"] = given["variable_update"] or config.variable_update
+    updates = {flag.name: given[flag.name] for flag in UPDATE_FLAGS}
+    if updates["optimizer"] not in _COMPARED:
+        updates["optimizer"] = None
     setting["micro_batches"] = None  # they divide the images of `verify`
-    common = {"num_gpus": config.num_devices, **setting, "step_timeout_seconds": given["step_timeout_seconds"]}
+    common = {
+        "num_gpus": config.num_devices,
+        **setting,
+        **updates,
+        "step_timeout_seconds": given["step_timeout_seconds"],
+    }
     if config.cluster is None:
         same = {name: given[name] for name in _ON_THESE_DEVICES}
         split = config.virtual_gpus if config.virtual_gpus > 1 else None

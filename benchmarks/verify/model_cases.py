@@ -15,7 +15,7 @@ from benchmarks.input.tower_input import InputSpec
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.topology import devices as device_planning
 from benchmarks.verify import model_oracle
-from benchmarks.verify.cases import TOWERS, Case, CaseResult, maker, titled
+from benchmarks.verify.cases import TOWERS, Case, CaseResult, maker, rule_of, titled, under, why_not_under
 from models import building, specs
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
@@ -67,21 +67,26 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
     limited: dict[str, Any] = {"team": team, "step_timeout_seconds": config.step_timeout_seconds}
     first = config.place.towers[0]
     with model_oracle.LoneTower(build, images, first, options, **limited) as tower:
-        for case in chosen:
+        for case in under(rule_of(config), chosen):
             devices = device_planning.plan(
                 config.device, count, virtual_gpus=config.virtual_gpus, shared_on=case.shared_on
             )
-            reason = why_not(case.manager, case.modifiers, devices.place)
+            reason = why_not(case.manager, case.modifiers, devices.place) or why_not_under(case)
             if reason:
                 yield CaseResult(case, None, reason)
                 continue
             wanted = functools.partial(
-                model_oracle.Steps, case.manager, case.modifiers, tower.compute, learning_rate=config.learning_rate
+                model_oracle.Steps,
+                case.manager,
+                case.modifiers,
+                tower.compute,
+                learning_rate=config.learning_rate,
+                rule=case.rule,
             )
             make = maker(case.manager, devices, case.modifiers)
             try:
                 found = model_oracle.deviation(
-                    make, wanted, build, images, devices, config.learning_rate, options, **limited
+                    make, wanted, build, images, devices, config.learning_rate, options, rule=case.rule, **limited
                 )
                 result = CaseResult(case, found.error)
                 yield result if result.passed else CaseResult(case, found.error, f"differs most in {found.where}")

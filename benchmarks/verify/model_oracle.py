@@ -19,11 +19,11 @@ from benchmarks.cluster.member import Alone
 from benchmarks.input.tower_input import InputSpec, synthetic
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.topology.devices import HOST, Devices
-from benchmarks.training import objectives, optimizers, training_step
-from benchmarks.verify.oracle import MakeManager, Training
+from benchmarks.training import objectives, training_step
+from benchmarks.verify.oracle import MakeManager, Training, optimizer_of
 from models.building import Model, ModelVariable, ordered
 from variable_mgr.catalog import MANAGERS
-from variable_mgr.expected import MOMENTUM, relative_error
+from variable_mgr.expected import WITH_MOMENTUM, Rule, relative_error
 from variable_mgr.modifiers import Modifiers
 
 STEPS = 3  # momentum acts from the second on; staging computes with changed weights in the third
@@ -115,7 +115,8 @@ class Steps:
         modifiers: of the manager.
         compute: what a tower computes, see `LoneTower.compute`.
         batches: of each tower, the same in every step.
-        learning_rate: of SGD with momentum.
+        learning_rate: of the rule.
+        rule: updates the weights.
     """
 
     def __init__(
@@ -125,7 +126,9 @@ class Steps:
         compute: Callable[[Mapping[str, np.ndarray], Batch], Computed],
         batches: Sequence[Batch],
         learning_rate: float,
+        rule: Rule = WITH_MOMENTUM,
     ) -> None:
+        self._rule = rule
         self._entry, self._modifiers = MANAGERS[manager], modifiers
         self._compute, self._batches, self._learning_rate = compute, batches, learning_rate
         averages = "local_sgd_steps" in self._entry.modifiers
@@ -184,11 +187,8 @@ class Steps:
         return float(np.mean(losses)), [{**shared, **states} for states in own]
 
     def _updated(self, tower: int, values: Values, gradients: Values) -> Values:
-        """Returns the weights after an update with momentum; the velocity is the tower's own."""
-        velocity = self._velocities[tower]
-        for name, gradient in gradients.items():
-            velocity[name] = MOMENTUM * velocity.get(name, np.zeros_like(gradient)) + gradient
-        return {name: values[name] - self._learning_rate * velocity[name] for name in gradients}
+        """Returns the weights after an update; the velocity is the tower's own."""
+        return self._rule.update(values, gradients, self._velocities[tower], self._learning_rate)
 
     def _state(self, own: Values, first: Values, kinds: Mapping[str, str]) -> Values:
         """Returns a tower's new state; of one copy, the moving averages are those of the first tower."""
@@ -210,6 +210,7 @@ def deviation(
     config: tf.compat.v1.ConfigProto,
     team: Alone,
     *,
+    rule: Rule = WITH_MOMENTUM,
     step_timeout_seconds: float,
 ) -> Deviation:
     """Trains a model under a manager and returns how far losses and variables are from the reference.
@@ -223,9 +224,10 @@ def deviation(
         build_model: as of `LoneTower`.
         spec: of the images.
         devices: one per tower.
-        learning_rate: of SGD with momentum.
+        learning_rate: of the rule.
         config: of the session.
         team: has the watchdog.
+        rule: updates the weights.
         step_timeout_seconds: how long a step may take.
     """
     with Training(devices, config, team, step_timeout_seconds) as training:
@@ -235,7 +237,7 @@ def deviation(
             inputs,
             devices,
             manager=make_manager(divided=model.divided),
-            optimizer=optimizers.make("momentum", learning_rate=learning_rate, momentum=MOMENTUM),
+            optimizer=optimizer_of(rule, learning_rate),
             objective=_OBJECTIVE,
         )
         copies = _copies(model.variables, len(devices.towers))

@@ -15,13 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone, Team
+from benchmarks.config.optimizer_options import Clipping
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import objectives, optimizers, pipeline, training_step
 from models import building, splitting
 from models.layers import Layers
-from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, Trajectory, X
+from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X
 from variable_mgr.manager import TowerUpdate, VariableManager
 from variable_mgr.managers.pipelined import Pipelined
 
@@ -35,7 +36,7 @@ MakeManager = Callable[..., VariableManager]
 def trained(
     make_manager: MakeManager,
     devices: Devices,
-    optimizer: str,
+    rule: Rule,
     config: tf.compat.v1.ConfigProto,
     team: Team | None = None,
     *,
@@ -47,7 +48,7 @@ def trained(
     Args:
         make_manager: makes the manager under test.
         devices: of this process' towers.
-        optimizer: `sgd` or `momentum`.
+        rule: updates the weights.
         config: of the session.
         team: the processes that train together.
         in_turn: the workers take their steps one after the other.
@@ -55,7 +56,7 @@ def trained(
     """
     trajectory = Trajectory()
     with Training(devices, config, team, step_timeout_seconds) as training:
-        step = _step_of_scalars(make_manager, devices, optimizer)
+        step = _step_of_scalars(make_manager, devices, rule)
         a, b, untrained = _copies("a"), _copies("b"), _copies("untrained")
         session = training.start(step)
         for number in range(STEPS):
@@ -81,7 +82,7 @@ def changed_by_gradients(
         The largest change of any variable that this process uses, which must be 0.
     """
     with Training(devices, config, team, step_timeout_seconds) as training:
-        step = _step_of_scalars(make_manager, devices, "momentum")
+        step = _step_of_scalars(make_manager, devices, WITH_MOMENTUM)
         variables = tf.compat.v1.global_variables()
         session = training.start(step)
         training.step_together()  # so that no momentum is zero
@@ -92,14 +93,25 @@ def changed_by_gradients(
     return float(np.max(changes))
 
 
-def _step_of_scalars(make_manager: MakeManager, devices: Devices, optimizer: str) -> training_step.Step:
+def _step_of_scalars(make_manager: MakeManager, devices: Devices, rule: Rule) -> training_step.Step:
     return training_step.build_training_step(
         _product_model(),
         _numbers(devices),
         devices,
         manager=make_manager(),
-        optimizer=optimizers.make(optimizer, learning_rate=RATE, momentum=MOMENTUM),
+        optimizer=optimizer_of(rule, RATE),
         objective=objectives.Objective(loss=lambda outputs, labels: tf.reduce_mean(outputs), weight_decay=DECAY),
+    )
+
+
+def optimizer_of(rule: Rule, learning_rate: float) -> optimizers.Optimizer:
+    """Returns the optimizer that is to follow a rule."""
+    return optimizers.make(
+        rule.optimizer,
+        learning_rate=learning_rate,
+        momentum=MOMENTUM,
+        clipping=Clipping(value=rule.clip_value, norm=rule.clip_norm),
+        lars_trust_coefficient=rule.trust_coefficient,
     )
 
 
@@ -175,6 +187,7 @@ def convolutional_weights(
     config: tf.compat.v1.ConfigProto,
     team: Team | None = None,
     *,
+    rule: Rule = WITH_MOMENTUM,
     divided: bool = False,
     micro_batches: int = 0,
     step_timeout_seconds: float = 600.0,
@@ -187,6 +200,7 @@ def convolutional_weights(
         towers_in_total: decides the data, so that one device alone trains on the images of all towers.
         config: of the session.
         team: the processes that train together, each on its part of the images.
+        rule: updates the weights.
         divided: whether each tower holds some columns of the dense layers.
         micro_batches: of a pipeline with a stage on each device, instead of towers, with a manager of its own; 0: none.
         step_timeout_seconds: how long a step may take.
@@ -209,7 +223,7 @@ def convolutional_weights(
             inputs,
             devices,
             manager=manager,
-            optimizer=optimizers.make("momentum", learning_rate=0.1, momentum=MOMENTUM),
+            optimizer=optimizer_of(rule, 0.1),
             objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
         )
         session = training.start(step)

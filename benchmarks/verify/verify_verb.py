@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _HEADING = f"{'':4}  {'error':>8}  {'may be':>8}  {'against':<11}  what"
 _AGAINST_REFERENCES = (
-    "against NumPy (sgd, momentum), one device with the whole batch,\n"
+    "against NumPy (by the name of the optimizer), one device with the whole batch,\n"
     "and the variables before (no change). The error is the largest relative difference, absolute below 1."
 )
 _AGAINST_TOWERS = (
@@ -95,7 +95,8 @@ def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None,
     from benchmarks.verify import cases
 
     what = config.variable_update if chosen else "Every manager, reduction and modifier"
-    with progress.counted("comparing", len(chosen or list(cases.cases()))):
+    rule = cases.rule_of(config)
+    with progress.counted("comparing", len(list(cases.under(rule, chosen or cases.cases())))):
         results = cases.results(
             config.device,
             config.num_devices,
@@ -104,6 +105,7 @@ def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None,
             watchdog,
             config.step_timeout_seconds,
             chosen,
+            rule,
         )
         return _report(results, f"{what} on {devices}", config.output_format)
 
@@ -216,9 +218,21 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
     return list({config.model: config for config in configs}.values()), _chooses_one(values)
 
 
-# Any of these chooses one manager with its modifiers. Precision and optimizer are fixed.
+_NO_RULE = "its updates are not compared under managers. Choose sgd, momentum, nesterov or lars"
+# Any of these chooses one manager with its modifiers. The precision is fixed.
 SETTING_FLAGS = tuple(
     flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name not in ("keras_application", "verify_first")
+)
+UPDATE_FLAGS = (
+    Flag(
+        "optimizer",
+        str,
+        "compare with this update rule",
+        ("sgd", "momentum", "nesterov", "lars"),
+        default="sgd and momentum",
+        gone=(("rmsprop", f"rmsprop: {_NO_RULE}."), ("adam", f"adam: {_NO_RULE}.")),
+    ),
+    *(flag for flag in RUN_FLAGS["Optimizer"] if flag.name in ("gradient_clip", "gradient_clip_norm")),
 )
 VERIFY_FLAGS: Groups = {
     "What is trained": (
@@ -230,6 +244,7 @@ VERIFY_FLAGS: Groups = {
     ),
     "Devices": SEVERAL_DEVICES,
     "Variables and gradients": SETTING_FLAGS,
+    "Updates": UPDATE_FLAGS,
     "Several processes": RUN_FLAGS["Several processes"],
     "Output": (
         Flag(
@@ -257,6 +272,7 @@ VERB = Verb(
         "verify --device=cpu --num_gpus=3",
         "verify --num_gpus=4 --variable_update=replicated --all_reduce_spec=xring",
         "verify --local_cluster=ps:2,worker:2",
+        "verify --device=cpu --num_gpus=2 --optimizer=lars --gradient_clip=0.5",
         "verify --device=cpu --num_gpus=2 --model=resnet20,keras:MobileNetV3Small",
     ),
 )

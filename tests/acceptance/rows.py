@@ -26,7 +26,6 @@ _MOST_LINES_SHOWN = 12
 _NEEDS = {
     "gpu": "needs a GPU",
     "hosts": "needs a second host",
-    "training": "needs a part that is not built yet",
 }
 
 

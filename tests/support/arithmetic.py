@@ -19,8 +19,9 @@ def scalar_error(
 ) -> float:
     """Trains two scalars and returns the error against NumPy."""
     plan = devices.plan("cpu", towers, virtual_gpus=1, shared_on=shared_on)
-    got = oracle.trained(cases.maker(manager, plan, modifiers), plan, optimizer, devices.session_config("cpu", towers))
-    return got.error(expected.of_manager(manager, modifiers, optimizer, towers))
+    rule, options = expected.Rule(optimizer), devices.session_config("cpu", towers)
+    got = oracle.trained(cases.maker(manager, plan, modifiers), plan, rule, options)
+    return got.error(expected.of_manager(manager, modifiers, rule, towers))
 
 
 def weights_error(manager: str, towers: int, modifiers: Modifiers) -> float:

@@ -13,6 +13,13 @@ _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"#+\s+(.*)")
 _FENCE = "```"
+# Presets that train on images, and evaluate.
+RECIPES = ("cifar10-resnet20", "digits", "imagenet-resnet50")
+
+
+def also_given(preset: str) -> list[str]:
+    """Returns the flags without which a preset cannot be resolved."""
+    return ["--data_dir=data"] if preset in RECIPES else []
 
 
 @dataclasses.dataclass(frozen=True)

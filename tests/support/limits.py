@@ -7,6 +7,7 @@ MOST_SECONDS = 10.0
 LONG_TESTS = {
     "tests/processes/test_clusters.py::test_ctrl_c_leaves_a_record_and_nobody": "four tasks start TensorFlow",
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
+    "tests/processes/test_clusters.py::test_the_placement_of_a_cluster_is_that_of_all_tasks": "three tasks start",
     "tests/processes/test_library.py::test_the_cells_of_the_page_run_in_order": "three runs start TensorFlow",
     "tests/test_extensions.py::test_a_flag_is_declared_decided_and_used": "runs an extended copy",
     "tests/test_extensions.py::test_a_manager_in_the_catalog_is_verified": "runs an extended copy",

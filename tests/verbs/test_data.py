@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.datasets import digits
 from benchmarks.input import files, host_pipeline
 from benchmarks.process import watchdog
 from tests.support.commands import Finished
@@ -42,6 +45,30 @@ def test_a_perceptron_learns_digits(run_bench: RunBench, records: Records) -> No
     assert record["config"]["num_classes"] == 10
     evaluated = run_bench(*mnist, "--data_split=validation", "--forward_only", "--num_batches=2")
     assert evaluated.status == 0 and "200 validation images" in evaluated.stdout
+
+
+def test_real_digits_are_a_small_mnist(run_bench: RunBench, tmp_path: Path) -> None:
+    assert run_bench("data", "make-digits", "digits").status == 0
+    for split, count in (("train", 1433), ("validation", 364)):
+        source = host_pipeline.find("mnist", str(tmp_path / "digits"), split)
+        assert source.count() == count
+        assert np.bincount(source.labels).min() > 0.95 * count / 10, "every class has its share"
+        assert source.images.shape[1:] == (28, 28, 1) and (source.images.min(), source.images.max()) == (0, 255)
+    again = run_bench("data", "make-digits", "digits")
+    assert again.status == 2 and "digits is not empty" in again.stderr
+
+
+def test_digits_are_enlarged_between_the_centres_of_pixels() -> None:
+    small = np.array([[[0.0, 80.0], [160.0, 240.0]]])
+    (large,) = digits.enlarged(small, 4)
+    np.testing.assert_array_equal(large[0], [0, 20, 60, 80])
+    np.testing.assert_array_equal(large[:, 0], [0, 40, 120, 160])
+
+
+def test_digits_need_scikit_learn(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    done = run_bench("data", "make-digits", "digits")
+    assert done.status == 2 and "not installed: python -m pip install" in done.stderr
 
 
 def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> None:

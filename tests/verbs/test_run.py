@@ -235,7 +235,7 @@ def test_training_on_made_data(run_bench: RunBench, records: Records, monkeypatc
         ("baseline", 2, "baseline: Actions: baseline promote, list, show, prune."),
         ("check", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),
         ("compare", 2, "compare: name two files of records, first the base, such as compare main/results.jsonl "),
-        ("data", 2, "data needs a command: make-imagenet, make-cifar10, make-mnist, convert, check."),
+        ("data", 2, "data needs a command: make-imagenet, make-cifar10, make-mnist, make-digits, convert, check."),
         ("diff", 2, "diff: name two records by their run ids, such as diff "),
         ("history", 2, "There are no ok runs in results/baselines. `baseline promote FILE` adds some."),
         ("report", 5, "out/results.jsonl: No such file or directory. Name files that runs have written"),

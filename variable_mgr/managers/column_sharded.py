@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -91,10 +91,12 @@ class ColumnSharded(VariableManager):
         """Returns the inner manager's."""
         return self._inner.preparations()
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
         """Returns the inner manager's, and all towers' columns of the others."""
-        divided = {name: [shards[name] for shards in self._shards] for name in self._shards[0]}
-        return {**self._inner.checkpoint_variables(), **divided}
+        copies = self._inner.copies()
+        for name in self._shards[0]:
+            copies[name] = [[shards[name] for shards in self._shards]]
+        return copies
 
     def placed(self) -> list[Placed]:
         """Returns the inner manager's, and the columns of every tower."""

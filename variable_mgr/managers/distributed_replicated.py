@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -105,14 +105,9 @@ class DistributedReplicated(VariableManager):
                 operations += variables.assign_all(copy, {name: fetched})
         return [Preparation(tf.group(*operations))]
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Returns the masters, and tower 0's moving averages."""
-        first = self._copies[0]
-        return {
-            spec.name: [self._masters.get(spec.name, first[spec.name])]
-            for spec in self._specs
-            if spec.kind != "tower_state"
-        }
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+        """Returns the masters, and every tower's copies; of moving averages tower 0's are authoritative."""
+        return variables.copies(self._specs, [self._masters, *self._copies])
 
     def placed(self) -> list[Placed]:
         """Returns the masters and this worker's copies."""

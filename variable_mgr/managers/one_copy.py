@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -82,9 +82,9 @@ class OneCopy(VariableManager):
             operations += variables.assign_all(self._shared, shared)
         return operations
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Returns the shared copy."""
-        return {name: [variable] for name, variable in self._shared.items()}
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+        """Returns the shared copy, and each tower's own state."""
+        return variables.copies(self._specs, [self._shared, *self._tower_state])
 
     def placed(self) -> list[Placed]:
         """Returns the shared copy and the own state of this process' towers."""

@@ -52,9 +52,9 @@ class Pipelined(VariableManager):
         operations += variables.assign_all(self._variables, update.state)
         return [Applied(tf.group(*operations))]
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Returns every weight and statistic."""
-        return {spec.name: [self._variables[spec.name]] for spec in self._specs if spec.kind != "tower_state"}
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+        """Returns the only copy of every variable."""
+        return variables.copies(self._specs, [self._variables])
 
     def placed(self) -> list[Placed]:
         """Returns every variable."""

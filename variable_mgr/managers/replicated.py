@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -90,6 +90,7 @@ class Replicated(VariableManager):
         self._reduction = reduction
         self._averaging = averaging
         self._wire_bytes = wire_bytes
+        self.copies_differ = not reduction.makes_equal
         self._specs: list[VariableSpec] = []
         self._copies: list[dict[str, tf.Variable]] = []
         self._all_read: list[tf.Operation] = []
@@ -144,9 +145,9 @@ class Replicated(VariableManager):
                     values[tower].append(collective_sum(given, self._place, key))
         return values
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Returns tower 0's copy."""
-        return {spec.name: [self._copies[0][spec.name]] for spec in self._specs if spec.kind != "tower_state"}
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
+        """Returns every tower's copy."""
+        return variables.copies(self._specs, self._copies)
 
     def placed(self) -> list[Placed]:
         """Returns all copies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -13,6 +13,7 @@ from variable_mgr.manager import (
     EARLIER_WEIGHTS,
     Applied,
     Explanation,
+    Held,
     Optimizer,
     Placed,
     Preparation,
@@ -81,9 +82,22 @@ class Staged(VariableManager):
         fill_both = Preparation(tf.group(*self._stage_weights, *self._stage_gradients), computes=True)
         return [*self._inner.preparations(), fill_weights, fill_both]
 
-    def checkpoint_variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+    def held(self) -> dict[str, Held]:
+        """Returns what is staged, numbered in the order of the areas."""
+        return {
+            f"stage_{number}_{index}": Held(value, tensor)
+            for number, put in enumerate([*self._stage_weights, *self._stage_gradients])
+            for index, (value, tensor) in enumerate(zip(staging.peek(put), put.inputs, strict=True))
+        }
+
+    def resumptions(self) -> list[Preparation]:
+        """Stages the weights and gradients that are fed; no tower computes."""
+        both = Preparation(tf.group(*self._stage_weights, *self._stage_gradients))
+        return [*self._inner.preparations(), both]
+
+    def copies(self) -> dict[str, list[Sequence[tf.Variable]]]:
         """Returns the inner manager's."""
-        return self._inner.checkpoint_variables()
+        return self._inner.copies()
 
     def placed(self) -> list[Placed]:
         """Returns the inner manager's."""

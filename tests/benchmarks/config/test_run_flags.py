@@ -11,6 +11,7 @@ from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
 from benchmarks.sweep import grid, sweep_verb
+from tests.support import docs
 
 TABLE = [flag for group in run_flags.RUN_FLAGS.values() for flag in group]
 
@@ -185,7 +186,9 @@ def test_flags_that_the_peer_has_are_of_its_type() -> None:
 
 @pytest.mark.parametrize("name", flag.presets())
 def test_every_preset_is_a_grid_that_can_be_run(name: str) -> None:
-    parsed = flag.parse([f"--preset={name}", "--num_gpus=1"], grid.sweep_groups(sweep_verb.SWEEP_FLAGS))
+    parsed = flag.parse(
+        [f"--preset={name}", "--num_gpus=1", *docs.also_given(name)], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)
+    )
     cells = grid.cells([{**grid.of_flags(parsed.values), "device": ["cpu"]}], lambda: 0)
     assert cells and all(cell.config for cell in cells), "and what is said after it wins"
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.cluster import launcher
 from benchmarks.errors import ExitStatus
+from benchmarks.one_run import cluster_launch
 from benchmarks.process import private_network
 from benchmarks.topology.cluster import Cluster
 from results.record import Status
@@ -31,6 +32,7 @@ FLAGS = (
     "--output_dir=out",
 )
 KILLED = launcher.Outcome(ExitStatus.CLUSTER, False, ["worker 0 was killed by SIGKILL"])
+ENDED_WELL = launcher.Outcome(ExitStatus.OK, True, [])
 FAILED = launcher.Outcome(ExitStatus.RUN_FAILED, True, ["worker 0 ended with status 4"])
 
 
@@ -143,3 +145,41 @@ def test_the_network_is_entered_unless_the_user_declines(
     monkeypatch.setattr(private_network, "is_entered", lambda: True)
     moved = run_bench(*command)
     assert (moved.status, moved.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("ends", "flags", "attempts", "status"),
+    [
+        ([KILLED, KILLED, ENDED_WELL], LOCAL, 3, ExitStatus.OK),
+        ([KILLED, ENDED_WELL], HOSTS, 2, ExitStatus.OK),
+        ([KILLED] * 3, LOCAL, 3, ExitStatus.CLUSTER),
+        ([KILLED, FAILED], LOCAL, 2, ExitStatus.RUN_FAILED),
+        ([FAILED], LOCAL, 1, ExitStatus.RUN_FAILED),
+        ([launcher.Outcome(ExitStatus.USAGE, True, ["worker 0 ended with status 2"])], LOCAL, 1, ExitStatus.USAGE),
+    ],
+)
+def test_a_cluster_is_started_again_only_after_a_task_was_lost(
+    run_bench: RunBench,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[launcher.Outcome],
+    flags: tuple[str, ...],
+    attempts: int,
+    status: ExitStatus,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(cluster_launch, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(cluster_launch, "_PAUSE_OVER_SSH_SECONDS", 0)
+    started = []
+
+    def run(cluster: Cluster, command: launcher.Command, logs: Path) -> launcher.Outcome:
+        started.append(" ".join(command(cluster.leader, cluster)))
+        ended = ends[len(started) - 1]
+        if ended.status == ExitStatus.OK:
+            Store(logs.parent).append(*(make_record(config={"cluster": value}) for value in own_record(cluster)))
+        return ended
+
+    monkeypatch.setattr(launcher, "run", run)
+    done = run_bench(*flags, *FLAGS, "--train_dir=train", "--max_restarts=2")
+    assert (done.status, len(started)) == (status, attempts)
+    assert [words.count("worker 0 was killed by SIGKILL") for words in started] == list(range(attempts))
+    assert done.stderr.count("from the newest checkpoint of --train_dir=train") == attempts - 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config.optimizer_options import Hyperparameters
+from benchmarks.config.optimizer_options import Clipping, Hyperparameters
 from benchmarks.training import optimizers
 
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 4
@@ -20,7 +20,7 @@ OTHERS = Hyperparameters(
     adam_beta2=0.99,
     adam_epsilon=0.1,
 )
-START = [np.array([1.0, -2.0, 3.0]), np.array([[0.5]])]
+START = [np.array([1.0, -2.0, 3.0]), np.array([[0.5, -1.0]])]
 
 
 def _gradient(step: int, value: np.ndarray) -> np.ndarray:
@@ -35,6 +35,17 @@ def _sgd(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters)
 def _momentum(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
     memory["v"] = MOMENTUM * memory.get("v", 0.0) + g
     return x - RATE * memory["v"]
+
+
+def _nesterov(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+    memory["v"] = MOMENTUM * memory.get("v", 0.0) + g
+    return x - RATE * (g + MOMENTUM * memory["v"])
+
+
+def _lars(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
+    ratio = 0.5 * np.linalg.norm(x) / np.linalg.norm(g) if x.ndim > 1 else 1.0
+    memory["v"] = MOMENTUM * memory.get("v", 0.0) + RATE * ratio * g
+    return x - memory["v"]
 
 
 def _rmsprop(x: np.ndarray, g: np.ndarray, t: int, memory: dict, c: Hyperparameters) -> np.ndarray:
@@ -58,14 +69,24 @@ def test_the_constants_are_those_of_tf_cnn_benchmarks() -> None:
 
 @pytest.mark.parametrize("constants", [Hyperparameters(), OTHERS], ids=["usual", "others"])
 @pytest.mark.parametrize(
-    ("name", "formula"), [("sgd", _sgd), ("momentum", _momentum), ("rmsprop", _rmsprop), ("adam", _adam)]
+    ("name", "formula"),
+    [
+        ("sgd", _sgd),
+        ("momentum", _momentum),
+        ("nesterov", _nesterov),
+        ("rmsprop", _rmsprop),
+        ("adam", _adam),
+        ("lars", _lars),
+    ],
 )
 def test_rule_follows_its_formula(name: str, formula: Callable[..., np.ndarray], constants: Hyperparameters) -> None:
     expected, memories = list(START), [{}, {}]
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [tf.Variable(value.astype(np.float32)) for value in START]
         fed = [tf.compat.v1.placeholder(tf.float32, value.shape) for value in START]
-        rule = optimizers.make(name, learning_rate=RATE, momentum=MOMENTUM, constants=constants)
+        rule = optimizers.make(
+            name, learning_rate=RATE, momentum=MOMENTUM, constants=constants, lars_trust_coefficient=0.5
+        )
         updates = rule.apply(variables, fed)
         assert len(updates) == len(variables)
         session.run(tf.compat.v1.global_variables_initializer())
@@ -85,3 +106,51 @@ def test_memory_lives_where_the_variable_lives() -> None:
             variable = tf.Variable([1.0])
         optimizers.make("momentum", learning_rate=RATE, momentum=MOMENTUM).apply([variable], [tf.constant([1.0])])
         assert {v.device for v in tf.compat.v1.global_variables()} == {"/device:CPU:1"}
+
+
+@pytest.mark.parametrize("weight", [0.0, 2.0])
+def test_lars_without_a_norm_takes_the_plain_step(weight: float) -> None:
+    """A ratio of norms that are zero would be no number."""
+    gradient = 1.0 - np.sign(weight)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable([[weight]])
+        rule = optimizers.make("lars", learning_rate=RATE, momentum=MOMENTUM)
+        updates = rule.apply([variable], [tf.constant([[gradient]], tf.float32)])
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(updates)
+        assert session.run(variable) == pytest.approx(weight - RATE * gradient)
+
+
+@pytest.mark.parametrize(
+    ("clipping", "wanted"),
+    [
+        (Clipping(), [[3.0, -4.0], [12.0]]),
+        (Clipping(value=3.5), [[3.0, -3.5], [3.5]]),
+        (Clipping(norm=6.5), [[1.5, -2.0], [6.0]]),
+        (Clipping(norm=14.0), [[3.0, -4.0], [12.0]]),
+        (Clipping(value=4.0, norm=1.0), np.array([3.0, -4.0, 4.0]) / np.sqrt(41)),
+    ],
+    ids=str,
+)
+def test_gradients_are_limited_one_by_one_then_together(clipping: Clipping, wanted: list) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [tf.Variable([0.0, 0.0]), tf.Variable([0.0])]
+        rule = optimizers.make("sgd", learning_rate=1.0, momentum=0.0, clipping=clipping)
+        updates = rule.apply(variables, [tf.constant([3.0, -4.0]), tf.constant([12.0])])
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(updates)
+        got = -np.concatenate(session.run(variables))
+    np.testing.assert_allclose(got, np.hstack(wanted), rtol=1e-6)
+
+
+def test_state_is_found_by_variable_and_shared_state_in_every_copy() -> None:
+    with tf.Graph().as_default():
+        one, other = tf.Variable([1.0]), tf.Variable([1.0])
+        rule = optimizers.make("adam", learning_rate=RATE, momentum=MOMENTUM)
+        assert rule.slots_of(one) == {}
+        for copy in (one, other):
+            rule.apply([copy], [tf.constant([1.0])])
+        slots = [rule.slots_of(copy) for copy in (one, other)]
+        assert [set(each) for each in slots] == [{"m", "v"}] * 2
+        assert slots[0]["m"] is not slots[1]["m"]
+        assert [len(copies) for copies in rule.shared_state().values()] == [2]

@@ -5,16 +5,19 @@ See `benchmarks.verify.oracle`, which `run_bench.py verify` uses on the user's d
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
 
+from benchmarks.topology.devices import session_config
 from benchmarks.topology.placement import place
-from benchmarks.verify.cases import TRANSFERS
+from benchmarks.verify import cases
+from benchmarks.verify.cases import TRANSFERS, Case
 from tests.support.arithmetic import scalar_error
 from variable_mgr import expected
 from variable_mgr.catalog import IN_ONE_PROCESS
-from variable_mgr.expected import EXACT
+from variable_mgr.expected import EXACT, SGD, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
@@ -94,26 +97,26 @@ def test_local_sgd_averages_weights_when_it_says(towers: int, optimizer: str, st
 
 
 def test_averaging_weights_after_every_step_of_sgd_is_averaging_gradients() -> None:
-    weights = expected.of_manager("local_sgd", Modifiers(local_sgd_steps=1), "sgd", 3)
-    assert weights.error(expected.of_manager("replicated", Modifiers(), "sgd", 3)) < 1e-12
+    weights = expected.of_manager("local_sgd", Modifiers(local_sgd_steps=1), SGD, 3)
+    assert weights.error(expected.of_manager("replicated", Modifiers(), SGD, 3)) < 1e-12
 
 
 def test_the_oracle_by_hand() -> None:
     """One tower, one step: x = -1, 0; loss = -0.5 * 1 * 2; gradients -0.5 * 2 + 1/16 and -0.5 * 1 + 2/16."""
-    first = expected.expected(1, "sgd", exchanged=True)
+    first = expected.expected(1, SGD, exchanged=True)
     assert first.loss[0] == -1.0
     assert first.a[0] == [1.0 - (-1.0 + 1 / 16) / 32]
     assert first.b[0] == [2.0 - (-0.5 + 2 / 16) / 32]
     # Two towers: x = -1, 0 and 1, 2; the mean of the gradients.
-    second = expected.expected(2, "sgd", exchanged=True)
+    second = expected.expected(2, SGD, exchanged=True)
     assert second.a[0] == [1.0 - (0.5 * (-1.0 + 3.0) + 1 / 16) / 32] * 2
 
 
 def test_the_oracle_tells_everything_apart() -> None:
     """A check that cannot fail checks nothing."""
     kinds = [
-        expected.expected(2, optimizer, exchanged=exchanged, mode=mode)
-        for optimizer in ("sgd", "momentum")
+        expected.expected(2, rule, exchanged=exchanged, mode=mode)
+        for rule in (SGD, expected.WITH_MOMENTUM, expected.Rule("nesterov"), expected.Rule("sgd", clip_norm=0.5))
         for exchanged in (True, False)
         for mode in ("plain", "relaxed", "staged")
     ]
@@ -121,3 +124,23 @@ def test_the_oracle_tells_everything_apart() -> None:
         for other in kinds[index + 1 :]:
             assert one.error(other) > 0.01
     assert kinds[0].error(expected.Trajectory()) == float("inf")
+
+
+@pytest.mark.parametrize("rule", [Rule("nesterov"), Rule("momentum", clip_value=1.0), Rule("lars", clip_norm=0.5)])
+@pytest.mark.parametrize("modifiers", [Modifiers(), Modifiers(asynchronous=True), Modifiers(staged_vars=True)], ids=str)
+def test_every_rule_does_the_arithmetic_of_its_name(rule: Rule, modifiers: Modifiers) -> None:
+    case = Case("parameter_server", modifiers, "cpu", rule.optimizer, "", chosen_rule=rule)
+    options = functools.partial(session_config, "cpu")
+    (result,) = cases.results("cpu", 2, 1, options, chosen=[case])
+    assert result.passed, result
+    plain = expected.of_manager(case.manager, modifiers, SGD, 2)
+    assert plain.error(expected.of_manager(case.manager, modifiers, rule, 2)) > 0.01, "the rule matters"
+
+
+def test_a_chosen_rule_replaces_the_usual_ones_and_divided_layers_refuse_norms() -> None:
+    rule = Rule("lars")
+    found = list(cases.under(rule, cases.cases()))
+    assert {case.reference for case in found} == {"lars", "whole batch", "no change"}
+    assert len(found) < len(list(cases.cases()))
+    divided = [case for case in found if case.modifiers.fc_model_parallel]
+    assert divided and all(cases.why_not_under(case) for case in divided)

@@ -149,7 +149,8 @@ GOLDEN_HEADER = (
     "step_ms_p999,xla,compile_s,conv1x1_as_matmul,loss_minus_fp32,"
     "power_watts,images_per_joule,cpu_cores_used,peak_gpu_memory_bytes,"
     "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul,fused_bn,"
-    "pipeline_stages,micro_batches,slowest_tower,slowest_tower_ratio"
+    "pipeline_stages,micro_batches,slowest_tower,slowest_tower_ratio,"
+    "eval_only,eval_top_1_accuracy,eval_top_5_accuracy,seconds_to_accuracy,restarts"
 )
 
 

@@ -112,7 +112,8 @@ def test_staleness_counts_the_updates_of_others(updates_by_the_other: int) -> No
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 def test_the_oracle_in_turn_is_the_plain_one_for_one_tower(optimizer: str) -> None:
-    alone = expected.expected(1, optimizer, exchanged=True)
-    assert expected.expected_in_turn(1, optimizer).error(alone) < 1e-12
-    two = expected.expected_in_turn(2, optimizer)
-    assert two.error(expected.expected(2, optimizer, exchanged=True, copies=1)) > 0.01
+    rule = expected.Rule(optimizer)
+    alone = expected.expected(1, rule, exchanged=True)
+    assert expected.expected_in_turn(1, rule).error(alone) < 1e-12
+    two = expected.expected_in_turn(2, rule)
+    assert two.error(expected.expected(2, rule, exchanged=True, copies=1)) > 0.01

@@ -1,0 +1,184 @@
+"""Evaluates weights on every image of a validation set once, whatever manager keeps them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from benchmarks.input.host_pipeline import NO_LABEL
+from benchmarks.topology.devices import HOST
+from benchmarks.training.objectives import in_top
+from benchmarks.training.run_input import RunInput
+from models.building import Model
+
+_ROUNDING = 1e-9  # of a number of epochs
+
+
+class Totals(NamedTuple):
+    """Sums over images: their number, those classified correctly, also among the five most likely, and their losses."""
+
+    images: float = 0.0
+    top_1: float = 0.0
+    top_5: float = 0.0
+    loss: float = 0.0
+
+    def __add__(self, other: tuple[Any, ...]) -> Totals:
+        """Returns the sums over the images of both."""
+        return Totals(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def result(self) -> dict[str, Any]:
+        """Returns the number of images, and shares and mean loss over them, for the record."""
+        return {
+            "images": int(self.images),
+            "top_1_accuracy": self.top_1 / self.images,
+            "top_5_accuracy": self.top_5 / self.images,
+            "loss": self.loss / self.images,
+        }
+
+
+class Evaluator:
+    """Evaluates in inference mode. Devices take batches in turn; those after the last image are empty.
+
+    Made in a graph, to which it adds no variables.
+
+    Args:
+        model: as it was built, before it was divided over devices.
+        weights: by name, the variable, or its parts that are joined along the last axis.
+        devices: each evaluates a part of the images.
+        images: of the devices, as `run_input.build_validation` makes them.
+        num_classes: of the labels.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, Sequence[tf.Variable]],
+        devices: Sequence[str],
+        images: RunInput,
+        num_classes: int,
+    ) -> None:
+        self._input, self._num_classes = images, num_classes
+        assert images.source is not None, "an evaluation reads images"
+        self.source = images.source
+        totals = []
+        for number, (device, batch) in enumerate(zip(devices, images.towers, strict=True)):
+            with tf.device(device), tf.name_scope(f"evaluation_{number}"):
+                logits, _ = model.call(_values(model, weights), batch.images, training=False)
+                totals.append(_totals(logits, batch.labels))
+        with tf.device(HOST):
+            self._totals = tf.add_n(totals)
+        self.images_per_step = sum(batch.labels.shape[0] for batch in images.towers)
+
+    def steps(self, session: tf.compat.v1.Session) -> Iterator[Totals]:
+        """Begins a pass over the images, and yields the totals of each step until there are no more images.
+
+        Raises:
+            DataError: a record cannot be read.
+        """
+        try:
+            for operation in self._input.initializers:
+                session.run(operation)
+            images = self.images_per_step
+            while images == self.images_per_step:
+                totals = Totals(*session.run(self._totals).tolist())
+                images = totals.images
+                if images:
+                    yield totals
+        except tf.errors.OpError as error:
+            explained = self._input.translate(error, self._num_classes)
+            if explained is error:
+                raise
+            raise explained from error
+        if self._input.skipping and self._input.skipping.failure:
+            raise self._input.skipping.failure
+
+    def evaluate(self, session: tf.compat.v1.Session) -> dict[str, Any]:
+        """Returns the result of a pass over the images."""
+        return sum(self.steps(session), Totals()).result()
+
+
+def _values(model: Model, weights: Mapping[str, Sequence[tf.Variable]]) -> list[tf.Tensor]:
+    """Returns what inference computes with, one tensor per variable of the model; it does not read towers' states."""
+    values = []
+    for variable in model.variables:
+        if variable.kind == "tower_state":
+            values.append(tf.zeros(variable.shape, variable.dtype))
+            continue
+        parts = []
+        for part in weights[variable.name]:
+            with tf.device(part.device):
+                parts.append(part.read_value())
+        values.append(tf.concat(parts, axis=-1) if len(parts) > 1 else parts[0])
+    return values
+
+
+def _totals(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns what `Totals` has of one batch, [4], float64; images with NO_LABEL do not count."""
+    counts = labels > NO_LABEL
+    labels = tf.maximum(labels, 0)
+    losses = tf.cast(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits), tf.float64)
+    each = [tf.ones_like(losses), *(tf.cast(in_top(logits, labels, k), tf.float64) for k in (1, 5)), losses]
+    return tf.reduce_sum(tf.where(counts, tf.stack(each), tf.zeros([], tf.float64)), axis=1)
+
+
+def due_steps(
+    epochs_after: Callable[[int], float],
+    *,
+    every_steps: int = 0,
+    every_epochs: float = 0.0,
+    at_steps: Collection[int] = (),
+    at_epochs: Sequence[float] = (),
+) -> Callable[[int], bool]:
+    """Returns a function that returns whether an evaluation follows that many steps.
+
+    One that is due after a number of epochs follows the step that completes them. `epochs_after` returns how many
+    passes over the data set that many steps make.
+    """
+
+    def completed(steps: int) -> tuple[int, int]:
+        epochs = epochs_after(steps) + _ROUNDING
+        return sum(at <= epochs for at in at_epochs), math.floor(epochs / every_epochs) if every_epochs else 0
+
+    def is_due(steps: int) -> bool:
+        by_steps = steps in at_steps or (every_steps > 0 and steps % every_steps == 0)
+        return by_steps or completed(steps) != completed(steps - 1)
+
+    return is_due
+
+
+class Evaluation:
+    """Evaluates between steps, and after the last.
+
+    Args:
+        follows: whether an evaluation follows that many steps.
+        evaluate: returns the result of one.
+        note: gets the steps of the training, the result with its `seconds`, and whether the aim is reached.
+        aim: the top-1 accuracy at which training has reached its aim; None: it has none.
+    """
+
+    name = "an evaluation"
+
+    def __init__(
+        self,
+        follows: Callable[[int], bool],
+        evaluate: Callable[[], dict[str, Any]],
+        note: Callable[[int, dict[str, Any], bool], None],
+        aim: float | None = None,
+    ) -> None:
+        self._follows, self._evaluate, self._note, self._aim = follows, evaluate, note, aim
+
+    def is_due(self, steps: int, *, last: bool) -> bool:
+        """Returns whether to evaluate; after the last step unless that was already done."""
+        return self._follows(steps) != last
+
+    def do(self, steps: int) -> bool:
+        """Evaluates, and returns whether the aim is reached."""
+        begin = time.perf_counter()
+        result = self._evaluate()
+        reached = self._aim is not None and result["top_1_accuracy"] >= self._aim
+        self._note(steps, {**result, "seconds": time.perf_counter() - begin}, reached)
+        return reached

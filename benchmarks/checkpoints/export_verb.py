@@ -1,0 +1,108 @@
+"""The verb `export`: writes the model of a checkpoint for Keras or TensorFlow Serving. Imports TensorFlow late."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config import outside_models
+from benchmarks.config.flag import Flag, Groups
+from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
+from benchmarks.errors import BenchError, ExitStatus, UsageError, headline
+from benchmarks.input.catalog import DATA_SETS
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.topology.start import start
+
+EXPORT_FLAGS: Groups = {
+    "From": (
+        Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory"),
+        Flag("checkpoint", str, "the prefix of a checkpoint's files, such as out/model.ckpt-500", path="file"),
+    ),
+    "To": (
+        Flag("keras_file", str, "a .keras file, for keras.models.load_model", path="file"),
+        Flag("saved_model", str, "a new directory with a SavedModel, as TensorFlow Serving reads it", path="directory"),
+    ),
+}
+
+
+def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
+    """Returns the checkpoint's path, and where to write which form.
+
+    Raises:
+        UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
+    """
+    source, keras_file, saved_model = (
+        given["train_dir"] or given["checkpoint"],
+        given["keras_file"],
+        given["saved_model"],
+    )
+    if not source or (given["train_dir"] and given["checkpoint"]):
+        raise UsageError("export needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
+    if not (keras_file or saved_model):
+        raise UsageError("export needs --keras_file=FILE.keras, --saved_model=DIR or both: where to write the model.")
+    if keras_file and not keras_file.endswith(".keras"):
+        raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
+    if saved_model and Path(saved_model).exists():
+        raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
+    return Path(source), keras_file and Path(keras_file), saved_model and Path(saved_model)
+
+
+def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> ExitStatus:
+    """Exports the model of a checkpoint.
+
+    Raises:
+        UsageError: the model cannot be built, or not be saved by Keras.
+        DataError: the checkpoint cannot be used.
+        BenchError: a file cannot be written.
+    """
+    start(Runtime())
+    from benchmarks.checkpoints import files, keras_exchange
+
+    saved = files.read(source)
+    facts = saved.facts
+    spec = outside_models.find(facts["model"], facts["data_name"])
+    if spec.digest != facts["model_digest"]:
+        warn(f"The code of {spec.name} has changed since {saved.prefix} was saved.")
+    model = keras_exchange.to_model(spec, facts["num_classes"], saved.values())
+    if keras_file:
+        _write(keras_file, model.save)
+    if saved_model:
+        _write(saved_model, lambda path: model.export(path, verbose=False))
+    data_set = DATA_SETS[facts["data_name"]]
+    say(f"{spec.title} after {saved.steps} steps: {', '.join(str(path) for path in (keras_file, saved_model) if path)}")
+    say(
+        f"It takes float32 images {tuple(model.input_shape[1:])} of which the mean {data_set.mean} was subtracted and "
+        f"which were divided by {data_set.stddev}, per channel of values from 0 to 255; it returns "
+        f"{model.output_shape[-1]} logits."
+    )
+    return ExitStatus.OK
+
+
+def _write(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes a file or directory, which appears under its name when it is complete."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as directory:
+            write(Path(directory) / path.name)
+            os.replace(Path(directory) / path.name, path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be written: {error.strerror or headline(error)}. Name another place."
+        ) from error
+
+
+VERB = Verb(
+    "export",
+    "write the model of a checkpoint for Keras or TensorFlow Serving",
+    EXPORT_FLAGS,
+    lambda given, command: run(*resolve(given.values)),
+    details="The model is Keras' own, in NHWC and float32, whatever it was trained in, and returns logits.",
+    examples=(
+        "export --train_dir=out --keras_file=model.keras",
+        "export --checkpoint=out/model.ckpt-500 --saved_model=serving/1",
+    ),
+)

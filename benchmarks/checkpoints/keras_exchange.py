@@ -1,0 +1,102 @@
+"""Models between this suite and Keras: a model with its values as Keras' own, and values from Keras' files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.errors import DataError, UsageError, headline
+from models import building, from_keras, to_keras
+from models.building import Model
+from models.model_spec import ModelSpec
+
+KERAS_FILES = (".keras", ".weights.h5")
+
+
+def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
+    """Returns a model of Keras with these values, for images in NHWC and in float32; Keras owns its variables.
+
+    Args:
+        spec: the model.
+        num_classes: number of logits.
+        values: by canonical name, at least of all weights and statistics.
+
+    Raises:
+        UsageError: the model has a layer that Keras cannot save.
+        DataError: a value is missing, or has another shape.
+    """
+    with tf.Graph().as_default():
+        model = building.build(spec, data_format="NHWC", num_classes=num_classes, seed=0)
+    try:
+        made = to_keras.plain(model.keras_model)
+    except from_keras.UnusableModelError as error:
+        raise UsageError(f"--model={spec.name}: {error}") from error
+    for described, variable in zip(model.variables, building.ordered(made), strict=True):
+        if described.kind == "tower_state":
+            continue
+        value = values.get(described.name)
+        if value is None or value.shape != described.shape:
+            found = "no value" if value is None else f"a value of shape {value.shape}"
+            raise DataError(
+                f"The checkpoint has {found} for {described.name}, which has the shape {described.shape} in "
+                f"{spec.name}: the model has changed since it was saved."
+            )
+        variable.assign(value)
+    return made
+
+
+def read(path: str | Path, model: Model) -> dict[str, np.ndarray]:
+    """Returns values for all weights and statistics of a model, by canonical name, from a file of Keras.
+
+    Variables are found by name, except those of the last layer. If another name differs, all are taken in their order.
+
+    Args:
+        path: `.keras`, a whole model; or `.weights.h5`, the weights of one.
+        model: of the same architecture; its data format and precision do not matter.
+
+    Raises:
+        UsageError: the file is missing, or its name is not one of Keras'.
+        DataError: it cannot be read, or is of another model.
+    """
+    path = Path(path)
+    if not path.name.endswith(KERAS_FILES) or not path.is_file():
+        wrong = "is neither a .keras nor a .weights.h5 file" if path.is_file() else "does not exist"
+        raise UsageError(f"{path} {wrong}: pass a file that Model.save() or Model.save_weights() of Keras has written.")
+    pairs = zip(building.ordered(model.keras_model), model.variables, strict=True)
+    known = {id(variable): described for variable, described in pairs}
+    wanted = [known[id(variable)] for variable in model.keras_model.weights]
+    try:
+        found = _read(path, model)
+    except Exception as error:  # a file can be damaged in any way
+        raise DataError(f"{path} cannot be read into {model.keras_model.name}: {headline(error)}") from error
+    place = {described.name: number for number, described in enumerate(wanted)}
+    last_layer = f"{wanted[-1].name.rpartition('/')[0]}/"
+    if {name for name in place if not name.startswith(last_layer)} <= {name for name, _ in found}:
+        found.sort(key=lambda named: place.get(named[0], len(place)))
+    for described, named in itertools.zip_longest(wanted, found):
+        ours = f"{described.name} {described.shape}" if described else "nothing more"
+        theirs = f"{named[0]} {named[1].shape}" if named else "nothing more"
+        if not described or not named or described.shape != named[1].shape:
+            raise DataError(
+                f"{path} is of another model than {model.keras_model.name}: where the model has {ours}, the file has "
+                f"{theirs}. Pass weights of the same architecture, with as many classes (--num_classes)."
+            )
+    return {described.name: value.astype(described.dtype) for described, (_, value) in zip(wanted, found, strict=True)}
+
+
+def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
+    """Returns what the layers of a file hold, in their order. No memory is allocated on devices."""
+    with tf.Graph().as_default(), building.no_own_variables() as scope:
+        if path.suffix == ".keras":
+            held = keras.models.load_model(path, compile=False)
+        else:
+            held = to_keras.plain(model.keras_model)
+            held.load_weights(path)
+        layers = [layer for layer in held.layers if not isinstance(layer, keras.layers.Normalization)]
+        variables = [variable for layer in layers for variable in layer.weights]
+        return [(variable.path, tf.get_static_value(scope.get_current_value(variable))) for variable in variables]

@@ -1,0 +1,59 @@
+"""What the tasks of a cluster that was started again know of the attempts before. No TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+
+from results.text import counted
+
+_VARIABLE = "CNN_BENCH_FAILED_ATTEMPTS"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempts:
+    """The failed attempts of a run.
+
+    Attributes:
+        begun: when the first one began, in seconds since the epoch.
+        failures: of each attempt which tasks failed, how and when, in words.
+    """
+
+    begun: float
+    failures: tuple[str, ...] = ()
+
+    def after(self, failure: str) -> Attempts:
+        """Returns these and one more."""
+        return dataclasses.replace(self, failures=(*self.failures, failure))
+
+    def handed_over(self, command: Sequence[str]) -> list[str]:
+        """Returns the words of a task that knows of them, on any host; without failures the words themselves."""
+        if not self.failures:
+            return list(command)
+        return ["/usr/bin/env", f"{_VARIABLE}={json.dumps(dataclasses.asdict(self))}", *command]
+
+
+def inherited() -> Attempts | None:
+    """Returns the failed attempts before this process; None if there were none."""
+    stated = os.environ.get(_VARIABLE)
+    if stated is None:
+        return None
+    attempts = json.loads(stated)
+    return Attempts(attempts["begun"], tuple(attempts["failures"]))
+
+
+def count() -> int:
+    """Returns how often the cluster of this process was started again."""
+    attempts = inherited()
+    return len(attempts.failures) if attempts else 0
+
+
+def warnings() -> list[str]:
+    """Returns the warning for the record."""
+    attempts = inherited()
+    if attempts is None:
+        return []
+    times = counted(len(attempts.failures), "time")
+    return [f"The cluster was started again {times}; only steps after that are measured. {' '.join(attempts.failures)}"]

@@ -1,0 +1,229 @@
+"""What a run takes from checkpoints, and what it leaves in them for the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.between_steps.saving import Saving
+from benchmarks.checkpoints import files, keras_exchange
+from benchmarks.checkpoints.files import Saved
+from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
+from benchmarks.cluster import restarts
+from benchmarks.cluster.member import Team
+from benchmarks.config.config import Config
+from benchmarks.console import say, warn
+from benchmarks.errors import UsageError
+from benchmarks.one_run import time_slices
+from benchmarks.one_run.graph import RunGraph
+from benchmarks.one_run.steps import images_per_epoch
+from models.building import Model
+from results.version import SUITE_VERSION
+
+
+@dataclasses.dataclass(frozen=True)
+class Earlier:
+    """What earlier runs have left of a training; nothing, if it begins.
+
+    Attributes:
+        steps: that were trained.
+        images: that were trained with, by all towers.
+        ends_at_step: the step at which the attempt was to end that this one repeats; None: it repeats none, or that
+            saved no checkpoint.
+        values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
+        epochs: passes over the data set that the images were.
+    """
+
+    steps: int = 0
+    images: int = 0
+    ends_at_step: int | None = None
+    values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    epochs: float = 0.0
+
+    def images_drawn(self, config: Config) -> int:
+        """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
+        is_staged = config.modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
+        return self.images + is_staged * config.batch_global
+
+
+def find(config: Config, team: Team) -> Earlier:
+    """Reads the newest checkpoint of `--train_dir`, if there is one. All workers must find the same.
+
+    Raises:
+        DataError: it is damaged, or not of this suite; or inference needs one, and there is none.
+        UsageError: it is of another model or optimizer, or workers see different checkpoints.
+    """
+    directory = config.between.train_dir
+    if directory is None:
+        return Earlier()
+    if time_slices.inherited():
+        raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
+    saved = files.read(directory) if config.forward_only else files.latest(directory)
+    steps = {task: found for task, found in team.meet("looked for a checkpoint", saved and saved.steps).items()}
+    if len(set(steps.values())) > 1:
+        seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
+        raise UsageError(
+            f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
+        )
+    if saved is None:
+        if config.output_format == "text" and team.is_leader:
+            say(f"Checkpoints: {directory} has none, so training begins.")
+        return Earlier()
+    _require_same(saved, config)
+    if config.output_format == "text" and team.is_leader:
+        what = "weights" if config.forward_only else "continuing"
+        say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
+    values = saved.values()
+    if saved.facts.get("graph") != _graph(config):
+        values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
+    images = int(saved.facts["images"])
+    return Earlier(
+        saved.steps,
+        images,
+        ends_at_step=_end_of_attempt(saved),
+        values=values,
+        epochs=images / saved.facts["images_per_epoch"],
+    )
+
+
+def _end_of_attempt(saved: Saved) -> int | None:
+    """Returns the step at which the training was to end, if an attempt of this run has saved the checkpoint."""
+    attempts = restarts.inherited()
+    if attempts is None or saved.saved_at() < attempts.begun:
+        return None
+    return int(saved.facts["ends_at_step"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Restoring:
+    """How a run's variables get their first values.
+
+    Attributes:
+        state: of the training; None if weights are neither loaded nor saved.
+        values: to feed while variables are initialised.
+        resumes: whether these include all that was staged.
+    """
+
+    state: TrainingState | None = None
+    values: Mapping[tf.Tensor, np.ndarray] = dataclasses.field(default_factory=dict)
+    resumes: bool = False
+
+
+def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
+    """Returns the way into a graph of what `earlier` has, or else of `--initial_weights`.
+
+    Raises:
+        DataError: the values do not fit.
+    """
+    if config.between.train_dir is None and config.between.initial_weights is None:
+        return Restoring()
+    state = TrainingState(
+        built.model.variables,
+        built.manager,
+        built.optimizer,
+        built.variables,
+        first_tower=config.place.worker * len(config.place.towers),
+        alone=config.place.workers == 1,
+    )
+    if earlier.values:
+        return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
+    if config.between.initial_weights is not None:
+        weights = read_weights(config.between.initial_weights, built.model)
+        return Restoring(state, state.feeds(weights, weights_only=True))
+    return Restoring(state)
+
+
+def read_weights(path: str, model: Model) -> Mapping[str, np.ndarray]:
+    """Returns the values of a model's variables by canonical name, from a checkpoint of this suite or a file of Keras.
+
+    Raises:
+        UsageError: the file of Keras is missing.
+        DataError: they cannot be read, or are of another model.
+    """
+    return keras_exchange.read(path, model) if path.endswith(keras_exchange.KERAS_FILES) else files.read(path).values()
+
+
+def saving(
+    config: Config,
+    built: RunGraph,
+    state: TrainingState | None,
+    session: tf.compat.v1.Session,
+    earlier: Earlier,
+    ends_at_step: int,
+) -> list[Saving]:
+    """Returns the interlude that saves checkpoints of a run, or none.
+
+    Args:
+        config: of the run.
+        built: its graph.
+        state: of the training.
+        session: that trains.
+        earlier: what earlier runs have trained.
+        ends_at_step: the step at which the run is to end.
+    """
+    directory = config.between.train_dir
+    if state is None or directory is None or config.forward_only:
+        return []
+
+    def save(steps: int) -> None:
+        facts = {
+            "model": config.model,
+            "model_digest": config.model_digest,
+            "data_name": config.data_name,
+            "num_classes": config.num_classes,
+            "images": earlier.images + (steps - earlier.steps) * config.batch_global,
+            "images_per_epoch": images_per_epoch(config, built.input),
+            "optimizer": config.optimizer,
+            "variable_update": config.variable_update,
+            "graph": _graph(config),
+            "ends_at_step": ends_at_step,
+            "suite_version": SUITE_VERSION,
+        }
+        # Not with the options of the steps: the leader alone would count a run of the collectives.
+        files.write(directory, steps, state.fetch(session), facts, config.between.max_ckpts_to_keep)
+
+    return [
+        Saving(
+            save,
+            steps_before=earlier.steps,
+            every_steps=config.between.save_model_steps,
+            every_seconds=config.between.save_model_secs,
+        )
+    ]
+
+
+def _require_same(saved: Saved, config: Config) -> None:
+    """Compares what a checkpoint is of with what is to be trained.
+
+    Raises:
+        UsageError: it is of another model or optimizer.
+    """
+    where = f"--train_dir={config.between.train_dir}"
+    instead = f"Pass that, or another --train_dir; --initial_weights={saved.prefix} begins a training with its weights."
+    wanted = {"model": config.model, "num_classes": config.num_classes}
+    if not config.forward_only:
+        wanted["optimizer"] = config.optimizer
+    for name, value in wanted.items():
+        if saved.facts.get(name) != value:
+            raise UsageError(
+                f"{where}: its checkpoint is of --{name}={saved.facts.get(name)}, and this run has --{name}={value}. "
+                f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
+            )
+    if saved.facts.get("model_digest") != config.model_digest:
+        warn(f"{where}: the code of {config.model} has changed since the checkpoint was saved.")
+
+
+def _graph(config: Config) -> dict[str, Any]:
+    """Returns what must be equal for values in flight to fit, as JSON has it."""
+    return {
+        "variable_update": config.variable_update,
+        "modifiers": dataclasses.asdict(config.modifiers),
+        "towers": config.towers_in_total,
+        "batch_per_device": config.batch_per_device,
+        "precision": config.precision,
+        "pipeline": None if config.pipeline is None else dataclasses.asdict(config.pipeline),
+    }

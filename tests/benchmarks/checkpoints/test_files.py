@@ -1,0 +1,120 @@
+"""Checkpoints as files: they are whole or not there, and what cannot be used is refused in words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.checkpoints import files
+from benchmarks.errors import DataError, UnsavedError
+
+VALUES = {"dense/kernel": np.arange(6, dtype=np.float32).reshape(2, 3), "optimizer/steps": np.float32(7)}
+
+
+def write(directory: Path, steps: int, keep: int = 5) -> Path:
+    return files.write(directory, steps, {**VALUES, "steps": np.int64(steps)}, {"model": "lenet"}, keep)
+
+
+def test_what_was_written_is_read_by_this_suite_and_by_tensorflow(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "directory"
+    assert files.latest(directory) is None
+    prefix = write(directory, 4)
+    saved = files.latest(directory)
+    assert saved is not None
+    assert (saved.prefix, saved.steps, saved.facts) == (prefix, 4, {"model": "lenet", "steps": 4})
+    assert saved.names() == ["dense/kernel", "optimizer/steps", "steps"]
+    np.testing.assert_array_equal(saved.value("dense/kernel"), VALUES["dense/kernel"])
+    assert saved.values()["optimizer/steps"] == 7
+    assert tf.train.latest_checkpoint(str(directory)) == str(prefix)
+    np.testing.assert_array_equal(tf.train.load_variable(str(directory), "dense/kernel"), VALUES["dense/kernel"])
+    for path in (prefix, f"{prefix}.index", directory):
+        assert files.read(path).steps == 4
+
+
+def test_a_directory_may_be_moved(tmp_path: Path) -> None:
+    write(tmp_path / "a", 4)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert files.read(tmp_path / "b").steps == 4
+
+
+@pytest.mark.parametrize(("keep", "left"), [(2, {9, 10}), (0, {2, 3, 9, 10})])
+def test_older_ones_are_removed(tmp_path: Path, keep: int, left: set[int]) -> None:
+    for steps in (2, 3, 9, 10):
+        write(tmp_path, steps, keep)
+    names = {f"model.ckpt-{steps}{end}" for steps in left for end in (".index", ".data-00000-of-00001")}
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", *names}
+
+
+@pytest.mark.parametrize("replaced", range(3))
+def test_a_process_that_dies_while_saving_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    """After none, one or two of the three files have their names: values, index, and the state of the directory."""
+    write(tmp_path, 4)
+    names = iter(range(replaced))
+    rename = os.replace
+
+    def die(written: Path, to: str) -> None:
+        if next(names, None) is None:
+            shutil.copytree(written.parent, tmp_path / ".saving-left")  # a dead process removes nothing
+            raise KeyboardInterrupt
+        rename(written, to)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", die)
+        write(tmp_path, 6)
+    assert files.read(tmp_path).steps == 4
+    assert files.read(tmp_path).values()["steps"] == 4
+    write(tmp_path, 8, keep=1)
+    assert len(list(tmp_path.iterdir())) == 3, "what the dead process left is removed"
+
+
+def test_without_its_state_a_directory_has_its_newest_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, 9)
+    write(tmp_path, 10)
+    (tmp_path / "checkpoint").unlink()
+    assert files.read(tmp_path).steps == 10
+
+
+@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+def test_a_damaged_one_is_refused_with_what_to_use(tmp_path: Path, part: str) -> None:
+    write(tmp_path, 4)
+    damaged = Path(f"{write(tmp_path, 6)}{part}")
+    damaged.write_bytes(bytes(byte ^ 255 for byte in damaged.read_bytes()))
+    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Remove its files, and model.ckpt-4 is used"):
+        files.read(tmp_path).values()
+
+
+def test_one_of_another_program_is_refused(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable(1.0)
+        session.run(variable.initializer)
+        tf.compat.v1.train.Saver([variable]).save(session, str(tmp_path / "theirs"))
+    with pytest.raises(DataError, match="was not saved by this suite"):
+        files.latest(tmp_path)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no checkpoint: pass a directory"):
+        files.read(tmp_path)
+    with pytest.raises(DataError, match="There is no checkpoint"):
+        files.read(tmp_path / "model.ckpt-3")
+    with pytest.raises(DataError, match="has no value of bias"):
+        files.read(write(tmp_path, 4)).value("bias")
+
+
+def test_what_cannot_be_written_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 4)
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(UnsavedError, match=r"model.ckpt-6 could not be saved: No space left on device"):
+        write(tmp_path, 6)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert files.read(tmp_path).steps == 4
+    (tmp_path / "file").touch()
+    with pytest.raises(UnsavedError, match="could not be saved: Not a directory"):
+        write(tmp_path / "file" / "below", 6)

@@ -1,0 +1,109 @@
+"""Values from files of Keras come into the right variables, and files of other models are refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from benchmarks.checkpoints import keras_exchange
+from benchmarks.config.outside_models import Facts, outside_spec
+from benchmarks.errors import DataError, UsageError
+from models import building, specs
+from models.building import Model
+from tests.support.models import build
+
+pytestmark = [
+    pytest.mark.xdist_group("models"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras, when it saves
+]
+
+
+def _application(name: str, num_classes: int, data_format: str = "NHWC") -> Model:
+    facts = Facts(image_size=32, channels=3, outputs=num_classes, takes_classes=True)
+    return building.build(outside_spec(name, facts), data_format=data_format, num_classes=num_classes, seed=0)
+
+
+def _drawn(model: Model) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    return {
+        variable.name: random.normal(size=variable.shape).astype(np.float32)
+        for variable in model.variables
+        if variable.kind != "tower_state"
+    }
+
+
+@pytest.mark.parametrize(("ending", "data_format"), [(".keras", "NHWC"), (".weights.h5", "NCHW")])
+def test_weights_of_keras_applications_are_found(ending: str, data_format: str, tmp_path: Path) -> None:
+    theirs = keras.applications.EfficientNetB0(weights=None, classes=7, input_shape=(32, 32, 3))
+    random = np.random.default_rng(0)
+    for variable in theirs.weights:
+        variable.assign(random.uniform(0.0, 10.0, variable.shape))
+    path = tmp_path / f"theirs{ending}"
+    theirs.save(path) if ending == ".keras" else theirs.save_weights(path)
+    values = keras_exchange.read(path, _application("keras:EfficientNetB0", 7, data_format))
+    expected = {
+        variable.path.replace("predictions/", "logits/"): variable.numpy()
+        for variable in theirs.weights
+        if not variable.path.startswith("normalization")  # of the images, which the input does here
+    }
+    assert values.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_a_model_comes_back(tmp_path: Path) -> None:
+    model = build("resnet20", num_classes=10)
+    values = _drawn(model)
+    keras_exchange.to_model(specs.find("resnet20"), 10, values).save(tmp_path / "model.keras")
+    found = keras_exchange.read(tmp_path / "model.keras", model)
+    assert found.keys() == values.keys()
+    assert all(np.array_equal(found[name], value) for name, value in values.items())
+
+
+def test_other_names_are_taken_in_order(tmp_path: Path) -> None:
+    layers = [keras.layers.Flatten(), keras.layers.Dense(100, name="a"), keras.layers.Dense(10, name="b")]
+    theirs = keras.Sequential([keras.Input((28, 28, 1)), *layers])
+    theirs.save(tmp_path / "theirs.keras")
+    values = keras_exchange.read(tmp_path / "theirs.keras", build("mlp", num_classes=10))
+    names = ("hidden/kernel", "hidden/bias", "logits/kernel", "logits/bias")
+    for name, variable in zip(names, theirs.weights, strict=True):
+        np.testing.assert_array_equal(values[name], variable.numpy())
+
+
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_another_model_is_refused(ending: str, tmp_path: Path) -> None:
+    theirs = keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    path = tmp_path / f"theirs{ending}"
+    theirs.save(path) if ending == ".keras" else theirs.save_weights(path)
+    with pytest.raises(DataError) as failed:
+        keras_exchange.read(path, build("mlp", num_classes=10))
+    by_ending = {
+        ".keras": r"where the model has hidden/kernel \(784, 100\), the file has dense\w*/kernel \(784, 10\)\. Pass",
+        ".weights.h5": "cannot be read into mlp: ",
+    }
+    assert re.search(by_ending[ending], str(failed.value))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    model = build("mlp", num_classes=10)
+    with pytest.raises(UsageError, match="gone.keras does not exist: pass a file that"):
+        keras_exchange.read(tmp_path / "gone.keras", model)
+    (tmp_path / "other.txt").touch()
+    with pytest.raises(UsageError, match=r"other.txt is neither a .keras nor a .weights.h5 file"):
+        keras_exchange.read(tmp_path / "other.txt", model)
+    for ending in keras_exchange.KERAS_FILES:
+        (tmp_path / f"bad{ending}").write_bytes(b"PK\3\4 no archive")
+        with pytest.raises(DataError, match=rf"bad{ending} cannot be read into mlp: "):
+            keras_exchange.read(tmp_path / f"bad{ending}", model)
+
+
+def test_a_checkpoint_of_another_model_is_refused() -> None:
+    values = _drawn(build("mlp", num_classes=10))
+    wrong = [values | {"hidden/bias": np.zeros(3)}, {name: values[name] for name in values if name != "hidden/bias"}]
+    for given, found in zip(wrong, (r"a value of shape \(3,\)", "no value"), strict=True):
+        with pytest.raises(DataError, match=rf"has {found} for hidden/bias, which has the shape \(100,\) in mlp"):
+            keras_exchange.to_model(specs.find("mlp"), 10, given)

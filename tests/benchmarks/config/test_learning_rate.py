@@ -1,0 +1,98 @@
+"""The learning rate by epochs, from flags; and the flags that contradict each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.config.config import Config
+from benchmarks.errors import UsageError
+
+
+def resolve(*words: str) -> Config:
+    values = flag.parse(["--device=cpu", "--model=resnet50", *words], run_flags.RUN_FLAGS).values
+    return config.resolve(values, lambda: 0, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "rates"),
+    [
+        (
+            ["--piecewise_learning_rate_schedule=0.3;10;0.2;25;0.1"],
+            {0: 0.3, 9.99: 0.3, 10: 0.2, 24.99: 0.2, 25: 0.1, 1000: 0.1},
+        ),
+        (
+            ["--piecewise_learning_rate_schedule=0.3;10;0.2", "--num_learning_rate_warmup_epochs=5"],
+            {0: 0.0, 1: 0.06, 5: 0.3, 10: 0.2},
+        ),
+        (
+            ["--init_learning_rate=1", "--num_epochs_per_decay=2", "--learning_rate_decay_factor=0.5"],
+            {0: 1.0, 1.99: 1.0, 2: 0.5, 3.9: 0.5, 4: 0.25},
+        ),
+        (
+            [
+                *("--init_learning_rate=1", "--num_epochs_per_decay=2", "--learning_rate_decay_factor=0.5"),
+                "--minimum_learning_rate=0.3",
+            ],
+            {0: 1.0, 2: 0.5, 4: 0.3, 100: 0.3},
+        ),
+        (
+            [
+                *("--init_learning_rate=1", "--cosine_decay_epochs=10", "--num_learning_rate_warmup_epochs=2"),
+                "--minimum_learning_rate=0.2",
+            ],
+            {0: 0.0, 1: 0.5, 2: 1.0, 4: 0.2 + 0.4 * (1 + math.cos(math.pi / 4)), 6: 0.6, 10: 0.2, 11: 0.2},
+        ),
+        (
+            ["--resnet_base_lr=0.1", "--batch_size=128", "--num_gpus=4", "--variable_update=replicated"],
+            {0: 0.0, 2.5: 0.1, 5: 0.2, 30: 0.02, 60: 0.002, 80: 0.0002, 90: 0.00002},
+        ),
+    ],
+)
+def test_rate_follows_the_flags(words: list[str], rates: dict[float, float]) -> None:
+    schedule = resolve(*words).schedule
+    assert schedule
+    assert [schedule.rate(epochs) for epochs in rates] == pytest.approx(list(rates.values()))
+
+
+def test_steps_that_make_up_an_epoch_reach_its_boundary() -> None:
+    """0.1 * 3 is above 0.3 and 0.7 / 0.1 below 7 in floating point."""
+    decay = ("--num_epochs_per_decay=0.1", "--learning_rate_decay_factor=0.5", "--init_learning_rate=1")
+    schedule = resolve(*decay).schedule
+    assert schedule
+    assert [schedule.rate(step * 0.1) for step in range(10)] == [0.5**step for step in range(10)]
+
+
+@pytest.mark.parametrize("words", [[], ["--init_learning_rate=0.5"], ["--piecewise_learning_rate_schedule=0.5"]])
+def test_a_constant_rate_is_no_schedule(words: list[str]) -> None:
+    chosen = resolve(*words, "--num_epochs_per_decay=0", "--learning_rate_decay_factor=0")
+    assert chosen.schedule is None and "schedule" not in chosen.key_fields()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--cosine_decay_epochs=3", "--num_epochs_per_decay=2"], "both lower the learning rate"),
+        (["--num_epochs_per_decay=2"], "act together only"),
+        (["--learning_rate_decay_factor=2"], "act together only"),
+        (["--minimum_learning_rate=0.1"], "needs --num_epochs_per_decay or --cosine_decay_epochs"),
+        (["--cosine_decay_epochs=3", "--minimum_learning_rate=5"], "is above the learning rate"),
+        (["--cosine_decay_epochs=3", "--num_learning_rate_warmup_epochs=3"], "must be above"),
+        (["--piecewise_learning_rate_schedule=0.1;3;0.01", "--init_learning_rate=1"], "both set the learning rate"),
+        (["--piecewise_learning_rate_schedule=0.1;3"], "write LR0;E1;LR1"),
+        (["--piecewise_learning_rate_schedule=0.1;3;x"], "write LR0;E1;LR1"),
+        (["--piecewise_learning_rate_schedule=0.1;3;0.01;2;0.1"], "write LR0;E1;LR1"),
+        (["--piecewise_learning_rate_schedule=0.1;3;nan"], "write LR0;E1;LR1"),
+        (["--piecewise_learning_rate_schedule=0;3;1"], "the first rate must be above 0"),
+        (["--resnet_base_lr=0.1", "--model=vgg16"], "is for ResNets on ImageNet"),
+        (["--resnet_base_lr=0.1", "--async"], "asynchronous towers step one by one"),
+        (["--resnet_base_lr=0.1", "--num_learning_rate_warmup_epochs=1"], "a warm-up of its own"),
+        (["--cosine_decay_epochs=3", "--variable_update=keras_fit"], "trains at a constant rate"),
+        (["--optimizer=lars", "--fc_model_parallel", "--model=vgg16"], "needs the norm of whole gradients"),
+    ],
+)
+def test_what_contradicts_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        resolve(*words)

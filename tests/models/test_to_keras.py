@@ -1,0 +1,87 @@
+"""A clone with Keras' own layers computes the same, and Keras saves and loads it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models import building, from_keras, specs, to_keras
+from models.model_spec import ModelSpec
+from tests.support.models import build, build_spec, small_models_in_parts
+from tests.support.references import images
+
+pytestmark = [
+    pytest.mark.xdist_group("models"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras, when it saves
+]
+OWN_LAYERS = {name: {"ClassTokenAndPositions", "DotProductAttention"} for name in ("vit_b_16", "vit_ti_16")}
+
+
+def _assign(made: keras.Model) -> list[np.ndarray]:
+    """Gives variables values with which no part of a layer is without effect."""
+    random = np.random.default_rng(2)
+    for variable in made.weights:
+        if len(variable.shape) == 1:
+            variable.assign(random.uniform(0.5, 1.5, variable.shape))
+    return [variable.numpy() for variable in building.ordered(made)]
+
+
+def _of_others(path: Path) -> set[str]:
+    """Returns the classes in a file of Keras that are not Keras' own."""
+
+    def classes(config: object) -> set[str]:
+        if isinstance(config, list):
+            return set().union(*map(classes, config))
+        if not isinstance(config, dict):
+            return set()
+        own = {config["class_name"]} if str(config.get("module") or "keras").split(".")[0] != "keras" else set()
+        own |= {config["class_name"]} if config.get("registered_name") and config.get("module") is None else set()
+        return own.union(*map(classes, config.values()))
+
+    with zipfile.ZipFile(path) as archive:
+        return classes(json.loads(archive.read("config.json")))
+
+
+@small_models_in_parts
+def test_a_saved_model_computes_our_logits(spec: ModelSpec, tmp_path: Path) -> None:
+    model = build_spec(spec)
+    made = to_keras.plain(model.keras_model)
+    values = _assign(made)
+    made.save(tmp_path / "model.keras")
+    assert _of_others(tmp_path / "model.keras") == OWN_LAYERS.get(spec.name, set())
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    batch = tf.constant(images(spec.image_size)[..., : spec.channels])
+    expected, _ = model.call([tf.constant(value) for value in values], batch, training=False)
+    found = loaded(batch)
+    assert float(np.std(expected)) > 0
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("name", ["alexnet_cifar10", "resnet20"])
+def test_a_model_in_nchw_has_the_same_variables(name: str) -> None:
+    spec = specs.find(name)
+    of_format = [to_keras.plain(build(name, data_format=layout).keras_model) for layout in ("NHWC", "NCHW")]
+    described = [[(of.path, of.shape) for of in made.weights] for made in of_format]
+    assert described[0] == described[1] and of_format[1].input_shape == (None, 3, spec.image_size, spec.image_size)
+
+
+def test_a_layer_that_cannot_be_copied_is_named() -> None:
+    class Scaled(keras.layers.Layer):
+        def __init__(self, factor: float, name: str) -> None:
+            super().__init__(name=name)
+            self.factor = factor
+
+        def call(self, inputs: tf.Tensor) -> tf.Tensor:
+            return self.factor * inputs
+
+    with building.stateless_building(seed=0):
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, Scaled(2.0, "scaled")(inputs))
+        with pytest.raises(from_keras.UnusableModelError, match=r"layer 'scaled' cannot be saved: write .* get_config"):
+            to_keras.plain(model)

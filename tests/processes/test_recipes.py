@@ -1,0 +1,62 @@
+"""Recipes reach the accuracy that their files state, whichever manager has the variables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.commands import Finished
+from variable_mgr.catalog import IN_ONE_PROCESS
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict]]
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+# Weights that are one step old need smaller steps, and more of them.
+STAGED = (
+    *("--variable_update=parameter_server", "--staged_vars", "--optimizer=adam", "--init_learning_rate=0.001"),
+    *("--batch_size=10", "--num_epochs=10", "--cosine_decay_epochs=10"),
+)
+
+
+def _accuracy(records: Records) -> float:
+    record = records()[-1]
+    assert record["status"] == "ok"
+    return float(record["measurement"]["evaluations"][-1]["top_1_accuracy"])
+
+
+def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Records) -> None:
+    assert run_bench("data", "make-digits", "digits").status == 0
+    accuracies = {}
+    for name, flags in {"staged": STAGED, **{name: [f"--variable_update={name}"] for name in IN_ONE_PROCESS}}.items():
+        done = run_bench("--preset=digits", "--data_dir=digits", "--device=cpu", "--num_gpus=2", *flags)
+        assert done.status == 0, done.stderr
+        accuracies[name] = _accuracy(records)
+    assert min(accuracies.values()) >= 0.97, accuracies
+    assert max(accuracies.values()) - min(accuracies.values()) <= 0.01, accuracies
+
+
+@pytest.mark.parametrize(
+    ("manager", "tasks"),
+    [
+        ("distributed_replicated", "ps:1,worker:2"),
+        ("distributed_all_reduce", "worker:2"),
+        ("in_graph_parameter_server", "ps:1,worker:2"),
+    ],
+)
+def test_digits_are_learned_in_a_cluster(run_process: RunBench, records: Records, manager: str, tasks: str) -> None:
+    assert run_process("data", "make-digits", "digits").status == 0
+    cluster = (f"--local_cluster={tasks}", f"--variable_update={manager}")
+    done = run_process("--preset=digits", "--data_dir=digits", "--device=cpu", *cluster)
+    assert done.status == 0, done.stderr
+    assert _accuracy(records) >= 0.97
+
+
+@pytest.mark.parametrize("manager", ["replicated", "parameter_server"])
+def test_resnet20_learns_generated_images(run_bench: RunBench, records: Records, manager: str) -> None:
+    made = run_bench("data", "make-cifar10", "small", "--train_images=1000", "--validation_images=200")
+    assert made.status == 0
+    flags = ("--device=cpu", "--num_gpus=2", f"--variable_update={manager}", "--batch_size=10")
+    done = run_bench("--preset=cifar10-resnet20", "--data_dir=small", *flags)
+    assert done.status == 0, done.stderr
+    assert _accuracy(records) >= 0.95

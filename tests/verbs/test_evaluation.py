@@ -1,0 +1,159 @@
+"""Evaluation in runs: during training, alone of a checkpoint, and where it is refused."""
+
+from __future__ import annotations
+
+import csv
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.measure.run_log import RunLog
+from tests.support.commands import Finished
+
+Run = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+IMAGES = 37
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random digits with random labels, so that accuracies are neither 0 nor 1."""
+    directory, random = tmp_path_factory.mktemp("digits"), np.random.default_rng(4)
+    for stem, count in (("train", 64), ("t10k", IMAGES)):
+        images, labels = random.integers(0, 256, (count, 28, 28)), random.integers(0, 10, count)
+        head = struct.pack(">4I", 0x803, count, 28, 28), struct.pack(">2I", 0x801, count)
+        (directory / f"{stem}-images-idx3-ubyte").write_bytes(head[0] + images.astype(np.uint8).tobytes())
+        (directory / f"{stem}-labels-idx1-ubyte").write_bytes(head[1] + labels.astype(np.uint8).tobytes())
+    return directory
+
+
+def flags(digits: Path, *more: str) -> list[str]:
+    return ["--device=cpu", "--model=mlp", f"--data_dir={digits}", "--batch_size=8", "--num_warmup_batches=1", *more]
+
+
+@pytest.mark.parametrize(
+    "manager",
+    [
+        ["--variable_update=parameter_server"],
+        ["--variable_update=parameter_server", "--staged_vars"],
+        ["--variable_update=replicated"],
+        ["--variable_update=replicated", "--variable_consistency=relaxed"],
+        ["--variable_update=local_sgd"],
+        ["--variable_update=independent"],
+        ["--pipeline_stages=2"],
+    ],
+    ids=" ".join,
+)
+def test_one_device_finds_in_the_checkpoint_what_was_found_during_training(
+    manager: list[str], digits: Path, tmp_path: Path, train_here: Callable[..., RunLog]
+) -> None:
+    given = flags(digits, f"--train_dir={tmp_path}")
+    trained = train_here(*given, *manager, "--num_gpus=2", "--num_batches=4", "--eval_during_training_every_n_steps=9")
+    alone = train_here(*given, "--eval", "--eval_batch_size=10")
+    (during,), (after,) = trained.numbers.evaluations, alone.numbers.evaluations
+    assert during.keys() == after.keys()
+    same = ("step", "epochs", "images", "top_1_accuracy", "top_5_accuracy")
+    assert [after[name] for name in same] == [during[name] for name in same]
+    assert after["loss"] == pytest.approx(during["loss"], rel=1e-5)
+    assert (after["step"], after["images"]) == (5, IMAGES)
+    assert len(alone.measured.step_seconds) == 3  # the last batch is not full
+
+
+def test_an_evaluation_changes_neither_the_training_nor_what_is_measured(
+    digits: Path, train_here: Callable[..., RunLog]
+) -> None:
+    given = flags(digits, "--num_gpus=2", "--num_batches=6")
+    plain, evaluated = train_here(*given), train_here(*given, "--eval_during_training_at_specified_steps=1,3,4")
+    assert evaluated.measured.losses == plain.measured.losses
+    assert len(evaluated.measured.step_seconds) == 6
+    assert [one["step"] for one in evaluated.numbers.evaluations] == [1, 3, 4, 7]
+
+
+def test_training_ends_when_an_evaluation_reaches_the_aim(
+    digits: Path, run_bench: Run, records: Records, tmp_path: Path
+) -> None:
+    given = flags(digits, "--num_batches=100", "--eval_during_training_every_n_epochs=0.5")
+    finished = run_bench(*given, "--stop_at_top_1_accuracy=0.001")
+    assert finished.status == ExitStatus.OK, finished.stderr
+    (record,) = records()
+    *earlier, found = record["measurement"]["evaluations"]
+    assert not any(one["top_1_accuracy"] for one in earlier)
+    assert (found["step"], found["epochs"]) == (4 * len(earlier) + 4, 0.5 * len(earlier) + 0.5)
+    assert len(record["measurement"]["step_seconds"]) == found["step"] - 1 < 100
+    top_1, top_5 = found["top_1_accuracy"], found["top_5_accuracy"]
+    assert f"\nAccuracy @ 1 = {top_1:.4f} Accuracy @ 5 = {top_5:.4f} [{IMAGES} examples]\n" in finished.stdout
+    assert record["measurement"]["seconds_to_accuracy"] > found["seconds"] > 0
+    with (tmp_path / "out" / "results.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert [float(row[f"eval_top_{k}_accuracy"]) for k in (1, 5)] == [top_1, top_5]
+    assert float(row["seconds_to_accuracy"]) == record["measurement"]["seconds_to_accuracy"]
+
+
+def test_an_aim_that_is_not_reached_is_a_warning_and_a_checkpoint_is_evaluated_apart(
+    digits: Path, run_bench: Run, records: Records
+) -> None:
+    given = flags(digits, "--train_dir=weights")
+    steps = "--eval_during_training_every_n_steps=100"
+    assert run_bench(*given, "--num_batches=2", steps, "--stop_at_top_1_accuracy=1").status == ExitStatus.OK
+    evaluated = run_bench(*given, "--eval", "--optimizer=sgd", "--num_batches=5")
+    assert evaluated.status == ExitStatus.OK, evaluated.stderr
+    trained, alone = records()
+    assert any("No evaluation reached --stop_at_top_1_accuracy=1" in warning for warning in trained["warnings"])
+    assert alone["measurement"]["evaluations"][0]["images"] == IMAGES
+    assert alone["config"]["eval_only"] and alone["identity"]["config_key"] != trained["identity"]["config_key"]
+    assert "--num_batches=5 has no effect" in evaluated.stderr
+    assert f"[{IMAGES} examples]" in evaluated.stdout
+
+
+def test_without_a_checkpoint_there_is_nothing_to_evaluate(digits: Path, run_bench: Run) -> None:
+    finished = run_bench(*flags(digits, "--train_dir=nothing", "--eval"))
+    assert finished.status == ExitStatus.DATA
+    assert "There is no checkpoint nothing" in finished.stderr
+
+
+EVERY = "--eval_during_training_every_n_steps=5"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([EVERY], "synthetic images have none: add --data_dir"),
+        ([EVERY, "--data_dir=d", "--nocross_replica_sync", "--num_gpus=2"], "asynchronous towers never pause"),
+        ([EVERY, "--data_dir=d", "--forward_only"], "--forward_only trains nothing"),
+        ([EVERY, "--variable_update=keras_fit"], "Use a variable manager"),
+        (["--stop_at_top_1_accuracy=0.5"], "add --eval_during_training_every_n_steps or"),
+        (["--eval_batch_size=5"], "there is none: add"),
+        (["--data_dir=d", "--eval_during_training_at_specified_steps=5,x"], "whole numbers above 0 with commas"),
+        (["--data_dir=d", "--eval_during_training_at_specified_epochs=0"], "numbers above 0 with commas"),
+        (["--eval", "--data_dir=d"], "name the directory where training saved it with --train_dir"),
+        (["--eval", "--train_dir=t"], "synthetic images have none: add --data_dir"),
+        (["--eval", "--train_dir=t", "--data_dir=d", "--forward_only"], "exclude each other"),
+        (["--eval", "--train_dir=t", "--data_dir=d", "--pipeline_stages=1"], "each device the whole model"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_in_words(given: list[str], sentence: str) -> None:
+    values = flag.parse(["--device=cpu", "--model=mlp", *given], run_flags.RUN_FLAGS).values
+    with pytest.raises(UsageError, match=sentence):
+        config.resolve(values, lambda: 0, {})
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("manager", ["distributed_replicated", "collective_all_reduce"])
+def test_workers_wait_for_an_evaluation_and_train_as_without(
+    manager: str, digits: Path, run_process: Run, records: Records
+) -> None:
+    tasks = "ps:1,worker:2" if manager == "distributed_replicated" else "worker:2"
+    given = flags(digits, f"--variable_update={manager}", f"--local_cluster={tasks}", "--num_batches=6")
+    for more in ([], ["--eval_during_training_every_n_steps=2"]):
+        finished = run_process(*given, *more)
+        assert finished.status == ExitStatus.OK, finished.stderr
+    plain, evaluated = (record["measurement"] for record in records())
+    assert evaluated["losses"] == plain["losses"]
+    assert [one["step"] for one in evaluated["evaluations"]] == [2, 4, 6, 7]

@@ -1,0 +1,75 @@
+"""The verb `export`: the model of a checkpoint as Keras and TensorFlow read it without this suite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks.checkpoints import files
+from benchmarks.errors import ExitStatus
+from tests.support.commands import Finished
+from tests.support.models import build
+
+RunBench = Callable[..., Finished]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Keras, when it saves
+]
+FACTS = {"model": "alexnet_cifar10", "model_digest": None, "data_name": "cifar10", "num_classes": 10}
+WITHOUT_THE_SUITE = """
+import sys, keras, numpy, tensorflow
+batch = numpy.load("batch.npy")
+numpy.save("by_keras.npy", keras.models.load_model("new/model.keras")(batch))
+served = tensorflow.saved_model.load("serving/1")
+numpy.save("by_tensorflow.npy", served.serve(batch))
+assert not {"models", "benchmarks"} & set(sys.modules)
+"""
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> dict[str, np.ndarray]:
+    """Writes a checkpoint after 5 steps to `trained`, and returns its values."""
+    random = np.random.default_rng(3)
+    values = {
+        variable.name: np.asarray(0.1 * random.normal(size=variable.shape)).astype(variable.dtype)
+        for variable in build("alexnet_cifar10", num_classes=10).variables
+    }
+    files.write(tmp_path / "trained", 5, {**values, "optimizer/count": np.int64(5)}, FACTS, 0)
+    return values
+
+
+def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str, np.ndarray], tmp_path: Path) -> None:
+    done = run_bench("export", "--train_dir=trained", "--keras_file=new/model.keras", "--saved_model=serving/1")
+    assert done.status == 0, done.stderr
+    assert "for CIFAR-10 after 5 steps: new/model.keras, serving/1\n" in done.stdout
+    assert "(32, 32, 3) of which the mean (125.31, 122.95, 113.87) was subtracted" in done.stdout
+    model = build("alexnet_cifar10", num_classes=10)
+    batch = np.random.default_rng(1).normal(size=(3, 32, 32, 3)).astype(np.float32)
+    expected, _ = model.call([tf.constant(trained[of.name]) for of in model.variables], batch, training=False)
+    np.save(tmp_path / "batch.npy", batch)
+    subprocess.run([sys.executable, "-I", "-c", WITHOUT_THE_SUITE], cwd=tmp_path, check=True, timeout=100)
+    for reader in ("by_keras", "by_tensorflow"):
+        np.testing.assert_allclose(np.load(tmp_path / f"{reader}.npy"), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ((), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
+        (("--train_dir=a", "--checkpoint=b"), "export needs one of --train_dir=DIR and --checkpoint=PREFIX"),
+        (("--train_dir=trained",), "export needs --keras_file=FILE.keras, --saved_model=DIR or both"),
+        (("--train_dir=trained", "--keras_file=model.h5"), "name a file FILE.keras"),
+        (("--train_dir=trained", "--saved_model=."), "--saved_model=. exists: name a new directory"),
+        (("--train_dir=gone", "--keras_file=m.keras"), "There is no checkpoint gone: pass a directory that has one"),
+    ],
+)
+def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple[str, ...], sentence: str) -> None:
+    done = run_bench("export", *flags)
+    assert done.status in (ExitStatus.USAGE, ExitStatus.DATA)
+    assert sentence in done.stderr
