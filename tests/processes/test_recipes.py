@@ -33,7 +33,8 @@ def test_digits_are_learned_under_every_manager(run_bench: RunBench, records: Re
         assert done.status == 0, done.stderr
         accuracies[name] = _accuracy(records)
     assert min(accuracies.values()) >= 0.97, accuracies
-    assert max(accuracies.values()) - min(accuracies.values()) <= 0.01, accuracies
+    # One point, rounded up to whole images: four of 364.
+    assert max(accuracies.values()) - min(accuracies.values()) <= 0.011, accuracies
 
 
 @pytest.mark.parametrize(
