@@ -9,6 +9,7 @@ LONG_TESTS = {
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
     "tests/processes/test_clusters.py::test_the_placement_of_a_cluster_is_that_of_all_tasks": "three tasks start",
     "tests/processes/test_library.py::test_the_cells_of_the_page_run_in_order": "three runs start TensorFlow",
+    "tests/test_docs.py::test_what_a_page_names_exists": "the page of commands resolves some hundred",
     "tests/test_extensions.py::test_a_flag_is_declared_decided_and_used": "runs an extended copy",
     "tests/test_extensions.py::test_a_manager_in_the_catalog_is_verified": "runs an extended copy",
     "tests/test_extensions.py::test_a_manager_in_the_catalog_trains": "runs an extended copy",
