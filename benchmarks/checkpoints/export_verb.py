@@ -35,11 +35,8 @@ def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
     Raises:
         UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
     """
-    source, keras_file, saved_model = (
-        given["train_dir"] or given["checkpoint"],
-        given["keras_file"],
-        given["saved_model"],
-    )
+    source = given["train_dir"] or given["checkpoint"]
+    keras_file, saved_model = given["keras_file"], given["saved_model"]
     if not source or (given["train_dir"] and given["checkpoint"]):
         raise UsageError("export needs one of --train_dir=DIR and --checkpoint=PREFIX: the checkpoint to export.")
     if not (keras_file or saved_model):

@@ -56,13 +56,11 @@ class TrainingState:
         held = manager.held() if alone else {}
         self._staged = {f"{IN_FLIGHT}{name}": each for name, each in held.items()}
 
-    def fetch(
-        self, session: tf.compat.v1.Session, options: tf.compat.v1.RunOptions | None = None
-    ) -> dict[str, np.ndarray]:
+    def fetch(self, session: tf.compat.v1.Session) -> dict[str, np.ndarray]:
         """Returns the values of all entries, between two steps."""
         whole = {name: list(copies[0]) for name, copies in self._entries.items()}
         between = {name: held.value for name, held in {**self._others, **self._staged}.items()}
-        parts, values = session.run((whole, between), options=options)
+        parts, values = session.run((whole, between))
         joined = {name: np.concatenate(of_it, -1) if len(of_it) > 1 else of_it[0] for name, of_it in parts.items()}
         return {**joined, **values}
 

@@ -60,7 +60,6 @@ class BetweenSteps:
         return bool(self.eval_every_steps or self.eval_every_epochs or self.eval_at_steps or self.eval_at_epochs)
 
 
-_USUAL = BetweenSteps()
 BETWEEN_FLAGS: Groups = {
     "Checkpoints": (
         Flag(
@@ -178,7 +177,6 @@ BETWEEN_FLAGS: Groups = {
 
 
 # Flags that a trial of other settings does not get.
-CHECKPOINT_FLAGS = tuple(flag.name for flag in BETWEEN_FLAGS["Checkpoints"])
 
 
 def resolve(given: Mapping[str, Any], variables: Mapping[str, Any], cluster: Cluster | None) -> BetweenSteps:
@@ -222,7 +220,7 @@ def _checkpoints(given: Mapping[str, Any], variables: Mapping[str, Any], workers
         "save_model_steps": given["save_model_steps"] or 0,
         "save_model_secs": float(given["save_model_secs"] or 0),
         "max_ckpts_to_keep": (
-            _USUAL.max_ckpts_to_keep if given["max_ckpts_to_keep"] is None else given["max_ckpts_to_keep"]
+            BetweenSteps.max_ckpts_to_keep if given["max_ckpts_to_keep"] is None else given["max_ckpts_to_keep"]
         ),
         "max_restarts": given["max_restarts"] or 0,
         "initial_weights": given["initial_weights"],
