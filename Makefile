@@ -2,11 +2,19 @@
 #   make bench [ARGS="--model=vgg16"]   install, then run a benchmark
 #   make test                           install, lint, type-check, test (minutes; tests/README.md has the other tiers)
 SHELL := /bin/bash
-# `make gate` compares with this revision, `make release` releases this tag. They are variables of the shell, with the text
-# as it was given: neither make nor the shell executes what a name holds. Make 4.4 expands them in the first call of the
-# function shell, so this comes before it.
+# `make gate` compares with this revision, `make release` releases this tag, `make compare-peers` runs the program of PEER.
+# They are variables of the shell, with the text as it was given: neither make nor the shell executes what a name holds.
+# Make 4.4 expands them in the first call of the function shell, so this comes before it.
 BASE ?= origin/main
 TAG ?=
+PEER ?=
+PEER_PYTHON ?=
+ROWS ?=
+ROUNDS ?= 5
+override export PEER := $(value PEER)
+override export PEER_PYTHON := $(value PEER_PYTHON)
+override export ROWS := $(value ROWS)
+override export ROUNDS := $(value ROUNDS)
 override export BASE := $(value BASE)
 override export TAG := $(value TAG)
 PYTHON ?= python3
@@ -34,15 +42,22 @@ BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto -
 bench: install
 	$(BIN)/python run_bench.py $(BENCH_FLAGS) $(ARGS)
 
-# Compares with Keras and MirroredStrategy, and explains how to compare with tf_cnn_benchmarks.
+# With PEER, a clone of the repository that contains scripts/tf_cnn_benchmarks, compares with it in alternating runs, and
+# prints a table of ratios (docs/performance.md); without it, compares with Keras and MirroredStrategy.
+# PEER_PYTHON runs tf_cnn_benchmarks; without it, an environment is made. ROWS='towers-* start-up' selects some rows.
 PEERS := $(BIN)/python run_bench.py sweep --repeats=3 --output_dir=out/peers
+ifdef PEER
+compare-peers: install-test
+	@set -f; $(BIN)/python -m tests.peers --python="$$PEER_PYTHON" --rounds="$$ROUNDS" -- "$$PEER" $$ROWS
+else
 compare-peers: install
 	$(PEERS) $(ARGS) --variable_update=replicated,mirrored_strategy,keras_fit
 	$(PEERS) $(ARGS) --variable_update=keras_fit --keras_application --model=resnet50
 	@echo
-	@echo "tf_cnn_benchmarks is not part of this suite: it is the folder scripts/tf_cnn_benchmarks of the repository"
-	@echo "tensorflow/benchmarks on GitHub. Run it with the same flags (--model, --batch_size, --num_gpus,"
-	@echo "--variable_update, --data_format) in an environment with a TensorFlow that it supports: its own README says which."
+	@echo "To compare with tf_cnn_benchmarks, too: git clone https://github.com/tensorflow/benchmarks PATH, outside of this"
+	@echo "checkout, then make compare-peers PEER=PATH. An environment in which it still starts is made, or name one with"
+	@echo "PEER_PYTHON=/path/to/env/bin/python."
+endif
 
 gate: install
 	deploy/gate/run gate --base="$$BASE" $(GATE_FLAGS)

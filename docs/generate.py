@@ -34,6 +34,7 @@ from results.measurement import Derived, Measurement
 from results.record import Identity, Record
 from tests.acceptance import rows as acceptance
 from tests.faults import catalog as faults
+from tests.peers import comparison as peers
 from variable_mgr import catalog, modifiers
 from variable_mgr.catalog import Processes
 from variable_mgr.modifiers import Modifiers
@@ -415,6 +416,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "sources of models": _model_sources,
     "faults": faults.tables,
     "acceptance": acceptance.page,
+    "peers": peers.page,
     "results": _results,
 }
 

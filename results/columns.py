@@ -170,6 +170,7 @@ COLUMNS = (
         "measurement.seconds_to_accuracy",
     ),
     Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts"),
+    Column("settings", "recommended: flags that recommend found were applied", "config.settings"),
 )
 
 

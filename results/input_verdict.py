@@ -27,7 +27,7 @@ _ADVICE: Mapping[str, tuple[str, Sequence[tuple[Any, ...]]]] = {
     "decode": (
         "decoding the photos",
         [
-            ("store them smaller (data convert --resize)",),
+            ("store them smaller or as pixels (data convert --resize=256 --decoded)",),
             ("give --decode_scaling if they are large", "decode_scaling", True),
             ("give --fuse_decode_and_crop", "fuse_decode_and_crop", True),
             ("use a host with more cores per device",),

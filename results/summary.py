@@ -161,7 +161,11 @@ def manager_of(config: Mapping[str, Any]) -> str:
         words.append(str(modifiers["all_reduce_spec"]))
     plain = {"asynchronous": "async", "staged_vars": "staged", "relaxed_consistency": "relaxed"}
     compact = "compact bfloat16" if modifiers.get("compact_gradient_dtype") == "bfloat16" else "compact"
-    plain |= {"compact_gradient_transfer": compact, "fc_model_parallel": "fc parallel"}
+    plain |= {
+        "compact_gradient_transfer": compact,
+        "fc_model_parallel": "fc parallel",
+        "shared_memory": "shared memory",
+    }
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}
     words += [f"{word} {modifiers[field]}" for field, word in numbers.items() if modifiers.get(field)]

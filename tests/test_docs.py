@@ -13,7 +13,7 @@ import yaml
 from benchmarks.checkpoints import export_verb
 from benchmarks.cli import main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
-from benchmarks.config import config, flag, outside_models
+from benchmarks.config import config, flag, outside_models, recommended
 from benchmarks.config.outside_models import Facts
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
@@ -42,6 +42,7 @@ OF_OTHERS = {
     "docker": ("target",),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
+    "tests.peers": ("again", "keep", "python", "rounds"),
     "the way flags are written": ("name", "noname", "flagfile", "preset", "help", "helpfull"),
 }
 OTHER_PROGRAMS = ("docker", "gh", "git", "iptables", "kubectl", "nft", "python3.11")
@@ -70,6 +71,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb, placement_verb):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
+    monkeypatch.setattr(recommended, "resolve", lambda given, found: found({**given, "settings": None}))
     gpus = (hardware.Gpu("GPU", 2**36),) * 16
     monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
     facts = Facts(image_size=64, channels=3, outputs=1000, takes_classes=True)

@@ -50,6 +50,7 @@ class Entry:
 
 
 _COMPACT = "compact_gradient_transfer"
+_MEMORY = "shared_memory"
 _AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_grads_max_bytes", _COMPACT)
 
 MANAGERS = {
@@ -72,7 +73,7 @@ MANAGERS = {
         "DistributedReplicated",
         "one full copy per tower, and a master copy on parameter servers, in a cluster",
         Processes.SERVERS,
-        (_COMPACT,),
+        (_COMPACT, _MEMORY),
     ),
     "in_graph_parameter_server": Entry(
         "parameter_server",
@@ -101,7 +102,7 @@ MANAGERS = {
         "parameter_server",
         "one shared copy, read by every tower, updated once per step",
         Processes.ONE | Processes.SERVERS,
-        ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT),
+        ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT, _MEMORY),
         one_copy=True,
     ),
     "replicated": Entry(

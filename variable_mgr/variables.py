@@ -11,6 +11,8 @@ from variable_mgr.manager import Placed, VariableSpec
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
 
+_PARAMETER = "initial_value_{}"
+
 
 def create(
     spec: VariableSpec,
@@ -45,18 +47,61 @@ def create_copies(specs: Sequence[VariableSpec], place: Place) -> list[dict[str,
 
     One tensor initialises all copies, so random numbers are drawn once.
     """
+    shared = [spec for spec in specs if spec.kind != "tower_state"]
+    with tf.device(place.towers[0]):
+        values = [spec.initial_value() for spec in shared]
+    built = _graph_of_copies(shared) if shared and len(place.towers) > 1 else None
     copies: list[dict[str, tf.Variable]] = []
     for tower, device in enumerate(place.towers):
-        copy = {}
-        for spec in specs:
-            if spec.kind == "tower_state":
-                copy[spec.name] = create_tower_state(spec, place, tower)
-            else:
-                with tf.device(device):  # a tensor of its own, so that each copy can be initialised with another value
-                    same = tf.identity(copies[0][spec.name].initial_value) if copies else None
-                copy[spec.name] = create(spec, device=device, prefix=f"tower_{tower}", initial_value=same)
-        copies.append(copy)
+        prefix = f"tower_{tower}"
+        if built:
+            created = _import_copies(built, values, device, prefix)
+            values = [variable.initial_value for variable in created] if tower == 0 else values
+        else:
+            given = zip(shared, values, strict=True)
+            created = [create(spec, device=device, prefix=prefix, initial_value=value) for spec, value in given]
+        copy = {spec.name: variable for spec, variable in zip(shared, created, strict=True)}
+        copies.append(copy | {s.name: create_tower_state(s, place, tower) for s in specs if s.kind == "tower_state"})
     return copies
+
+
+def _graph_of_copies(specs: Sequence[VariableSpec]) -> tf.compat.v1.MetaGraphDef:
+    """Returns a graph with a variable for each spec. Its initial value is that of the graph's parameter of its number.
+
+    To import such a graph takes a fifth of the time in which Python creates the variables.
+    """
+    with tf.Graph().as_default():
+        for number, spec in enumerate(specs):
+            given = tf.compat.v1.placeholder(spec.dtype, spec.shape, name=_PARAMETER.format(number))
+            # A tensor of its own, so that each copy can be initialised with another value.
+            tf.Variable(tf.identity(given), trainable=False, name=spec.name, shape=spec.shape)
+        built = tf.compat.v1.train.export_meta_graph()
+    parameters = {_PARAMETER.format(number) for number in range(len(specs))}
+    kept = [node for node in built.graph_def.node if node.name not in parameters]
+    del built.graph_def.node[:]
+    built.graph_def.node.extend(kept)
+    built.saver_def.SetInParent()  # without one, the import would add a saver's operations
+    return built
+
+
+def _import_copies(
+    built: tf.compat.v1.MetaGraphDef, values: Sequence[tf.Tensor], device: str, prefix: str
+) -> list[tf.Variable]:
+    """Adds the variables of `_graph_of_copies` to the default graph, on a device, with these initial values."""
+    for node in built.graph_def.node:
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = f"{prefix}/{node.name}".encode()
+    before = [variable.op.name for variable in tf.compat.v1.global_variables()]
+    with tf.device(device):
+        tf.compat.v1.train.import_meta_graph(
+            built,
+            import_scope=f"{prefix}/",  # with the slash, the name remains free for a scope of the tower
+            input_map={f"{_PARAMETER.format(number)}:0": value for number, value in enumerate(values)},
+        )
+    created = tf.compat.v1.global_variables()[len(before) :]
+    if not {*before}.isdisjoint(variable.op.name for variable in created):
+        raise RuntimeError(f"The graph already has variables called {prefix}/...: build one manager in each graph.")
+    return list(created)
 
 
 def create_tower_state(spec: VariableSpec, place: Place, tower: int) -> tf.Variable:
@@ -104,5 +149,6 @@ def read_all(specs: Iterable[VariableSpec], variables: Mapping[str, tf.Variable]
     values = []
     for spec in specs:
         with tf.device(variables[spec.name].device):
-            values.append(variables[spec.name].read_value())
+            variable = variables[spec.name]
+            values.append(tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype))
     return values

@@ -21,6 +21,7 @@ from benchmarks.config import (
     outside_models,
     peer_flags,
     precision_options,
+    recommended,
     without_effect,
 )
 from benchmarks.config.between_options import BetweenSteps
@@ -81,6 +82,7 @@ class Config:
     onednn: Literal["on", "off"] | None = _later(None)
     model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
+    settings: Literal["default", "recommended"] = _later("default")
     forward_only: bool
     eval_only: bool = _later(False)
 
@@ -178,6 +180,7 @@ class Config:
         computes = self.cluster is None or self.cluster.own.has_towers
         peers = tuple(self.cluster.tasks.values()) if self.cluster else ()
         own = {"device": self.own_device, "num_devices": self.num_devices if computes else 1, "peers": peers}
+        own["fpmath"] = "BF16" if (self.precision, self.own_device) == ("tf32", "cpu") else None
         return Runtime(**{**same, **own})
 
     @functools.cached_property
@@ -215,7 +218,7 @@ class Config:
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
         aside = self.aside_fields()
-        # Without a cluster, and with the older format of compact gradients, the key is that of older records.
+        # Without a cluster, or what later versions added, the key is that of older records.
         if self.cluster is None:
             aside += ["num_workers", "num_ps", "num_hosts"]
         aside += [
@@ -224,6 +227,8 @@ class Config:
         fields = {name: value for name, value in self.to_dict().items() if name not in aside}
         if self.modifiers.wire_dtype != "bfloat16":
             del fields["modifiers"]["compact_gradient_dtype"]
+        if not self.modifiers.shared_memory:
+            del fields["modifiers"]["shared_memory"]
         return fields
 
     def aside_fields(self) -> list[str]:
@@ -250,6 +255,8 @@ def resolve(
         UsageError: a value is not possible here, or values contradict each other.
     """
     _refuse(given)
+    if given["settings"] == recommended.RECOMMENDED:
+        return recommended.resolve(given, lambda values: resolve(values, count_gpus, environ))
     gone_notices = peer_flags.resolve(given)
     spec = _find_model(given)
     given = {**given, "model": given["model"] and spec.name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ _CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmu
 AS_MATMUL = tuple(_CONVOLUTIONS)
 _16_BITS = ("bf16", "fp16")
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
+    "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
     "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
 }
@@ -51,7 +53,8 @@ class Computing:
     """How a tower computes.
 
     Attributes:
-        precision: one of `PRECISIONS`.
+        precision: one of `PRECISIONS`. tf32 keeps float32 and rounds the factors of products: to 10 bits of mantissa
+            on GPUs, to bfloat16 on CPUs.
         loss_scaling: None without float16, or without gradients.
         xla: `jit` compiles each tower as a whole.
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
@@ -107,6 +110,8 @@ def resolve(
         check_precision=bool(given["check_precision"]),
     )
     _refuse(computing, given, on_gpu, modifiers, data_format)
+    if precision == "tf32" and not on_gpu:
+        _refuse_tf32(computing, cpuinfo)
     if not computing.fused_bn and xla != "off":
         of_xla += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
     return computing, notices + of_xla
@@ -169,8 +174,6 @@ def _refuse(
 ) -> None:
     """Refuses what cannot be had here or contradicts itself, and a check that would compare nothing."""
     precision = computing.precision
-    if precision == "tf32" and not on_gpu:
-        raise UsageError("--precision=tf32 is a mode of NVIDIA GPUs from Ampere on; a CPU has none: use bf16 or fp32.")
     if modifiers.fc_model_parallel and precision in _16_BITS:
         raise UsageError(f"--precision={precision}: layers divided by --fc_model_parallel compute in fp32: drop one.")
     if modifiers.fc_model_parallel and computing.xla != "off":
@@ -189,6 +192,21 @@ def _refuse(
         )
     if computing.check_precision:
         _refuse_check(precision, given, modifiers)
+
+
+def _refuse_tf32(computing: Computing, cpuinfo: Path) -> None:
+    """Refuses tf32 where a CPU would compute in fp32: it is a mode of oneDNN's kernels for some CPUs."""
+    if not has_instructions("tf32", cpuinfo):
+        instead = "bf16 or fp32" if has_instructions("bf16", cpuinfo) else "fp32"
+        raise UsageError(
+            "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
+            f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
+        )
+    if computing.xla != "off":
+        raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which --xla=jit does not use: drop one.")
+    is_off = computing.onednn == "off" if computing.onednn else other_onednn_mode(os.environ, cpuinfo) == "on"
+    if is_off:
+        raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
 
 
 def _refuse_check(precision: str, given: Mapping[str, Any], modifiers: Modifiers) -> None:
@@ -234,7 +252,7 @@ def _loss_scaling(given: Mapping[str, Any], precision: str, manager: str, modifi
 
 
 def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
-    """Returns whether the CPU has instructions for `bf16` or `fp16`; true if that is not known."""
+    """Returns whether the CPU has instructions for `tf32`, `bf16` or `fp16`; true if that is not known."""
     instructions = cpu_instructions(cpuinfo)
     return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
 

@@ -101,6 +101,15 @@ RUN_FLAGS: Groups = {
             at_least=1,
             unset=0,
         ),
+        Flag(
+            "settings",
+            str,
+            "recommended: what `recommend` found for this machine, software and run, its batch size only if none was "
+            "passed to it; other flags of this run win",
+            ("default", "recommended"),
+            default="default",
+            unset="default",
+        ),
         Flag("num_classes", int, "classes of ImageNet: 1001 with its background class, or 1000", default="the model's"),
         Flag(
             "data_format",
@@ -113,7 +122,7 @@ RUN_FLAGS: Groups = {
             "precision",
             str,
             "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; tf32 rounds "
-            "factors of products on GPUs",
+            "factors of products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16",
             PRECISIONS,
             default=Computing.precision,
         ),
@@ -279,6 +288,9 @@ RUN_FLAGS: Groups = {
             at_least=1,
         ),
         Flag("compact_gradient_transfer", bool, "send gradients in 16 bits"),
+        Flag(
+            "shared_memory", bool, "exchange large tensors with parameter servers on the same host through its memory"
+        ),
         Flag(
             "compact_gradient_dtype",
             str,

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.errors import UsageError
 from benchmarks.input import imagenet, tfrecord
-from benchmarks.input.imagenet import INCEPTION
+from benchmarks.input.imagenet import Layout
 from benchmarks.input.tfrecord import Defect
 
 _BAD_LABEL = 4711
@@ -21,6 +21,7 @@ def corrupt(file: Path, kind: str) -> Defect:
     """Damages the middle record of a TFRecord file by one of `catalog.DAMAGE_KINDS`, and returns the defect."""
     records = list(tfrecord.records(file))
     chosen = records[len(records) // 2]
+    layout = imagenet.layout_of([file])
     middle = chosen.offset + len(chosen.payload) // 2
     if kind == "cut_file":
         os.truncate(file, middle)
@@ -31,23 +32,23 @@ def corrupt(file: Path, kind: str) -> Defect:
     else:
         with file.open("wb") as opened:
             for record in records:
-                tfrecord.write(opened, _changed(record.payload, kind) if record is chosen else record.payload)
+                tfrecord.write(opened, _changed(record.payload, layout, kind) if record is chosen else record.payload)
     return Defect(file, chosen.number, chosen.offset, kind, f"damaged ({kind})")
 
 
-def _changed(payload: bytes, kind: str) -> bytes:
+def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
     example = tf.train.Example.FromString(payload)
     feature = example.features.feature
     if kind == "bad_label":
-        feature[INCEPTION.label].int64_list.value[0] = _BAD_LABEL
+        feature[layout.label].int64_list.value[0] = _BAD_LABEL
     else:
-        damaged = damaged_image(imagenet.encoded_of(payload, INCEPTION), kind)
-        feature[INCEPTION.encoded].bytes_list.value[0] = damaged
+        damaged = damaged_image(imagenet.encoded_of(payload, layout), kind)
+        feature[layout.encoded].bytes_list.value[0] = damaged
     return bytes(example.SerializeToString())
 
 
 def damaged_image(encoded: bytes, kind: str) -> bytes:
-    """Returns a JPEG with a kind of damage.
+    """Returns a JPEG with a kind of damage; `truncated` and `zero_length` are for pixels, too.
 
     Raises:
         UsageError: this kind does not damage images.

@@ -46,8 +46,11 @@ DATA_FLAGS: Groups = {
         Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
         Flag("gzip", bool, "make-mnist, make-digits: compressed files"),
     ),
-    "convert SRC DIR: folders of photos, or tar archives, to TFRecords; goes on where it was interrupted": (
-        Flag("resize", int, "make larger photos smaller: pixels of the shorter side", at_least=1),
+    "convert SRC DIR: folders of photos, tar archives or TFRecords, to TFRecords; goes on where it was interrupted": (
+        Flag(
+            "resize", int, "convert, make-imagenet: make larger photos smaller: pixels of the shorter side", at_least=1
+        ),
+        Flag("decoded", bool, "convert, make-imagenet: store pixels, not JPEGs: more bytes, nothing to decode"),
     ),
     "check DIR: read every record and list what is wrong": (
         Flag("data_name", str, "which data set", tuple(DATA_SETS), default="imagenet"),
@@ -141,6 +144,8 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
     _import_tensorflow(watchdog)
     from benchmarks.datasets import damage, fake_imagenet
 
+    if given["decoded"] and given["corrupt"] in catalog.DAMAGE_KINDS_OF_JPEGS:
+        raise UsageError(f"--corrupt={given['corrupt']} is for JPEGs: drop --decoded, or choose another kind.")
     per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
     parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
     for part in parts:
@@ -153,7 +158,15 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with _writing("make-imagenet", directory, "images"):
         for part in parts:
-            fake_imagenet.write(directory, part, seed=given["seed"], on_shard=_say_written, work=work)
+            fake_imagenet.write(
+                directory,
+                part,
+                seed=given["seed"],
+                on_shard=_say_written,
+                shorter_side=given["resize"],
+                decoded=bool(given["decoded"]),
+                work=work,
+            )
         if given["corrupt"]:
             files = parts[0].paths(directory)
             say(str(damage.corrupt(files[len(files) // 2], given["corrupt"])))
@@ -218,32 +231,39 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
         raise UsageError("data convert SRC DIR: name a source and one directory to write to.")
     source, directory = Path(arguments[0]), _directory("convert", arguments[1:])
     _import_tensorflow(watchdog)
-    from benchmarks.datasets import convert, fake_imagenet
+    from benchmarks.datasets import convert, originals
+    from benchmarks.input.imagenet import PhotoRecords
 
     split = given["data_split"]
     _expect_whole(watchdog, f"Listing the photos of {source}")
-    found = convert.list_photos(source, split)
+    found = originals.find(source, split)
+    part = convert.divided(found, split, given["images_per_shard"] or _CONVERTED_PER_SHARD)
     _expect_nothing(watchdog)
-    if not found:
+    if not part.images:
         raise DataError(f"{source} holds no photos.")
-    classes = len({photo.label for photo in found})
-    say(f"{len(found)} photos of {classes} classes in {source}")
-    part = fake_imagenet.split(split, len(found), given["images_per_shard"] or _CONVERTED_PER_SHARD)
+    if not isinstance(found, PhotoRecords):
+        say(f"{part.images} photos of {len({photo.label for photo in found})} classes in {source}")
+    elif given["images_per_shard"]:
+        raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
+    else:
+        say(found.describe())
     with _writing("convert", directory, split):
         result = convert.convert(
             found,
             directory,
             split=part,
             shorter_side=given["resize"],
+            decoded=bool(given["decoded"]),
             seed=given["seed"],
             on_shard=_say_written,
             work=FileWork(watchdog.expect, watchdog.expect_nothing),
         )
     for sentence in result.left_out[:_SHOWN]:
         warn(f"left out: {sentence}")
+    how = "all were decoded" if given["decoded"] else f"{result.encoded_anew} were encoded again"
     say(
-        f"{result.written} photos in {part.shards} shards; {result.encoded_anew} were encoded again, "
-        f"{len(result.left_out)} left out. Use them with --data_dir={directory}"
+        f"{result.written} photos in {part.shards} shards; {how}, {len(result.left_out)} left out. Use them with "
+        f"--data_dir={directory}"
     )
     return ExitStatus.DATA if result.left_out else ExitStatus.OK
 
@@ -288,11 +308,11 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
 
 # What runs each command, and its flags.
 _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog], ExitStatus], tuple[str, ...]]] = {
-    "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard")),
+    "make-imagenet": (_make_imagenet, (*_MAKING, "images_per_shard", "resize", "decoded")),
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
     "make-digits": (_make_digits, ("overwrite", "gzip")),
-    "convert": (_convert, ("data_split", "images_per_shard", "resize", "seed")),
+    "convert": (_convert, ("data_split", "decoded", "images_per_shard", "resize", "seed")),
     "check": (_check, ("data_name", "data_split", "decode")),
 }
 VERB = Verb(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,11 @@ import tensorflow as tf
 from benchmarks.console import progress
 from benchmarks.input import tfrecord
 from benchmarks.input.files import FileWork, written_whole
-from benchmarks.input.imagenet import BOX
+from benchmarks.input.imagenet import BOX, DECODED, INCEPTION, Layout
 from models.model_spec import IMAGENET_CLASSES
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _MEAN_WIDTH, _MEAN_HEIGHT = 500, 375
 _JPEG_QUALITY = 95
@@ -61,11 +65,14 @@ def write(
     *,
     seed: int,
     on_shard: Callable[[Path, int], None],
+    shorter_side: int | None = None,
+    decoded: bool = False,
     work: FileWork | None = None,
 ) -> None:
     """Writes a split; equal seeds write equal records. Existing shards of the split are removed first.
 
-    Each file appears only when it is complete. `on_shard` is called with the file and its number of images.
+    Images whose shorter side is above `shorter_side` pixels are made smaller. With `decoded`, pixels are stored, not
+    JPEGs. Each file appears only when it is complete. `on_shard` is called with the file and its number of images.
     """
     work = work or FileWork()
     directory.mkdir(parents=True, exist_ok=True)
@@ -79,7 +86,8 @@ def write(
             for number in numbers:
                 work.go_on(path)
                 generator = np.random.default_rng((seed, len(part.name), int(number)))
-                tfrecord.write(file, _record(part.name, int(number), canvases, generator))
+                photo = _photo(canvases, generator)
+                tfrecord.write(file, _record(photo, part.name, int(number), generator, shorter_side, decoded))
                 progress.advance()
         return path, len(numbers)
 
@@ -108,7 +116,18 @@ def _canvas(generator: np.random.Generator) -> np.ndarray:
     return np.stack(mixed, axis=-1).astype(np.float32)
 
 
-def _record(split_name: str, number: int, canvases: list[np.ndarray], generator: np.random.Generator) -> bytes:
+def smaller(image: Image.Image, shorter_side: int | None) -> Image.Image:
+    """Returns an image whose shorter side has at most so many pixels; None keeps the size."""
+    from PIL import Image
+
+    if shorter_side is None or min(image.size) <= shorter_side:
+        return image
+    scale = shorter_side / min(image.size)
+    return image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
+
+
+def _photo(canvases: list[np.ndarray], generator: np.random.Generator) -> tuple[int, np.ndarray]:
+    """Returns a label, and pixels as uint8, [height, width, 3]."""
     label = 1 + int(generator.choice(IMAGENET_CLASSES, p=_LABEL_SHARES))
     # Mostly 500x375, some smaller, as many larger.
     scale = float(generator.choice([0.6, 1.0, 1.4], p=[0.1, 0.8, 0.1]))
@@ -118,21 +137,43 @@ def _record(split_name: str, number: int, canvases: list[np.ndarray], generator:
     contrast = _MEAN_CONTRAST * float(generator.lognormal(sigma=0.35))
     brightness = generator.uniform(90, 160)
     pixels = canvas[top : top + height, left : left + width] * contrast + brightness
-    pixels = np.clip(pixels, 0, 255).astype(np.uint8)
+    return label, np.clip(pixels, 0, 255).astype(np.uint8)
+
+
+def _record(
+    photo: tuple[int, np.ndarray],
+    split_name: str,
+    number: int,
+    generator: np.random.Generator,
+    shorter_side: int | None,
+    decoded: bool,
+) -> bytes:
+    label, pixels = photo
     boxes = []
     if generator.random() < _SHARE_WITH_BOXES:
         for _ in range(int(generator.integers(1, 4))):
             ymin, xmin = generator.uniform(0.0, 0.6, size=2)
             ymax, xmax = ymin + generator.uniform(0.2, 0.4), xmin + generator.uniform(0.2, 0.4)
             boxes.append((float(ymin), float(xmin), float(ymax), float(xmax)))
+    if shorter_side is not None:
+        from PIL import Image
+
+        pixels = np.asarray(smaller(Image.fromarray(pixels), shorter_side))
     synset = f"n{label:08d}"
-    name = f"{split_name}_{synset}_{number}.JPEG"
-    encoded = bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy())
-    return inception_example(encoded, (height, width), label, synset, name, text=f"fake class {label}", boxes=boxes)
+    return photo_example(
+        pixels.tobytes() if decoded else bytes(tf.io.encode_jpeg(pixels, quality=_JPEG_QUALITY).numpy()),
+        pixels.shape[:2],
+        label,
+        synset,
+        f"{split_name}_{synset}_{number}.JPEG",
+        text=f"fake class {label}",
+        boxes=boxes,
+        layout=DECODED if decoded else INCEPTION,
+    )
 
 
-def inception_example(
-    encoded: bytes,
+def photo_example(
+    image: bytes,
     size: tuple[int, int],
     label: int,
     synset: str,
@@ -140,8 +181,9 @@ def inception_example(
     *,
     text: str = "",
     boxes: Sequence[tuple[float, float, float, float]] = (),
+    layout: Layout = INCEPTION,
 ) -> bytes:
-    """Returns a JPEG as a serialised tf.train.Example in the Inception layout.
+    """Returns a photo as a serialised tf.train.Example in a layout: INCEPTION for a JPEG, DECODED for pixels.
 
     The size is height and width in pixels, the label counts from 1, the synset is the class's name in WordNet or of its
     folder, the text is the class in words, and boxes are ymin, xmin, ymax, xmax as shares of height and width.
@@ -162,9 +204,9 @@ def inception_example(
         "image/class/synset": data(synset.encode()),
         "image/class/text": data(text.encode()),
         BOX + "label": ints([label] * len(boxes)),
-        "image/format": data(b"JPEG"),
+        "image/format": data(b"RAW" if layout.sides else b"JPEG"),
         "image/filename": data(name.encode()),
-        "image/encoded": data(encoded),
+        layout.encoded: data(image),
     }
     for index, corner in enumerate(("ymin", "xmin", "ymax", "xmax")):
         values = tf.train.FloatList(value=[box[index] for box in boxes])

@@ -9,6 +9,7 @@ from benchmarks.errors import DataError
 
 SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
 DAMAGE_KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
+DAMAGE_KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
 DAMAGE_KINDS_OF_SMALL_IMAGES = ("cut_file", "bad_label")
 
 

@@ -180,7 +180,8 @@ def _check_shard(
                 found.append(record)
                 continue
             problem = imagenet.problem_of_example(record.payload, source.layout, lowest)
-            problem = problem or problem_of_jpeg(imagenet.encoded_of(record.payload, source.layout))
+            if not problem and not imagenet.is_decoded(source):
+                problem = problem_of_jpeg(imagenet.encoded_of(record.payload, source.layout))
             if problem:
                 found.append(Defect(file, record.number, record.offset, *problem))
     except DataError as error:

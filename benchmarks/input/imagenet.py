@@ -1,4 +1,4 @@
-"""Finds photos on disk: JPEGs in TFRecords of two layouts, or in a folder of class folders.
+"""Finds photos on disk: in TFRecords of three layouts, as JPEGs or as pixels, or JPEGs in a folder of class folders.
 
 The keys of the first record decide the layout of TFRecords, not the names of the files. Needs TensorFlow only for its
 protocol buffers.
@@ -20,7 +20,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from benchmarks.errors import DataError
-from benchmarks.input import tfrecord
+from benchmarks.input import decoded, tfrecord
 from benchmarks.input.catalog import existing_directory
 from benchmarks.input.tfrecord import Defect
 from models.model_spec import IMAGENET_CLASSES
@@ -39,9 +39,10 @@ _RECORDS_DESCRIBED = 64
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The keys of a JPEG and of its label in a tf.train.Example. Labels below `first_label` are background.
+    """The keys of a photo and of its label in a tf.train.Example. Labels below `first_label` are background.
 
-    With `has_boxes`, a record may have boxes in `image/object/bbox/*`.
+    With `has_boxes`, a record may have boxes in `image/object/bbox/*`. With `sides`, the keys of height and width, the
+    photo is not a JPEG but its pixels, uint8, row by row.
     """
 
     title: str
@@ -49,10 +50,13 @@ class Layout:
     label: str
     first_label: int
     has_boxes: bool
+    sides: tuple[str, ...] = ()
 
 
 INCEPTION = Layout("Inception TFRecords", "image/encoded", "image/class/label", 1, True)
 TFDS = Layout("TFDS TFRecords", "image", "label", 0, False)
+DECODED = Layout("decoded TFRecords", "image/pixels", INCEPTION.label, 1, True, (decoded.HEIGHT, decoded.WIDTH))
+_LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,11 @@ class PhotoFolder:
 Photos = PhotoRecords | PhotoFolder
 
 
+def is_decoded(source: Photos) -> bool:
+    """Returns whether the photos are stored as pixels."""
+    return isinstance(source, PhotoRecords) and bool(source.layout.sides)
+
+
 def digest(lines: Sequence[str]) -> str:
     """Returns a short hash of lines, which may hold names that are not UTF-8."""
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
@@ -140,13 +149,9 @@ def find(directory: str, split: str) -> Photos:
         DataError: the directory is missing, holds no known data set, or only a part of one.
     """
     path = existing_directory("imagenet", directory)
-    try:
-        names = sorted(os.listdir(path))
-    except OSError as error:
-        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
-    shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
-    if shards:
-        return _records(directory, split, shards)
+    names = _names_in(directory)
+    if records := find_records(directory, split):
+        return records
     otherwise = path if split == "train" else None
     folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), otherwise)
     found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
@@ -161,8 +166,23 @@ def find(directory: str, split: str) -> Photos:
     return found
 
 
-def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) -> PhotoRecords:
-    """Checks that the shards are one complete data set, and finds their layout."""
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError as error:
+        raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+
+
+def find_records(directory: str, split: str) -> PhotoRecords | None:
+    """Returns the TFRecords of a directory; None without any file that is named like one.
+
+    Raises:
+        DataError: they are not one complete data set of a known layout.
+    """
+    names = _names_in(directory)
+    shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
+    if not shards:
+        return None
     totals = {(match["set"] or "", match["tfds"] or "", int(match["total"])) for match in shards.values()}
     if len(totals) > 1:
         named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
@@ -182,10 +202,10 @@ def _records(directory: str, split: str, shards: Mapping[str, re.Match[str]]) ->
             raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
         if file.stat().st_size == 0:
             raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return PhotoRecords(directory=directory, split=split, files=files, layout=_layout_of(files))
+    return PhotoRecords(directory=directory, split=split, files=files, layout=layout_of(files))
 
 
-def _layout_of(files: Sequence[Path]) -> Layout:
+def layout_of(files: Sequence[Path]) -> Layout:
     """Returns the layout of the first record that is not damaged."""
     first_defect = None
     for file, record in ((path, record) for path in files for record in tfrecord.walk(path)):
@@ -197,10 +217,10 @@ def _layout_of(files: Sequence[Path]) -> Layout:
         except DecodeError:
             reason = "it is no tf.train.Example"
         else:
-            for layout in (INCEPTION, TFDS):
+            for layout in _LAYOUTS:
                 if layout.encoded in keys and layout.label in keys:
                     return layout
-            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in (INCEPTION, TFDS))
+            wanted = " nor ".join(f"'{layout.encoded}' and '{layout.label}'" for layout in _LAYOUTS)
             reason = f"it has neither {wanted}, only {_some_of(keys)}"
         reason += "; convert the photos with 'run_bench.py data convert' (docs/howto/real-data.md)"
         raise Defect(file, record.number, record.offset, "keys", reason).error()
@@ -223,12 +243,15 @@ def _some_of(keys: Iterable[str]) -> str:
 
 
 def encoded_of(payload: bytes, layout: Layout) -> bytes:
-    """Returns the JPEG of a record without a problem."""
+    """Returns the JPEG, or the pixels, of a record without a problem."""
     return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
 
 
 def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tuple[str, str] | None:
-    """Returns the kind of defect of a record's keys or label, and the reason; None for a sound record."""
+    """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
+
+    A JPEG is not looked at.
+    """
     try:
         feature = features_of(payload)
     except DecodeError:
@@ -241,7 +264,9 @@ def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tup
     lowest = max(0, lowest_label)
     if len(label) != 1 or not lowest <= label[0] <= highest:
         return "label", f"its label is {list(label[:5])}, not one number of {lowest} to {highest}; correct it"
-    return None if len(encoded) == 1 else ("keys", f"it holds {len(encoded)} images instead of one; make it again")
+    if len(encoded) != 1:
+        return "keys", f"it holds {len(encoded)} images instead of one; make it again"
+    return decoded.problem(feature, encoded[0]) if layout.sides else None
 
 
 def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _PHOTO_ENDINGS) -> PhotoFolder | None:

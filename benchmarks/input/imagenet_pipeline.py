@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.input import files, imagenet, preprocessing, tfrecord
+from benchmarks.input import decoded, files, imagenet, preprocessing, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.imagenet import BOX, PhotoFolder, Photos
 from benchmarks.input.options import InputOptions, parallel_calls
@@ -82,6 +82,8 @@ def _in_batches(
 
     So many photos were drawn `before`.
     """
+    if imagenet.is_decoded(source):
+        decoded.check(options)
     numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), records))
     if skipping:
         numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
@@ -94,7 +96,7 @@ def _in_batches(
             payload = tf.io.read_file(payload)
         if last_stage == "read":
             return tf.strings.length(payload)
-        encoded, label, boxes = _parse(source, file, payload)
+        stored, label, boxes = _parse(source, file, payload)
         lowest = imagenet.lowest_label(source, spec.num_classes)
         in_range = (label >= lowest) & (label < lowest + spec.num_classes)
         # tf.debugging.Assert would add a conditional.
@@ -103,7 +105,10 @@ def _in_batches(
         if last_stage == "parse":
             return label
         seed = _seed(spec.seed, epoch, file, record)
-        image = preprocessing.decode(encoded, boxes, seed, spec.image_size, options)
+        if imagenet.is_decoded(source):
+            image = decoded.crop(stored, boxes, seed, options)
+        else:
+            image = preprocessing.decode(stored, boxes, seed, spec.image_size, options)
         if last_stage == "decode":
             return tf.shape(image)
         image = preprocessing.augment(image, seed, number + before, spec.image_size, options)
@@ -129,7 +134,7 @@ def _seed(base: int, epoch: tf.Tensor, file: tf.Tensor, record: tf.Tensor) -> tf
 
 
 def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the JPEG, the label, and boxes as [1, boxes, 4] in the order ymin, xmin, ymax, xmax, in 0..1."""
+    """Returns the JPEG or pixels, the label, and boxes as [1, boxes, 4]: ymin, xmin, ymax, xmax, in 0..1."""
     no_boxes = tf.zeros([1, 0, 4])
     if isinstance(source, PhotoFolder):
         return payload, tf.gather(tf.constant(source.labels, tf.int64), file), no_boxes
@@ -137,12 +142,15 @@ def _parse(source: Photos, file: tf.Tensor, payload: tf.Tensor) -> tuple[tf.Tens
     corners = [BOX + corner for corner in ("ymin", "xmin", "ymax", "xmax")] if layout.has_boxes else []
     features = {
         layout.encoded: tf.io.FixedLenFeature([], tf.string),
-        layout.label: tf.io.FixedLenFeature([], tf.int64),
+        **{key: tf.io.FixedLenFeature([], tf.int64) for key in (layout.label, *layout.sides)},
         **{corner: tf.io.FixedLenSequenceFeature([], tf.float32, allow_missing=True) for corner in corners},
     }
     parsed = tf.io.parse_single_example(payload, features)
     boxes = tf.stack([parsed[corner] for corner in corners], axis=-1)[tf.newaxis] if corners else no_boxes
-    return parsed[layout.encoded], parsed[layout.label], boxes
+    stored = parsed[layout.encoded]
+    if layout.sides:
+        stored = decoded.pixels(stored, *(parsed[key] for key in layout.sides))
+    return stored, parsed[layout.label], boxes
 
 
 def _epochs(

@@ -43,13 +43,18 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, opt
     in_range = tf.reduce_prod(tf.cast(shape[:2], tf.float32)) <= MOST_PIXELS
     with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["photo too large", shape])]):
         shape = tf.identity(shape)
-    window = _random_window(shape, boxes, seed) if options.crop == "distorted" else _central_window(shape)
+    part = window(shape, boxes, seed, options)
     if not options.fuse_decode_and_crop:
         image = tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS)
-        return tf.slice(image, [window[0], window[1], 0], [window[2], window[3], NUM_CHANNELS])
+        return tf.slice(image, [part[0], part[1], 0], [part[2], part[3], NUM_CHANNELS])
     if not options.decode_scaling:
-        return tf.io.decode_and_crop_jpeg(encoded, window, channels=NUM_CHANNELS)
-    return _scaled(encoded, window, size)
+        return tf.io.decode_and_crop_jpeg(encoded, part, channels=NUM_CHANNELS)
+    return _scaled(encoded, part, size)
+
+
+def window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:
+    """Returns the part of a photo of a shape, [3], that the crop keeps, [4]: top, left, height, width."""
+    return _random_window(shape, boxes, seed) if options.crop == "distorted" else _central_window(shape)
 
 
 def _random_window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

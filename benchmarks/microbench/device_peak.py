@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import concurrent.futures.process
 import dataclasses
 import math
-import multiprocessing
-import os
-import signal
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from benchmarks.config.config import Config
 from benchmarks.errors import BenchError
 from benchmarks.microbench.roofline import Peak, Roofline
-from benchmarks.process import subprocesses, tensorflow_setup
+from benchmarks.process import apart, tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware, provenance
 from benchmarks.system.cache import CacheFile
@@ -148,9 +144,10 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
     The configuration is that of the run on all devices; `images_per_sec` is the rate of one. Returns the roofline, or
     None and the reason.
     """
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, spawn, _prepare, (config.device, os.getpid())) as executor:
-        measured = executor.submit(
+    try:
+        return apart.call(
+            Runtime(device=config.device),  # what is visible has been inherited
+            _SECONDS,
             measure,
             specs.find(config.model),
             device=config.device,
@@ -160,24 +157,9 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
             num_classes=config.num_classes,
             forward_only=config.forward_only,
             images_per_sec=images_per_sec,
-        )
-        try:
-            return measured.result(_SECONDS), ""
-        except BenchError as error:
-            return None, str(error)
-        except TimeoutError:
-            return None, f"it took longer than {_SECONDS:g} s"
-        except concurrent.futures.process.BrokenProcessPool:
-            return None, "the process that measures it ended without a result"
-        finally:
-            for process in multiprocessing.active_children():
-                process.kill()
-
-
-def _prepare(device: Literal["cpu", "gpu"], parent: int) -> None:
-    subprocesses.die_with_parent(parent)  # or it would wait for work, and hold GPU memory, if the parent is killed
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
-    tensorflow_setup.prepare(Runtime(device=device))  # what is visible has been inherited
+        ), ""
+    except BenchError as error:
+        return None, str(error)
 
 
 def to_dict(found: Roofline) -> dict[str, Any]:

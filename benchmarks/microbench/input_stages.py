@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, headline
-from benchmarks.input import host_pipeline, imagenet_pipeline
+from benchmarks.input import host_pipeline, imagenet, imagenet_pipeline
 from benchmarks.input.imagenet import PhotoFolder, Photos
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
@@ -73,7 +73,7 @@ def probes(
             for stage in host_pipeline.stages(source):
                 skipping = run_input.skipping(source, options)
                 datasets[stage] = host_pipeline.batches(source, whole, options, skipping, stage)
-            if not isinstance(source, Pixels):
+            if not isinstance(source, Pixels) and not imagenet.is_decoded(source):
                 datasets[BARE_DECODE] = _bare_decode(source, spec.batch_per_device, options.on_bad_record == "skip")
             initializers, fetches = [], {}
             for name, dataset in datasets.items():

@@ -48,7 +48,7 @@ def measure(device: str, precision: str, clock: Clock = time.perf_counter) -> Pe
     """
     if precision not in _TYPES or (precision == "tf32" and device == "cpu"):
         kinds = [kind for kind in _TYPES if kind != "tf32" or device == "gpu"]
-        raise UsageError(f"A {device.upper()} has no precision '{precision}': pass one of {', '.join(kinds)}.")
+        raise UsageError(f"There is no peak of a {device.upper()} in '{precision}': pass one of {', '.join(kinds)}.")
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
     try:

@@ -20,6 +20,7 @@ from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
+from variable_mgr import shared_memory
 
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
@@ -94,8 +95,10 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
     """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
+    names = shared_memory.functions()  # registered here, before any other function, so that they are equal
+    exchange = {"functions of --shared_memory": f"{names.write}, {names.read}"}
     if cluster.own.job == "ps":
-        return {"variable_update": config.variable_update}
+        return {"variable_update": config.variable_update, **exchange}
     shared = {name: value for name, value in config.key_fields().items() if name != "visible_gpus"}
     between = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(config.between).items()}
-    return {**shared, **between, "num_batches": config.num_batches}
+    return {**shared, **between, **exchange, "num_batches": config.num_batches}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -32,7 +32,7 @@ from variable_mgr.traffic import NETWORK, busiest_server
 
 @dataclasses.dataclass(frozen=True)
 class RunGraph:
-    """What the session runs.
+    """What the session runs. What is only needed after the first step is built in the default graph when it is called.
 
     Attributes:
         model: as it was built, before it was divided over devices.
@@ -41,9 +41,9 @@ class RunGraph:
         variables: everything that a step may change: copies, slots, and what the manager keeps between steps.
         input: of the towers.
         step: one global step.
-        drift: largest difference between copies of a weight, a scalar; None in inference or with one copy.
-        finite: whether every weight and average of the authoritative copy is finite, a scalar.
-        penalty: what weight decay adds to the loss, of the authoritative copy, a scalar; None if it adds nothing.
+        drift: builds the largest difference between copies of a weight, a scalar; None in inference or with one copy.
+        finite: builds whether every weight and average of the authoritative copy is finite, a scalar.
+        penalty: builds what weight decay adds to the loss, of the authoritative copy, a scalar; None if nothing.
         placement: for the record.
     """
 
@@ -53,9 +53,9 @@ class RunGraph:
     variables: Sequence[tf.Variable]
     input: run_input.RunInput
     step: training_step.Step
-    drift: tf.Tensor | None
-    finite: tf.Tensor
-    penalty: tf.Tensor | None
+    drift: Callable[[], tf.Tensor | None]
+    finite: Callable[[], tf.Tensor]
+    penalty: Callable[[], tf.Tensor | None]
     placement: Mapping[str, Any]
 
 
@@ -74,11 +74,6 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
     else:
         images = config.batch_per_device * len(devices.towers)
         work = flop_count.count(loop.operation for loop in step.loops)
-    kept = manager.checkpoint_variables()
-    decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
-    with tf.device(device_planning.HOST):
-        finite = all_finite(itertools.chain.from_iterable(kept.values()))
-        penalty = _objective(config).penalty(decayed) if config.weight_decay and decayed else None
     gradients = [update.gradients for update in step.updates]
     return RunGraph(
         model=model,
@@ -87,9 +82,9 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
         variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
         step=step,
-        drift=None if config.forward_only else manager.replica_drift(),
-        finite=finite,
-        penalty=penalty,
+        drift=lambda: None if config.forward_only else manager.replica_drift(),
+        finite=lambda: _finite(manager),
+        penalty=lambda: _penalty(config, model, manager),
         placement={
             **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
             "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
@@ -98,6 +93,18 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
     )
+
+
+def _finite(manager: VariableManager) -> tf.Tensor:
+    with tf.device(device_planning.HOST):
+        return all_finite(itertools.chain.from_iterable(manager.checkpoint_variables().values()))
+
+
+def _penalty(config: Config, model: building.Model, manager: VariableManager) -> tf.Tensor | None:
+    kept = manager.checkpoint_variables()
+    decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
+    with tf.device(device_planning.HOST):
+        return _objective(config).penalty(decayed) if config.weight_decay and decayed else None
 
 
 def _build_model(config: Config) -> building.Model:
@@ -282,8 +289,14 @@ def plan_devices(config: Config, *, eager: bool = False) -> Devices:
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
     made = device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+    rewriting = made.graph_options.rewrite_options
+    # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
+    # memory on CPUs, where the search for it takes another quarter with 8 towers.
+    rewriting.meta_optimizer_iterations = rewriting.ONE
+    if config.device == "cpu" and config.num_devices > 1:
+        rewriting.memory_optimization = rewriting.NO_MEM_OPT
     if config.deterministic:  # sums would be regrouped in another order in every process
-        made.graph_options.rewrite_options.arithmetic_optimization = made.graph_options.rewrite_options.OFF
+        rewriting.arithmetic_optimization = rewriting.OFF
     return made
 
 

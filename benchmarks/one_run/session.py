@@ -10,13 +10,14 @@ from benchmarks.cluster import restarts
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
-from benchmarks.errors import InvalidRunError, headline
+from benchmarks.errors import BenchError, InvalidRunError, headline
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
 from benchmarks.one_run import evaluating, graph, reference_loops, resuming, steps, traced_steps
 from benchmarks.one_run.display import Display
 from benchmarks.one_run.observers import Observers, require_files, write_graph
+from benchmarks.process import apart
 from benchmarks.process.deadlines import PREPARATION_FACTOR, Deadlines
 from benchmarks.topology import devices as device_planning
 from benchmarks.training import pipeline
@@ -43,7 +44,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         log.observe(peak_host_memory_bytes=largest_resident_bytes())
         try:
             log.observe(fp32_losses=_train_in_fp32(config, log, display))
-        except tf.errors.OpError as error:  # the measurement is still valid
+        except (tf.errors.OpError, BenchError) as error:  # the measurement is still valid
             warn(f"--check_precision: training again in fp32 failed, so there is no comparison: {headline(error)}")
     log.reports = list(team.meet("results", dataclasses.asdict(log.report()), patient=True).values())
     _require_valid(log)
@@ -90,8 +91,8 @@ def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
                     values=restoring.values,
                     resuming=restoring.resumes,
                 )
-                if config.loss_type_to_report == "total_loss" and built.penalty is not None:
-                    display.add_penalty(session.make_callable(built.penalty))
+                if config.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
+                    display.add_penalty(session.make_callable(penalty))
                 ends = earlier.steps + max(1, config.num_warmup_batches) + count
                 saving = resuming.saving(config, built, restoring.state, session, earlier, ends)
                 evaluation = evaluating.evaluation(config, built, evaluator, session, log, display, earlier)
@@ -147,9 +148,10 @@ def _look_after_the_run(
     """Fills `log` with what the measured steps have left: skipped records, the variables, a pipeline's idle shares."""
     if built.input.skipping:
         log.observe(skipped_records=built.input.skipping.close())
-    if built.drift is not None:
-        log.observe(replica_drift=float(session.run(built.drift, options=options)))
-    log.weights_are_finite = bool(session.run(built.finite))
+    drift = built.drift()
+    if drift is not None:
+        log.observe(replica_drift=float(session.run(drift, options=options)))
+    log.weights_are_finite = bool(session.run(built.finite()))
     if built.step.pass_ends:
         (loop,) = built.step.loops
         shares = pipeline.measured_idle_shares(session, built.step.pass_ends, loop.operation, options)
@@ -162,17 +164,35 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]
     tf.config.experimental.enable_tensor_float_32_execution(False)
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
+    if config.runtime.fpmath is None:
+        return _losses(plain, before + measured)[before:]
+    # oneDNN reads its math mode once in a process.
+    strict = dataclasses.replace(plain.runtime, fpmath="STRICT")
+    return apart.call(strict, None, _losses_apart, plain, before + measured)[before:]
+
+
+def _losses_apart(config: Config, count: int) -> list[float]:
+    """Does the same as `_losses` where TensorFlow has just been imported; its errors can be sent to another process."""
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    if config.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    try:
+        return _losses(config, count)
+    except tf.errors.OpError as error:
+        raise BenchError(headline(error)) from None
+
+
+def _losses(config: Config, count: int) -> list[float]:
+    """Trains anew for so many steps, and returns the loss of each."""
     patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.step_timeout_seconds))
     with tf.Graph().as_default() as built_in:
-        built = graph.build(plain, graph.plan_devices(plain))
-        with tf.compat.v1.Session(graph=built_in, config=graph.session_config(plain)) as session:
+        built = graph.build(config, graph.plan_devices(config))
+        with tf.compat.v1.Session(graph=built_in, config=graph.session_config(config)) as session:
             built.step.initialize(session, built.input.initializers)
-            rate_after = steps.rate_after(plain, built.input)
-            losses = [
-                built.step.run(session, patience, rate_after(number) if rate_after else None)
-                for number in range(before + measured)
+            rate_after = steps.rate_after(config, built.input)
+            return [
+                built.step.run(session, patience, rate_after(number) if rate_after else None) for number in range(count)
             ]
-    return losses[before:]
 
 
 def _require_valid(log: RunLog) -> None:

@@ -46,6 +46,8 @@ class Runtime:
         num_inter_threads: operations at a time; 0 is TensorFlow's default.
         onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's
             variable.
+        fpmath: oneDNN's math mode of products in float32, such as `BF16`; None leaves it to oneDNN and the user's
+            variable.
         deterministic: equal runs give equal bits; operations that cannot do so fail.
         log_device_placement: print where each operation runs.
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
@@ -63,6 +65,7 @@ class Runtime:
     num_intra_threads: int = 0
     num_inter_threads: int = 0
     onednn: str | None = None
+    fpmath: str | None = None
     deterministic: bool = False
     log_device_placement: bool = False
     peers: Sequence[str] = ()
@@ -98,6 +101,8 @@ def prepare(runtime: Runtime) -> None:
     os.environ["KERAS_BACKEND"] = "tensorflow"  # the models are built into TensorFlow graphs
     if runtime.onednn:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if runtime.onednn == "on" else "0"
+    if runtime.fpmath:
+        os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = runtime.fpmath
     if runtime.gpu_thread_mode:
         os.environ["TF_GPU_THREAD_MODE"] = runtime.gpu_thread_mode
         sharing = runtime.num_devices if runtime.gpu_thread_mode == "gpu_shared" else 1

@@ -258,6 +258,6 @@ class _PairRunner:
         return Pair(**records)
 
     def _start(self, sides: Sequence[str], cell: Cell) -> dict[str, Record]:
-        records = run_together([self._runners[side] for side in sides], cell, self._count)
+        records = run_together([self._runners[side] for side in sides], [cell] * len(sides), self._count)
         self._count += len(sides)
         return dict(zip(sides, records, strict=True))

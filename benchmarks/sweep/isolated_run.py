@@ -58,7 +58,7 @@ class CellRunner:
 
     def run(self, cell: Cell, number: int) -> Record:
         """Runs a cell and returns its stored record; `number`, from 0, names the log."""
-        return run_together([self], cell, number)[0]
+        return run_together([self], [cell], number)[0]
 
     @contextlib.contextmanager
     def ready(self, cell: Cell, number: int, end: time_slices.End | None) -> Iterator[subprocesses.Command]:
@@ -167,12 +167,12 @@ class CellRunner:
         )
 
 
-def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list[Record]:
-    """Runs a cell with one runner, or with two at once that interleave their steps, and returns the records.
+def run_together(runners: Sequence[CellRunner], cells: Sequence[Cell], number: int) -> list[Record]:
+    """Runs one cell, or two at once that interleave their steps, each with its runner, and returns the records.
 
     Args:
         runners: the first one begins. Together they may take as long as one after the other.
-        cell: what each of them runs.
+        cells: what each of them runs.
         number: of the first runner's log, from 0; the second has the next.
 
     Raises:
@@ -187,17 +187,17 @@ def run_together(runners: Sequence[CellRunner], cell: Cell, number: int) -> list
             before = [stack.enter_context(runner.opened()) for runner in runners]
             commands = [
                 stack.enter_context(runner.ready(cell, number + index, end))
-                for index, (runner, end) in enumerate(zip(runners, ends, strict=True))
+                for index, (runner, cell, end) in enumerate(zip(runners, cells, ends, strict=True))
             ]
             ended = subprocesses.run(*commands, timeout_seconds=limit)
         except OSError as error:
-            return [runner.could_not_start(cell, error) for runner in runners]
+            return [runner.could_not_start(cell, error) for runner, cell in zip(runners, cells, strict=True)]
         in_vain = any(command.ends_all() for command in commands)
         flag = f" ({runners[0].timeout_flag})" if runners[0].timeout_flag else ""
         killed = "because the run beside it waited in vain for its turn" if in_vain else f"after {limit:g} s{flag}"
         return [
             runner.record_of(cell, command, how, file, killed)
-            for runner, command, how, file in zip(runners, commands, ended, before, strict=True)
+            for runner, cell, command, how, file in zip(runners, cells, commands, ended, before, strict=True)
         ]
 
 

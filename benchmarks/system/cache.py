@@ -46,6 +46,10 @@ class CacheFile:
         """Returns an entry, with its `time_utc`; None if it is missing."""
         return self._read().get(key)
 
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Returns all entries by key, each with its `time_utc`."""
+        return self._read()
+
     def keep(self, key: str, entry: Entry) -> None:
         """Adds an entry, or warns that it cannot be saved. The file is replaced as a whole."""
         self.update(key, lambda held: entry)
@@ -106,14 +110,29 @@ FILE = CacheFile("recommendations.json", "recommendations")
 
 def key(identity: Identity, question: Mapping[str, Any]) -> str:
     """Returns the key of an answer: hardware, software and the question."""
-    return f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
+    return f"{machine(identity)} {key_of({**question, 'suite': SUITE_VERSION})}"
+
+
+def machine(identity: Identity) -> str:
+    """Returns how the keys of all answers begin that were found with this hardware and software."""
+    return f"{identity.hardware_key} {identity.software_key}"
 
 
 def find(wanted: str) -> tuple[str, Mapping[str, Any]] | None:
     """Returns the time of an answer (UTC) and the answer; None if it is missing or damaged."""
     entry = FILE.find(wanted)
+    return None if entry is None else _opened(entry)
+
+
+def find_all(machine: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Returns the times (UTC) and answers whose keys begin so; damaged ones are left out."""
+    opened = [_opened(entry) for held, entry in FILE.entries().items() if held.startswith(f"{machine} ")]
+    return [answer for answer in opened if answer is not None]
+
+
+def _opened(entry: Entry) -> tuple[str, Mapping[str, Any]] | None:
     try:
-        return None if entry is None else (str(entry["time_utc"]), dict(entry["answer"]))
+        return str(entry["time_utc"]), dict(entry["answer"])
     except (KeyError, TypeError, ValueError) as error:
         FILE.ignore(error)
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,7 @@ from benchmarks.training.optimizers import Optimizer
 from models.building import Model
 from models.splitting import SplitModel
 from results.measurement import Observed
+from variable_mgr.graph_copies import GraphCopies
 from variable_mgr.manager import Applied, TowerUpdate, VariableManager
 from variable_mgr.reductions.kernels import mean
 
@@ -109,14 +111,20 @@ class Tower:
     """What every tower of a model computes; the caller chooses the device.
 
     With `xla` the tower is compiled as a whole, and towers on devices of one kind share the compiled program. With
-    `decay_later` weight decay is left out of the gradients: the manager adds it.
+    `decay_later` weight decay is left out of the gradients: the manager adds it. With `copied` the tower is built once
+    and copied for each use, which is faster from the second use on; `xla` does so anyway.
     """
 
-    def __init__(self, model: Model, objective: Objective, *, xla: bool = False, decay_later: bool = False) -> None:
+    def __init__(
+        self, model: Model, objective: Objective, *, xla: bool = False, decay_later: bool = False, copied: bool = False
+    ) -> None:
         self._model = model
         self._decay = objective.decay_of(model.variables) if decay_later else {}
         self._objective = dataclasses.replace(objective, weight_decay=0.0) if decay_later else objective
-        self._backward, self._forward = self._train, self._infer
+        self._backward: Callable[..., Any] = self._train
+        self._forward: Callable[..., Any] = self._infer
+        if copied:
+            self._backward, self._forward = GraphCopies(self._train), GraphCopies(self._infer)
         if xla:
             self._backward = tf.function(self._train, jit_compile=True, autograph=False)
             self._forward = tf.function(self._infer, jit_compile=True, autograph=False)
@@ -186,7 +194,13 @@ def build_training_step(
         score, update, pass_ends = pipeline.train(model, inputs[0], devices.towers, values, objective, scale)
         scores, updates = [score], [update]
     else:
-        tower = Tower(model, objective, xla=computing.xla == "jit", decay_later=manager.adds_decay)
+        tower = Tower(
+            model,
+            objective,
+            xla=computing.xla == "jit",
+            decay_later=manager.adds_decay,
+            copied=len(devices.towers) > 1,
+        )
         scores, updates = [], []
         for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
             with tf.device(device), tf.name_scope(f"tower_{number}"):
@@ -237,7 +251,7 @@ def build_inference_step(
     """Builds a forward pass in inference mode on every tower; nothing is updated."""
     manager.create(model.variables)
     scores = []
-    tower = Tower(model, objective, xla=xla)
+    tower = Tower(model, objective, xla=xla, copied=len(devices.towers) > 1)
     for number, (device, tower_input) in enumerate(zip(devices.towers, inputs, strict=True)):
         with tf.device(device), tf.name_scope(f"tower_{number}"):
             scores.append(tower.infer(manager.read(number), tower_input.images, tower_input.labels))

@@ -142,6 +142,8 @@ def resolve(
             the results directory cannot be written.
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
+    if values["settings"]:
+        raise UsageError("--batch_size=auto and --settings=recommended both choose the batch size: drop one of them.")
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
     if usual.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")

@@ -1,7 +1,8 @@
 """Which of many candidates is the fastest, within a time limit: successive halving. Knows no processes, no TensorFlow.
 
 Each round runs the remaining candidates, with twice as many steps as the round before, and keeps the faster half. The
-last two, and the default, are repeated in alternating order until one is clearly faster or the time is up.
+last two, and the default, are repeated in alternating order until one is clearly faster or the time is up. Where two
+runs can interleave their steps, the fastest and its rival are repeated so, which cancels the load of other programs.
 Source: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013, algorithm 1.
 """
 
@@ -32,6 +33,8 @@ _MOST_REPEATS = 10
 # A run is ended after this many times its expected duration, but not before this many seconds.
 _PATIENCE = 5.0
 _LEAST_LIMIT_SECONDS = 60.0
+# What is slower than this share of the default after one run is not repeated against it.
+_HOPELESS = 0.7
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ class Search(Generic[T]):
         durations: predicts how long a run takes.
         seconds_left: returns how long a run may take now; True asks for a candidate that was never run.
         first_steps: number of steps in the first round.
+        run_pair: runs two candidates at once, with interleaved steps, if they can be (else it returns None); its
+            arguments are both, the number of steps and a limit in seconds.
     """
 
     def __init__(
@@ -80,10 +85,11 @@ class Search(Generic[T]):
         durations: Durations[T],
         seconds_left: Callable[[bool], float],
         first_steps: int,
+        run_pair: Callable[[T, T, int, float], tuple[Outcome, Outcome] | None] = lambda *_: None,
     ) -> None:
         self._candidates = list(candidates)
         self._run, self._durations, self._seconds_left = run, durations, seconds_left
-        self._first_steps = first_steps
+        self._first_steps, self._run_pair = first_steps, run_pair
         self._outcomes: dict[T, list[Outcome]] = {candidate: [] for candidate in candidates}
         self._rounds = 0
         self._reasons: dict[T, str] = {}
@@ -127,6 +133,9 @@ class Search(Generic[T]):
     def _finalists(self, remaining: Sequence[T]) -> list[T]:
         """Returns the fastest two, and the default unless it is clearly slower, since the winner must beat it."""
         default, best = self._candidates[0], list(remaining[:_FINALISTS])
+        if best and best[0] == default and self._is_valid(default):
+            least = _HOPELESS * rate(self._outcomes[default])
+            return [one for one in best if not self._is_valid(one) or rate(self._outcomes[one]) >= least]
         if default in best or not self._is_valid(default) or not best:
             return best
         found = {one: self._row(one) for one in (best[0], default)}
@@ -153,6 +162,22 @@ class Search(Generic[T]):
         elif is_first or not outcome.cut_off:
             self._reasons[candidate] = outcome.reason
 
+    def _try_both(self, one: T, other: T, steps: int) -> bool:
+        """Runs two candidates with interleaved steps; returns whether both have a result."""
+        expected, left = sum(self._durations.expected(each, steps) for each in (one, other)), self._seconds_left(False)
+        if not expected or expected > left:
+            return False
+        both = self._run_pair(one, other, steps, min(left, max(_LEAST_LIMIT_SECONDS, _PATIENCE * expected)))
+        if both is None:
+            return False
+        if not all(outcome.step_seconds for outcome in both):
+            self._run_pair = lambda *_: None  # a failure may be that of being two
+            return False
+        for each, outcome in zip((one, other), both, strict=True):
+            self._durations.observe(each, outcome)
+            self._outcomes[each].append(outcome)
+        return True
+
     def _repeat(self, finalists: Sequence[T], steps: int) -> None:
         """Repeats the finalists in alternating order, until one is clearly slower or the time is up."""
         for number in range(_MOST_REPEATS):
@@ -161,8 +186,10 @@ class Search(Generic[T]):
                 return
             if all(self._outcomes[one] for one in finalists) and not self._is_time_for(finalists, steps):
                 return
-            for one in finalists if number % 2 == 0 else finalists[::-1]:
-                self._try(one, steps)
+            order = finalists if number % 2 == 0 else finalists[::-1]
+            if len(order) != _FINALISTS or not self._try_both(order[0], order[1], steps):
+                for one in order:
+                    self._try(one, steps)
             finalists = [one for one in finalists if self._is_valid(one)]
             if not finalists or any(len(self._repeats(one)) <= number for one in finalists):
                 return

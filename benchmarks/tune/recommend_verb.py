@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config import config, run_flags
+from benchmarks.config import config, recommended, run_flags
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
@@ -91,7 +91,8 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
     if status is ExitStatus.OK and not answer.untested_on:
-        cache.keep(key, answer.to_dict())  # before it is printed, which may fail
+        about = recommended.stored(plan.fixed, answer.arguments, plan.usual.key_fields())
+        cache.keep(key, {**answer.to_dict(), **about})  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
@@ -125,10 +126,6 @@ def _by_topology(usual: Config) -> str | None:
     return advice(gpu_topology.read().only((usual.visible_gpus or range(usual.num_devices))[: usual.num_devices]))
 
 
-# recommend runs single processes, and chooses the length of each run.
-_OTHER_GROUPS = ("Several processes", "How long", "Output")
-_NOT_HERE = ("check_precision", "log_device_placement", "print_training_accuracy", "verify_first")
-
 RECOMMEND_FLAGS: Groups = {
     "The search": (
         Flag(
@@ -149,17 +146,13 @@ RECOMMEND_FLAGS: Groups = {
         ),
         *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
     ),
-    **{
-        title: [flag for flag in group if flag.name not in _NOT_HERE]
-        for title, group in RUN_FLAGS.items()
-        if title not in _OTHER_GROUPS
-    },
+    **recommended.ASKED,
 }
 VERB = Verb(
     "recommend",
     "which batch size, layout, manager ... are fastest here?",
     RECOMMEND_FLAGS,
     lambda given, command: run(resolve(given.values, count_gpus), command, count_gpus),
-    details="A flag of a run that is given is not varied.",
+    details="A flag of a run that is given is not varied. `run --settings=recommended` uses the answer.",
     examples=("recommend --model=resnet50 --num_gpus=8 --time_limit_seconds=600",),
 )

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from benchmarks.config import run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, warn
+from benchmarks.one_run import time_slices
 from benchmarks.process import subprocesses
 from benchmarks.sweep.estimate import Durations, estimate_seconds
 from benchmarks.sweep.grid import Cell
-from benchmarks.sweep.isolated_run import CellRunner
+from benchmarks.sweep.isolated_run import CellRunner, run_together
+from benchmarks.system import linux
 from benchmarks.tune.halving import Row, Search
 from benchmarks.tune.report import Answer, Table
 from benchmarks.tune.stages import Stage, Texts, cells
 from results.quality import BUSY_LOAD_PER_CORE
 from results.record import Record, Status
-from results.repeats import Outcome
+from results.repeats import Outcome, rate
 
 # The first round measures for about this long, but with enough steps for an interval, and with few steps while the
 # time of a step is only estimated.
@@ -29,6 +33,8 @@ _FEWEST_STEPS, _MOST_ESTIMATED_STEPS, _MOST_STEPS = 5, 40, 1000
 _END_SECONDS = 3.0
 _LONGEST_REASON = 200
 _RESERVED_RUNS = 1.5
+# Two runs at once must not need more of the available memory.
+_SHARE_OF_MEMORY = 0.8
 
 Words = tuple[str, ...]
 
@@ -65,6 +71,7 @@ class Finder:
         self._longest_seconds = 0.0
         self._step_seconds: float | None = None
         self._failed_on_all = False
+        self._peak_bytes: dict[Words, int] = {}
         self._durations = Durations(self._estimate)
         self._chosen: dict[str, str] = {}
         self._best: Row | None = None
@@ -89,7 +96,7 @@ class Finder:
                 self._stage_end = now + seconds
                 warn(f"{stage.title}: {len(possible)} of {len(found)} can be run, in {in_words(max(seconds, 0))}")
                 steps = self._first_steps(possible)
-                search = Search(possible, self._run, self._durations, self._seconds_left, steps)
+                search = Search(possible, self._run, self._durations, self._seconds_left, steps, self._run_pair)
                 self._open = (stage, search)
                 search.search()
                 self._close_stage()
@@ -150,26 +157,46 @@ class Finder:
         choice, cell = self._candidates[words]
         assert cell.config is not None, "only possible cells are run"
         limit = max(1.0, limit_seconds - _END_SECONDS)
-        limited = Cell(
-            (*cell.arguments, f"--num_batches={steps}", f"--time_limit_seconds={limit:.1f}"),
-            dataclasses.replace(cell.config, num_batches=steps, time_limit_seconds=limit),
-        )
+        limited = _shortened(cell, num_batches=steps, time_limit_seconds=round(limit, 1))
         begun, tried = time.monotonic(), " ".join(run_flags.words(choice)) or "as given"
         runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds))
         progress.begin(f"trying {tried}, up to {in_words(max(0.0, self._end - begun))} left", measured=True)
-        outcome = _outcome(runner.run(limited, self._ran), begun)
+        record = runner.run(limited, self._ran)
+        outcome = _outcome(record, begun)
         progress.end()
+        self._peak_bytes[words] = record.measurement.peak_host_memory_bytes or 0
         self._ran += 1
         if outcome.step_seconds:
             self._longest_seconds = max(self._longest_seconds, outcome.seconds)
-            rate = cell.config.batch_global * len(outcome.step_seconds) / sum(outcome.step_seconds)
-            result = f"{rate:.2f} images/s in {len(outcome.step_seconds)} steps"
+            result = f"{rate([outcome]):.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
             self._failed_on_all |= not outcome.cut_off and cell.config.num_devices == self._plan.usual.num_devices
         left = max(0.0, self._end - time.monotonic())
         warn(f"  {tried}: {result}   ({in_words(left)} left)")
         return outcome
+
+    def _run_pair(self, one: Words, other: Words, steps: int, limit_seconds: float) -> tuple[Outcome, Outcome] | None:
+        """Runs two candidates with interleaved steps; None if they cannot be, or if memory might not suffice."""
+        chosen = [self._candidates[words] for words in (one, other)]
+        cells = [_shortened(cell, num_batches=steps) for _, cell in chosen]
+        if not all(cell.config and time_slices.can_interleave(cell.config) for cell in cells):
+            return None
+        peaks = [self._peak_bytes.get(words, math.inf) for words in (one, other)]
+        if sum(peaks) > _SHARE_OF_MEMORY * linux.available_bytes():
+            return None  # nor before each has run alone, which shows how much it needs
+        tried = " and ".join(" ".join(run_flags.words(choice)) or "as given" for choice, _ in chosen)
+        begun = time.monotonic()
+        runner = dataclasses.replace(self._runner, timeout_seconds=max(1.0, limit_seconds / 2))
+        progress.begin(f"interleaving {tried}", measured=True)
+        first, second = (_outcome(record, begun) for record in run_together([runner, runner], cells, self._ran))
+        progress.end()
+        self._ran += 2
+        rates = [f"{rate([outcome]):.2f}" if outcome.step_seconds else outcome.reason for outcome in (first, second)]
+        left = in_words(max(0.0, self._end - time.monotonic()))
+        warn(f"  {tried}, with interleaved steps: {' and '.join(rates)} images/s   ({left} left)")
+        seconds = first.seconds / 2
+        return dataclasses.replace(first, seconds=seconds), dataclasses.replace(second, seconds=seconds)
 
     def _estimate(self, words: Words, steps: int) -> float:
         config = self._candidates[words][1].config
@@ -201,6 +228,15 @@ class Finder:
                 f"The machine was busy before the search (load {load:.1f} per core), which may have affected the "
                 "result: search again on an idle machine, with --fresh."
             )
+
+
+def _shortened(cell: Cell, **length: Any) -> Cell:
+    """Returns a cell with flags of its length; on a CPU, where steps take long, with a single step of warm-up."""
+    assert cell.config is not None, "only possible cells are run"
+    if cell.config.device == "cpu":
+        length["num_warmup_batches"] = 1
+    words = tuple(f"--{name}={value}" for name, value in length.items())
+    return Cell((*cell.arguments, *words), dataclasses.replace(cell.config, **length))
 
 
 def _outcome(record: Record, begun: float) -> Outcome:

@@ -1,7 +1,8 @@
 """What `recommend` tries. Each stage varies a few flags, on top of the best of the stages before. No TensorFlow.
 
 First the settings of one device, then how devices exchange gradients, last the threads of all of it. The stages are not
-multiplied, since the full product would take days.
+multiplied, since the full product would take days. On CPUs, where a run takes long, precision, layout with compilation,
+and convolutions as products are stages of their own, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from benchmarks.config import precision_options
 from benchmarks.config.config import Config
 from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
+from benchmarks.config.recommended import ALIASES
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
@@ -24,13 +26,6 @@ Texts = Mapping[str, str]
 
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")
-# Other flags that set the same.
-_ALIASES = {
-    "precision": ("use_fp16",),
-    "xla": ("xla_compile",),
-    "all_reduce_spec": ("hierarchical_copy", "use_nccl"),
-    "gradient_repacking": ("agg_small_grads_max_bytes",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +45,7 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
     batches = dict.fromkeys(str(max(1, int(factor * usual.batch_per_device))) for factor in _BATCH_FACTORS)
     exchanges = usual.num_devices > 1 and not usual.forward_only
     found = [
-        Stage("layout, precision and compilation", _computing(fixed, usual, any_precision), True),
+        *_computing(fixed, usual, any_precision),
         Stage("batch size", _axis("batch_size", batches, fixed), True),
         Stage("variable manager", _agreeing(_managers(usual), fixed), False),
         Stage("gradient repacking", _axis("gradient_repacking", _REPACKINGS if exchanges else (), fixed), False),
@@ -72,7 +67,7 @@ def cells(
 
 
 def _is_fixed(name: str, fixed: Texts) -> bool:
-    return any(flag in fixed for flag in (name, *_ALIASES.get(name, ())))
+    return any(flag in fixed for flag in (name, *ALIASES.get(name, ())))
 
 
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:
@@ -95,23 +90,27 @@ def _kernels(fixed: Texts) -> list[Texts]:
     return [{}, *({"onednn": mode} for mode in modes)]
 
 
-def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Texts]:
-    spec = specs.find(usual.model)
-    as_matmul = as_matmul_of(spec, forward_only=usual.forward_only) if usual.device == "cpu" else ()
+def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Stage]:
     layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != usual.data_format)
-    axes = [
-        _axis("data_format", layouts, fixed),
-        _axis("xla", XLA_MODES, fixed),
-        *(_axis(flag, ("false", "true"), fixed) for flag in as_matmul),
-        _axis("precision", PRECISIONS if any_precision else (), fixed),
+    if any(getattr(usual, flag) for flag in precision_options.AS_MATMUL):
+        layouts = ["NHWC"]  # which products need
+    computing = [_axis("data_format", layouts, fixed), _axis("xla", XLA_MODES, fixed)]
+    precisions = _axis("precision", PRECISIONS if any_precision else (), fixed)
+    if usual.device == "gpu":
+        return [Stage("layout, precision and compilation", _product(*computing, precisions), True)]
+    flags = as_matmul_of(specs.find(usual.model), forward_only=usual.forward_only)
+    if "data_format" in fixed and usual.data_format == "NCHW":
+        flags = ()
+    products = _product(*(_axis(flag, ("false", "true"), fixed) for flag in flags))
+    return [
+        Stage("precision", precisions, True),
+        Stage("layout and compilation", _product(*computing), True),
+        Stage("convolutions as products", products, True),
     ]
-    merged = [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
 
-    def is_possible(choice: Texts) -> bool:  # convolutions as matrix products need NHWC
-        products = [choice[flag] == "true" if flag in choice else getattr(usual, flag) for flag in as_matmul]
-        return choice.get("data_format", usual.data_format) == "NHWC" or not any(products)
 
-    return [choice for choice in merged if is_possible(choice)]
+def _product(*axes: Iterable[Texts]) -> list[Texts]:
+    return [dict(itertools.chain(*(one.items() for one in choices))) for choices in itertools.product(*axes)]
 
 
 def _managers(usual: Config) -> list[Texts]:

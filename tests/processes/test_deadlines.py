@@ -110,9 +110,10 @@ def test_an_input_that_hangs_is_a_record(tmp_path: Path, fake_imagenet: Path) ->
 ROOFLINE = """
 import concurrent.futures, multiprocessing, os, sys, time
 sys.path.insert(0, {root!r})
-from benchmarks.microbench import device_peak
+from benchmarks.process import apart, tensorflow_setup
 spawn = multiprocessing.get_context("spawn")
-with concurrent.futures.ProcessPoolExecutor(1, spawn, device_peak._prepare, ("cpu", os.getpid())) as executor:
+prepared = (apart._prepare, (tensorflow_setup.Runtime(), os.getpid()))
+with concurrent.futures.ProcessPoolExecutor(1, spawn, *prepared) as executor:
     print(executor.submit(os.getpid).result(), flush=True)
     time.sleep(600)
 """

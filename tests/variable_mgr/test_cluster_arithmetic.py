@@ -25,6 +25,7 @@ from benchmarks.verify import cluster_cases, verify_verb
 from benchmarks.verify.cases import Case, CaseResult
 from models import building
 from tests.support.clusters import free_addresses
+from variable_mgr import shared_memory
 
 TOWERS = 2
 STEP_SECONDS, ALL_SECONDS = 30, 110
@@ -34,6 +35,10 @@ OTHERS = {
     ("parameter_server compact", "sgd"),
     ("distributed_replicated compact", "sgd"),
     ("distributed_all_reduce pscpu/xring", "sgd"),
+    ("parameter_server through shared memory", "sgd"),
+    ("distributed_replicated through shared memory", "sgd"),
+    ("parameter_server compact through shared memory", "sgd"),
+    ("distributed_replicated compact through shared memory", "sgd"),
     ("in_graph_parameter_server", "whole batch"),
     ("in_graph_parameter_server compact", "sgd"),
     ("in_graph_parameter_server computing gradients without applying them", "no change"),
@@ -100,6 +105,7 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_cases, "cases", lambda: iter(CASES))
+        patch.setattr(shared_memory, "LEAST_BYTES", 0)  # even for scalars
         patch.setattr(building, "stateless_building", one_builds_at_a_time)
         for thread in threads:
             thread.start()

@@ -95,6 +95,33 @@ def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet
     assert "folder of class folders, 40 photos" in trained.stdout
 
 
+def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
+    refused = run_bench("data", "convert", str(fake_imagenet), "pixels", "--decoded", "--images_per_shard=20")
+    assert refused.status == 2 and "TFRecords keep their shards: drop --images_per_shard" in refused.stderr
+    done = run_bench("data", "convert", str(fake_imagenet), "pixels", "--resize=64", "--decoded")
+    assert done.status == 0 and "40 photos in 4 shards; all were decoded, 0 left out" in done.stdout, done.stderr
+    assert run_bench("data", "check", "pixels", "--decode").stdout.endswith("40 records in 4 files, all sound\n")
+    for data in ("pixels", str(fake_imagenet)):
+        trained = run_bench(*TRIVIAL, f"--data_dir={data}")
+        assert trained.status == 0, trained.stderr
+    measured = run_bench("input", "--device=cpu", "--model=trivial", "--batch_size=2", "--data_dir=pixels")
+    assert measured.status == 0 and "decoded TFRecords, 4 train shards in pixels" in measured.stdout
+    assert "bare decode" not in measured.stdout
+    pixels, jpegs, stages = records()
+    assert pixels["config"]["data_set"].startswith("decoded TFRecords, 4 files")
+    assert pixels["identity"]["config_key"] != jpegs["identity"]["config_key"]
+    assert set(stages["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch", "copy"}
+
+
+def test_pixels_are_not_damaged_as_jpegs_are(run_bench: RunBench) -> None:
+    make = ("data", "make-imagenet", "bad", "--decoded", "--resize=64", "--train_images=8")
+    refused = run_bench(*make, "--corrupt=png")
+    assert refused.status == 2 and "--corrupt=png is for JPEGs: drop --decoded" in refused.stderr
+    assert run_bench(*make, "--corrupt=truncated").status == 0
+    checked = run_bench("data", "check", "bad")
+    assert checked.status == 5 and "record 4 at byte" in checked.stdout and "bytes are not 64 rows of" in checked.stdout
+
+
 # What becomes of a record is tested for every kind in tests/benchmarks/datasets/test_damage.py; here, what a user sees.
 @pytest.mark.parametrize("kind", ["crc", pytest.param("truncated", marks=pytest.mark.slow)])
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(

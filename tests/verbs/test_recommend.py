@@ -39,8 +39,18 @@ class Runs:
         self.failures: dict[str, tuple[Status, str]] = {}
         self.stops_after: int | None = None
         self.cells: list[Cell] = []
+        self.pairs = 0
         self.now = 0.0
         self.takes: Callable[[Config], float] = lambda chosen: 0.0
+
+    def run_together(
+        self, runners: Sequence[isolated_run.CellRunner], cells: Sequence[Cell], number: int
+    ) -> list[Record]:
+        assert all(cell.config and cell.config.time_limit_seconds is None for cell in cells), (
+            "or they do not interleave"
+        )
+        self.pairs += 1
+        return [self.run(runner, cell, number) for runner, cell in zip(runners, cells, strict=True)]
 
     def run(self, runner: isolated_run.CellRunner, cell: Cell, number: int) -> Record:
         if self.stops_after is not None and len(self.cells) >= self.stops_after:
@@ -66,6 +76,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made = Runs(_rate)
     monkeypatch.setattr(isolated_run.CellRunner, "run", lambda runner, cell, number: made.run(runner, cell, number))
+    monkeypatch.setattr(search, "run_together", made.run_together)
     return made
 
 
@@ -104,7 +115,7 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
     assert (best.variable_update, best.optimizer, best.precision) == ("replicated", "adam", "fp32")
     assert answer["best"]["images_per_sec"] == pytest.approx(1.2 * 1.3 * 1.2 * 1.1 * 100)
     assert [table["title"] for table in answer["tables"]] == [
-        "layout, precision and compilation",
+        "layout and compilation",
         "batch size",
         "variable manager",
     ]
@@ -113,6 +124,13 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
         assert rates == sorted(rates, reverse=True) and len(rates) >= 2
         assert not any(row["is_close"] for row in table["rows"]), "runs without noise can be told apart"
     assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
+
+
+def test_a_run_uses_the_stored_answer(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
+    best = _best(_answer(capsys)).key_fields()
+    given = flag.parse((*ON_CPU, "--settings=recommended"), run_flags.RUN_FLAGS).values
+    assert config.resolve(given, lambda: 0).key_fields() == {**best, "settings": "recommended"}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +195,7 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert "biased" not in out, "repeats after the selection are not biased by it"
-    assert lines[0] == "Layout, precision and compilation, on 1 device:"
+    assert lines[0] == "Layout and compilation, on 1 device:"
     assert lines[2].split()[:5] == [">", "156.00", "156.00", "to", "156.00"]
     assert "--data_format=NCHW --xla=jit" in lines[2]
     (command,) = (line for line in lines if line.startswith("python run_bench.py"))
@@ -188,7 +206,9 @@ def test_text_is_a_view_of_the_same(runs: Runs, capsys: pytest.CaptureFixture[st
 
 def test_runs_are_cut_off_when_time_is_up(runs: Runs) -> None:
     _recommend(*ON_CPU, "--time_limit_seconds=100")
-    for cell in runs.cells:
+    alone = [cell for cell in runs.cells if cell.config.time_limit_seconds is not None]
+    assert len(alone) == len(runs.cells) - 2 * runs.pairs, "interleaved runs are killed instead"
+    for cell in alone:
         (limit,) = (float(word.split("=")[1]) for word in cell.arguments if word.startswith("--time_limit_seconds="))
         assert 1 <= limit <= 97
         assert cell.config.time_limit_seconds == pytest.approx(limit, abs=0.1)
@@ -209,7 +229,10 @@ def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
     assert _varied(runs, "batch_size") == {f"--batch_size={n}" for n in (16, 32, 64, 128)}
 
 
-def test_precision_is_varied_only_if_any_is_fine(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_precision_is_varied_only_if_any_is_fine(
+    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision_options, "has_instructions", lambda precision, cpuinfo: precision != "tf32")
     runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.precision == "bf16" else 1)
     _recommend(*ON_CPU)
     assert _varied(runs, "precision") == set()
@@ -219,7 +242,7 @@ def test_precision_is_varied_only_if_any_is_fine(runs: Runs, capsys: pytest.Capt
     assert _best(answer).precision == "bf16"
     assert any("bf16 changes the arithmetic" in note for note in answer["notes"])
     reasons = {row["reason"] for row in answer["tables"][0]["rows"] if "--precision=tf32" in row["arguments"]}
-    assert reasons and all("a CPU has none" in reason for reason in reasons)
+    assert reasons and all("this CPU has neither" in reason for reason in reasons)
     with pytest.raises(UsageError, match="drop one"):
         _recommend(*ON_CPU, "--any_precision", "--precision=bf16")
 
@@ -276,7 +299,7 @@ def test_candidates_within_the_noise_are_named(runs: Runs, capsys: pytest.Captur
     out = capsys.readouterr().out
     default, other = "--variable_update=parameter_server", "--variable_update=replicated"
     assert f"In variable manager, {default} cannot be told apart from: {other}." in out
-    assert "In layout, precision and compilation, --data_format=NHWC cannot be told apart from: " in out
+    assert "In layout and compilation, --data_format=NHWC cannot be told apart from: " in out
     assert "> taken; ~ within its noise" in out
     assert out.count("The default of a stage is replaced only by what is clearly faster") == 1
 
@@ -363,6 +386,18 @@ def clock(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
 def _slow_steps(chosen: Config) -> float:
     """Takes four seconds a step and device, as devices that share cores do."""
     return 20 + 4.0 * chosen.num_devices * (chosen.num_batches + chosen.num_warmup_batches + 1)
+
+
+def test_finalists_interleave_their_steps_where_memory_suffices(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.rate = lambda chosen: {"parameter_server": 100.0}.get(chosen.variable_update, 104.0)
+    fixed = (*ON_CPU, "--xla=off", "--data_format=NHWC", "--batch_size=8")
+    _recommend(*fixed)
+    assert runs.pairs >= 2 and len(runs.cells) <= 2 * runs.pairs + 2
+    assert all(cell.config.num_warmup_batches == 1 for cell in runs.cells)
+    runs.cells, runs.pairs = [], 0
+    monkeypatch.setattr(search, "_SHARE_OF_MEMORY", -1.0)
+    _recommend(*fixed, "--fresh")
+    assert runs.pairs == 0 and len(runs.cells) >= 6
 
 
 @pytest.mark.usefixtures("clock")
@@ -480,26 +515,26 @@ def test_real_processes(
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("words", "layouts", "products"),
     [
-        (("--model=resnet50",), 2 * (4 + 1)),
-        (("--model=vgg16",), 2 * (2 + 1)),
-        (("--model=trivial",), 2 * 2),
-        (("--model=resnet50", "--forward_only"), 2 * (2 + 1)),
-        (("--model=resnet50", "--data_format=NCHW"), 2),
-        (("--model=resnet50", "--data_format=NHWC", "--xla=off"), 4),
-        (("--model=resnet50", "--filter_gradients_as_matmul"), 2 * 2),
-        (("--model=resnet50", "--filter_gradients_as_matmul=false"), 2 * (2 + 1)),
+        (("--model=resnet50",), 4, 4),
+        (("--model=vgg16",), 4, 2),
+        (("--model=trivial",), 4, 1),
+        (("--model=resnet50", "--forward_only"), 4, 2),
+        (("--model=resnet50", "--data_format=NCHW"), 2, 1),
+        (("--model=resnet50", "--data_format=NHWC", "--xla=off"), 1, 4),
+        (("--model=resnet50", "--filter_gradients_as_matmul"), 2, 2),
+        (("--model=resnet50", "--filter_gradients_as_matmul=false"), 4, 2),
     ],
 )
-def test_only_what_can_run_is_varied(words: tuple[str, ...], count: int) -> None:
+def test_only_what_can_run_is_varied(words: tuple[str, ...], layouts: int, products: int) -> None:
     """Convolutions are products only with NHWC, and only in models that have them."""
     values = flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values
     fixed = dict(word.removeprefix("--").partition("=")[::2] for word in words)
     found = stages.stages(fixed, config.resolve(values, lambda: 0), any_precision=False)
-    (choices,) = (stage.choices for stage in found if stage.title.startswith("layout"))
-    assert len(choices) == count
-    for choice in choices:
+    first, second = (stage.choices for stage in found if stage.title.startswith(("layout", "convolutions")))
+    assert (len(first), len(second)) == (layouts, products)
+    for choice in [*first, *second]:
         given = [f"--{name}={value}" for name, value in {**fixed, **choice}.items() if value]
         config.resolve(flag.parse(["--device=cpu", *words, *given], run_flags.RUN_FLAGS).values, lambda: 0)
 

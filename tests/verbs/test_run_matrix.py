@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.cli.main import dispatch
+from benchmarks.config import precision_options
 from benchmarks.measure.run_log import RunLog
+from benchmarks.process import apart
+from benchmarks.process.tensorflow_setup import Runtime
 from models import specs
 from tests.support import models
 from tests.support.clusters import local
@@ -105,6 +108,24 @@ def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more
 def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: TrainHere) -> None:
     fused, separate = (train_here(*SMALL, f"--fused_bn={on}").measured.losses for on in ("true", "false"))
     assert separate == pytest.approx(fused, rel=1e-3)
+
+
+@pytest.mark.process
+def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
+    train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision_options, "has_instructions", lambda *_: True)
+    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda *_: None)
+    modes, call = [], apart.call
+
+    def noted(runtime: Runtime, *rest: Any) -> Any:
+        modes.append(runtime.fpmath)
+        return call(runtime, *rest)
+
+    monkeypatch.setattr(apart, "call", noted)
+    log = train_here(*SMALL, "--precision=tf32", "--check_precision")
+    assert modes == ["STRICT"]
+    assert log.measurement().fp32_losses == pytest.approx(log.measured.losses, rel=0.05)
 
 
 @pytest.mark.slow

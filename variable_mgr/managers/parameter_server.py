@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -18,6 +18,7 @@ from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
+from variable_mgr.shared_memory import SharedMemory
 from variable_mgr.traffic import (
     BETWEEN_DEVICES,
     FLOAT32_BYTES,
@@ -47,8 +48,9 @@ def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Mod
     """Makes the form for one process, or for a cluster, staged if the modifiers ask for it."""
     manager: VariableManager
     if place.in_cluster:
-        gathering = Gathering(place, modifiers.wire_dtype)
-        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous)
+        memory = SharedMemory() if modifiers.shared_memory else None
+        gathering = Gathering(place, modifiers.wire_dtype, memory)
+        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous, memory=memory)
     else:
         manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
@@ -84,6 +86,7 @@ class ParameterServer(OneCopy):
     ) -> None:
         super().__init__(place, variable_devices, asynchronous=asynchronous)
         self._wire_dtype = wire_dtype
+        self.adds_decay = not asynchronous  # all towers compute with the values that are read once in a step
 
     def apply(self, updates: Sequence[TowerUpdate], optimizer: Optimizer) -> list[Applied]:
         """Applies each gradient on the variable's device: the towers' mean once, or each tower's own."""
@@ -99,10 +102,11 @@ class ParameterServer(OneCopy):
         state = [self._store_state(tower, update) for tower, update in enumerate(updates)]
         if self._asynchronous:
             return [
-                self._counted([*self._update(names, [own], optimizer), *its_state])
+                self._counted([*self._update(names, [own], {}, optimizer), *its_state])
                 for own, its_state in zip(sent, state, strict=True)
             ]
-        return [Applied(tf.group(*self._update(names, sent, optimizer), *itertools.chain(*state)))]
+        decay = updates[0].decay
+        return [Applied(tf.group(*self._update(names, sent, decay, optimizer), *itertools.chain(*state)))]
 
     def _senders(self) -> list[list[int]]:
         """Returns the towers whose gradients travel as one mean: those of a worker, if they step together."""
@@ -113,12 +117,18 @@ class ParameterServer(OneCopy):
         return [[tower for tower in towers if hosts[tower] == host] for host in dict.fromkeys(hosts)]
 
     def _update(
-        self, names: Sequence[str], sent: Sequence[Sequence[tf.Tensor]], optimizer: Optimizer
+        self,
+        names: Sequence[str],
+        sent: Sequence[Sequence[tf.Tensor]],
+        decay: Mapping[str, float],
+        optimizer: Optimizer,
     ) -> list[tf.Operation]:
         means, shared = [], [self._shared[name] for name in names]
-        for variable, *values in zip(shared, *sent, strict=True):
+        for name, variable, *values in zip(names, shared, *sent, strict=True):
             with tf.device(variable.device):
-                means.append(mean([tf.cast(value, variable.dtype) for value in values]))
+                average = mean([tf.cast(value, variable.dtype) for value in values])
+                with tf.control_dependencies([average]):
+                    means.append(average + decay[name] * self._reads[name] if name in decay else average)
         # A gradient that does not depend on its variable's value could otherwise update it before the step reads it.
         with tf.control_dependencies([tf.group(*self._reads.values())]):
             return optimizer.apply(shared, means)
@@ -187,10 +197,13 @@ class ClusterParameterServer(OneCopy):
         place: this worker's towers, and the parameter servers.
         gathering: brings the workers' gradients together.
         asynchronous: whether each worker applies its own gradients.
+        memory: large weights are fetched through it; None: they are sent.
     """
 
-    def __init__(self, place: Place, gathering: Gathering, *, asynchronous: bool = False) -> None:
-        super().__init__(place, place.ps, asynchronous=asynchronous)
+    def __init__(
+        self, place: Place, gathering: Gathering, *, asynchronous: bool = False, memory: SharedMemory | None = None
+    ) -> None:
+        super().__init__(place, place.ps, asynchronous=asynchronous, memory=memory)
         self._gathering = gathering
         self.adds_decay = not asynchronous  # the weights are then still those that all workers read
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from variable_mgr import variables
+from variable_mgr.graph_copies import GraphCopies
 from variable_mgr.manager import (
     EARLIER_WEIGHTS,
     OWN_STEP,
@@ -155,19 +156,17 @@ class Replicated(VariableManager):
 
     def replica_drift(self) -> tf.Tensor | None:
         """Compares every tower's weights with those of tower 0 of worker 0."""
-        weights = [spec.name for spec in self._specs if spec.kind == "weight"]
+        specs = [spec for spec in self._specs if spec.kind == "weight"]
+        weights = [spec.name for spec in specs]
         if not self._reduction.makes_equal or self._place.towers_in_total == 1 or not weights:
             return None
-        if self._place.workers > 1:
-            wanted = self._of_worker_0(weights, _FINAL_KEYS)
-        else:
-            wanted = [[self._copies[0][name] for name in weights]] * len(self._devices)
-        differences = []
-        for copy, device, first in zip(self._copies, self._devices, wanted, strict=True):
-            with tf.device(device):
-                differences += [
-                    tf.reduce_max(tf.abs(copy[name] - value)) for name, value in zip(weights, first, strict=True)
-                ]
+        own = [variables.read_all(specs, copy) for copy in self._copies]
+        wanted = self._of_worker_0(weights, _FINAL_KEYS) if self._place.workers > 1 else [own[0]] * len(own)
+        differences, largest_difference = [], GraphCopies(_largest_difference)
+        for values, device, first in zip(own, self._devices, wanted, strict=True):
+            if values is not first:
+                with tf.device(device):
+                    differences.append(largest_difference(values, first))
         with tf.device(self._devices[0]):
             return tf.reduce_max(tf.stack(differences))
 
@@ -215,3 +214,10 @@ class Replicated(VariableManager):
         if self._averaging:
             return around_ring(elements * FLOAT32_BYTES / self._averaging.every_steps, self._place)
         return around_ring(elements * self._wire_bytes, self._place)
+
+
+def _largest_difference(values: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the largest absolute difference between tensors of two lists, a scalar."""
+    return tf.reduce_max(
+        tf.stack([tf.reduce_max(tf.abs(value - other)) for value, other in zip(values, others, strict=True)])
+    )

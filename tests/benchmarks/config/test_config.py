@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, run_flags
+from benchmarks.config import config, flag, precision_options, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from results.record import key_of
@@ -15,6 +15,14 @@ from variable_mgr.modifiers import Modifiers
 
 def resolve(*arguments: str, gpus: int = 0) -> config.Config:
     return config.resolve(flag.parse(arguments, run_flags.RUN_FLAGS).values, lambda: gpus)
+
+
+def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_options, "has_instructions", lambda *_: True)
+    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda *_: None)
+    assert resolve("--device=cpu", "--precision=tf32").runtime.fpmath == "BF16"
+    assert resolve("--device=cpu", "--precision=bf16").runtime.fpmath is None
+    assert resolve("--device=gpu", "--precision=tf32", gpus=1).runtime.fpmath is None
 
 
 def test_defaults_on_a_cpu() -> None:
@@ -330,6 +338,21 @@ def test_every_flag_of_the_input_reaches_the_pipeline() -> None:
 def test_flags_that_change_nothing_are_accepted_with_synthetic_images() -> None:
     made = resolve("--nodistortions", "--resize_method=bilinear", "--datasets_use_prefetch", "--on_bad_record=fail")
     assert made.input is None
+
+
+def test_shared_memory_changes_the_key() -> None:
+    tasks = (
+        "--ps_hosts=127.0.0.1:7001",
+        "--worker_hosts=127.0.0.1:7002,127.0.0.1:7003",
+        "--job_name=worker",
+        "--task_index=0",
+    )
+    sent, shared = resolve("--device=cpu", *tasks), resolve("--device=cpu", *tasks, "--shared_memory")
+    assert shared.modifiers.shared_memory
+    assert shared.key_fields() != sent.key_fields()
+    assert "shared_memory" not in sent.key_fields()["modifiers"], "older records have the key of tensors that are sent"
+    with pytest.raises(UsageError, match="several hosts"):
+        resolve("--device=cpu", *(task.replace("127.0.0.1:7003", "10.0.0.3:7003") for task in tasks), "--shared_memory")
 
 
 def test_gradients_that_travel_as_they_always_could_keep_their_key() -> None:

@@ -55,6 +55,38 @@ def test_a_cpu_without_instructions_is_told(tmp_path: Path, precision: str, inst
     assert _resolve(flags, cpuinfo=tmp_path / "nothing")[1] == ()
 
 
+@pytest.mark.parametrize(
+    ("instructions", "flags", "environ", "message"),
+    [
+        ("sse2 avx512_bf16", {}, {}, "this CPU has neither, so it would compute in fp32: use bf16 or fp32"),
+        ("sse2 avx2", {}, {}, "use fp32"),
+        ("sse2 amx_bf16", {}, {}, None),
+        ("asimd bf16", {}, {}, None),
+        ("sse2 amx_bf16", {"onednn": "off"}, {}, "pass --onednn=on"),
+        ("sse2 amx_bf16", {}, {"TF_ENABLE_ONEDNN_OPTS": "0"}, "pass --onednn=on"),
+        ("sse2 amx_bf16", {"onednn": "on"}, {"TF_ENABLE_ONEDNN_OPTS": "0"}, None),
+        ("sse2 amx_bf16", {"xla": "jit"}, {}, "--xla=jit does not use"),
+    ],
+)
+def test_tf32_on_a_cpu_needs_what_rounds_its_factors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    instructions: str,
+    flags: dict[str, str],
+    environ: dict[str, str],
+    message: str | None,
+) -> None:
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    cpuinfo = _cpu(tmp_path, instructions)
+    if message is None:
+        assert _resolve({"precision": "tf32", **flags}, cpuinfo=cpuinfo)[0].precision == "tf32"
+        return
+    with pytest.raises(UsageError, match=message):
+        _resolve({"precision": "tf32", **flags}, cpuinfo=cpuinfo)
+
+
 def test_for_float16_the_other_16_bit_type_is_named_if_the_cpu_has_it(tmp_path: Path) -> None:
     (notice,) = _resolve({"precision": "fp16"}, cpuinfo=_cpu(tmp_path, "sse2 avx512_bf16"))[1]
     assert "no float16 instructions" in notice and notice.endswith("use --precision=bf16 or fp32.")
@@ -109,7 +141,6 @@ def test_float16_scales_the_loss() -> None:
     ("flags", "how", "message"),
     [
         ({"onednn": "on"}, {"on_gpu": True}, "--onednn=on chooses kernels of CPUs"),
-        ({"precision": "tf32"}, {}, "tf32 is a mode of NVIDIA GPUs"),
         ({"precision": "bf16"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),
         ({"xla": "jit"}, {"modifiers": Modifiers(fc_model_parallel=True)}, "--fc_model_parallel"),
         ({"use_fp16": True, "precision": "bf16"}, {}, "contradict"),

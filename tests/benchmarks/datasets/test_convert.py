@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import convert
+from benchmarks.datasets import convert, originals
 from benchmarks.datasets import damage as corrupting
-from benchmarks.datasets import fake_imagenet as splits
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
-from benchmarks.input.imagenet import INCEPTION, encoded_of, features_of
-from tests.support.images import labels_of, take_batches, to_folder
+from benchmarks.input.imagenet import DECODED, INCEPTION, encoded_of, features_of
+from tests.support.images import labels_of, take_batches, to_folder, to_tfds
 
 
 @pytest.fixture
@@ -27,10 +28,14 @@ def folder(fake_imagenet: Path, tmp_path: Path) -> Path:
     return tmp_path / "folder"
 
 
-def _convert(source: Path, target: Path, *, shards: int = 4, resize: int | None = None) -> convert.Conversion:
-    found = convert.list_photos(source, "train")
-    part = splits.Split(name="train", images=len(found), shards=shards)
-    return convert.convert(found, target, split=part, shorter_side=resize, seed=1, on_shard=lambda path, count: None)
+def _convert(
+    source: Path, target: Path, *, shards: int = 4, resize: int | None = None, decoded: bool = False
+) -> convert.Conversion:
+    found = originals.find(source, "train")
+    part = convert.divided(found, "train", -(-40 // shards))
+    return convert.convert(
+        found, target, split=part, shorter_side=resize, decoded=decoded, seed=1, on_shard=lambda path, count: None
+    )
 
 
 def _photos_of(directory: Path) -> dict[str, tuple[str, int, bytes]]:
@@ -152,12 +157,78 @@ def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
     make(tmp_path / "source")
     with pytest.raises(DataError, match=words):
-        convert.list_photos(tmp_path / "source", "train")
+        originals.find(tmp_path / "source", "train")
 
 
-def test_records_are_not_converted_again(fake_imagenet: Path) -> None:
-    with pytest.raises(DataError, match="there is nothing to convert"):
-        convert.list_photos(fake_imagenet, "train")
+def _in_order(directory: Path) -> list[Mapping[str, tf.train.Feature]]:
+    """Returns the features of all records, in the order of files and records."""
+    return [
+        features_of(record.payload) for file in sorted(directory.glob("train-*")) for record in tfrecord.records(file)
+    ]
+
+
+_BOXES = [f"image/object/bbox/{name}" for name in ("ymin", "xmin", "ymax", "xmax", "label")]
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_records_keep_shards_order_labels_and_boxes(fake_imagenet: Path, tmp_path: Path, decoded: bool) -> None:
+    outcome = _convert(fake_imagenet, tmp_path / "out", resize=100, decoded=decoded)
+    assert (outcome.written, outcome.left_out) == (40, [])
+    for old, new in zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True):
+        for key in (INCEPTION.label, "image/filename", "image/class/synset", "image/class/text", *_BOXES):
+            assert new[key] == old[key], key
+        assert min(new[f"image/{side}"].int64_list.value[0] for side in ("height", "width")) == 100
+    assert any(new[_BOXES[0]].float_list.value for new in _in_order(tmp_path / "out"))
+    assert sorted(file.name for file in (tmp_path / "out").glob("train-*")) == sorted(os.listdir(fake_imagenet))
+
+
+def test_tfds_records_count_from_one_after_conversion(fake_imagenet: Path, tmp_path: Path) -> None:
+    to_tfds(fake_imagenet, tmp_path / "tfds")
+    _convert(tmp_path / "tfds", tmp_path / "out")
+    for old, new in zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True):
+        assert new[INCEPTION.label] == old[INCEPTION.label] and new[INCEPTION.encoded] == old[INCEPTION.encoded]
+        assert new["image/filename"].bytes_list.value[0] == b"n0.JPEG"
+
+
+def test_a_damaged_record_is_left_out_and_named(copied: Path, tmp_path: Path) -> None:
+    found = [
+        corrupting.corrupt(file, kind)
+        for file, kind in zip(sorted(copied.iterdir())[:2], ("crc", "bad_label"), strict=True)
+    ]
+    outcome = _convert(copied, tmp_path / "out", decoded=True)
+    assert outcome.written == 38
+    for defect, sentence in zip(found, outcome.left_out, strict=True):
+        assert sentence.startswith(f"{defect.path.name}, record {defect.number}: "), sentence
+
+
+def test_pixels_are_those_of_the_photo_made_smaller(fake_imagenet: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    _convert(fake_imagenet, tmp_path / "out", resize=256, decoded=True)
+    for old, new in list(zip(_in_order(fake_imagenet), _in_order(tmp_path / "out"), strict=True))[:12]:
+        photo = Image.open(io.BytesIO(old[INCEPTION.encoded].bytes_list.value[0]))
+        height, width = (new[key].int64_list.value[0] for key in DECODED.sides)
+        stored = np.frombuffer(new[DECODED.encoded].bytes_list.value[0], np.uint8).reshape(height, width, 3)
+        smaller = photo if min(photo.size) <= 256 else photo.resize((width, height), Image.Resampling.LANCZOS)
+        np.testing.assert_array_equal(stored, np.asarray(smaller))
+        assert width / height == pytest.approx(photo.width / photo.height, rel=0.01)
+
+
+def test_pixels_are_not_converted_again(fake_imagenet: Path, tmp_path: Path) -> None:
+    _convert(fake_imagenet, tmp_path / "out", resize=64, decoded=True)
+    with pytest.raises(DataError, match="holds pixels, not JPEGs: convert the photos that they were made of"):
+        originals.find(tmp_path / "out", "train")
+
+
+def test_pixels_above_the_limit_of_a_record_are_left_out(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convert, "MOST_PHOTO_BYTES", 700_000)
+    outcome = _convert(folder, tmp_path / "out", shards=1, decoded=True)
+    assert outcome.written > 20 and outcome.left_out, "photos of 700x525 pixels take 1.1 MB"
+    assert all("above the limit of 700000: pass --resize" in sentence for sentence in outcome.left_out)
+    shutil.rmtree(tmp_path / "out")
+    assert _convert(folder, tmp_path / "out", shards=1, decoded=True, resize=256).written == 40
 
 
 def test_other_photos_of_equal_number_are_another_conversion(folder: Path, tmp_path: Path) -> None:
@@ -186,8 +257,8 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
     one = tmp_path / "both" / "val" / "n00000001"
     one.mkdir(parents=True)
     next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    assert [photo.name for photo in convert.list_photos(tmp_path / "both", "validation")] == ["only.JPEG"]
-    assert len(convert.list_photos(tmp_path / "both", "train")) == 39
+    assert [photo.name for photo in originals.find(tmp_path / "both", "validation")] == ["only.JPEG"]
+    assert len(originals.find(tmp_path / "both", "train")) == 39
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
@@ -223,7 +294,7 @@ def test_a_header_of_an_archive_does_not_fill_the_memory(
         opened.write(header.tobuf(tarfile.GNU_FORMAT))
         opened.truncate(min(size, 2**34))
     with pytest.raises(DataError, match=f"{file} is no .*tar archive"):
-        convert.list_photos(source, "train")
+        originals.find(source, "train")
 
 
 def test_a_sparse_member_of_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -234,7 +305,7 @@ def test_a_sparse_member_of_an_archive_is_refused(folder: Path, tmp_path: Path) 
     with tarfile.open(file, "w:") as archive:
         archive.addfile(member)
     with pytest.raises(DataError, match=f"{file} is no .*'photo.jpg' is a sparse file"):
-        convert.list_photos(source, "train")
+        originals.find(source, "train")
 
 
 def test_a_member_or_photo_that_is_too_large_is_left_out(folder: Path, tmp_path: Path) -> None:
@@ -242,9 +313,9 @@ def test_a_member_or_photo_that_is_too_large_is_left_out(folder: Path, tmp_path:
     os.truncate(photo, 2**40)
     (left_out,) = _convert(folder, tmp_path / "out").left_out
     assert left_out.endswith(f"{photo.name}: it has 1099511627776 bytes, and the limit is 67108864")
-    member = convert.Photo(photo, (0, 2**40), "", 1, "")
+    member = originals.Photo(photo, (0, 2**40), "", 1, "")
     with pytest.raises(OSError, match="it has 1099511627776 bytes"):
-        member.read()
+        member.load()
 
 
 @pytest.mark.parametrize("format_", ["JPEG", "PNG", "BMP"])
@@ -275,7 +346,7 @@ def test_a_fifo_is_left_out_or_refused(folder: Path, tmp_path: Path) -> None:
     assert left_out.endswith(f"{photo.name}: it is not a regular file")
     os.mkfifo(tmp_path / "photos.tar")
     with pytest.raises(DataError, match=r"photos.tar is no tar archive .*it is not a regular file"):
-        convert.list_photos(tmp_path / "photos.tar", "train")
+        originals.find(tmp_path / "photos.tar", "train")
 
 
 def test_notes_of_an_earlier_conversion_that_are_damaged_are_not_believed(folder: Path, tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ import os
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import imagenet, imagenet_pipeline, tfrecord
+from benchmarks.input import imagenet, imagenet_pipeline, preprocessing, tfrecord
 from benchmarks.input.imagenet import Photos
-from tests.support.images import take, to_folder
+from benchmarks.input.options import InputOptions
+from tests.support.images import take, take_batches, to_folder
+
+_ONE_AHEAD = InputOptions(parallel_calls=1, prefetch_batches=0)
 
 
 def _names(source: Photos) -> set[bytes]:
@@ -71,3 +75,24 @@ def test_a_shard_that_is_a_fifo_is_not_opened(
     monkeypatch.setattr(tfrecord, "lengths_are_safe", lambda path: opened.append(path) or usual(path))
     assert os.fsencode(source.files[2] / "unsafe") in _names(source)
     assert source.files[2] not in opened and len(opened) == 3
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_no_two_workers_decode_the_same_photo(
+    fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Four shards: two workers read two each, and five read all of them but decode their own records only."""
+    decoded: list[bytes] = []
+    usual = preprocessing.decode
+
+    def decode(encoded: tf.Tensor, *others: Any) -> tf.Tensor:
+        with tf.control_dependencies([tf.numpy_function(decoded.append, [encoded], [])]):
+            return usual(tf.identity(encoded), *others)
+
+    monkeypatch.setattr(preprocessing, "decode", decode)
+    for worker in range(workers):
+        before = len(decoded)
+        # Fewer than the worker's share, since photos are also decoded ahead, and those of the next epoch are others.
+        take_batches(fake_imagenet, 2, batch_per_device=1, worker=worker, workers=workers, options=_ONE_AHEAD)
+        assert len(decoded) - before < 40 // workers
+    assert len(set(decoded)) == len(decoded) >= 2 * workers

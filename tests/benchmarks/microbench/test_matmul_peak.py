@@ -122,7 +122,7 @@ def test_tf32_is_switched_for_the_measurement_alone(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_device_does_not_have_is_refused() -> None:
-    with pytest.raises(UsageError, match="A CPU has no precision 'tf32': pass one of fp32, bf16, fp16"):
+    with pytest.raises(UsageError, match="There is no peak of a CPU in 'tf32': pass one of fp32, bf16, fp16"):
         matmul_peak.measure("cpu", "tf32")
-    with pytest.raises(UsageError, match="A GPU has no precision 'int8': pass one of fp32, tf32, bf16, fp16"):
+    with pytest.raises(UsageError, match="There is no peak of a GPU in 'int8': pass one of fp32, tf32, bf16, fp16"):
         matmul_peak.measure("gpu", "int8")

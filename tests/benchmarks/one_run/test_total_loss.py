@@ -81,18 +81,17 @@ def test_without_a_penalty_the_lines_have_the_loss_of_the_record(
     assert losses == pytest.approx(log.measured.losses, abs=6e-4)
 
 
-def test_a_step_computes_no_penalty() -> None:
-    chosen = resolve(f"--weight_decay={DECAY}")
-    with tf.Graph().as_default():
+def test_what_no_step_needs_is_built_when_it_is_called() -> None:
+    chosen = resolve(f"--weight_decay={DECAY}", "--num_gpus=2", "--variable_update=replicated")
+    with tf.Graph().as_default() as built_in:
         built = graph.build(chosen, graph.plan_devices(chosen))
-        assert built.penalty is not None
-        needed, waiting = set(), [loop.operation for loop in built.step.loops]
-        while waiting:
-            operation = waiting.pop()
-            if operation not in needed:
-                needed.add(operation)
-                waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
-    assert not [operation.name for operation in needed if operation.type == "L2Loss"]
+
+        def types() -> set[str]:
+            return {operation.type for operation in built_in.get_operations()} & {"L2Loss", "IsFinite", "Abs"}
+
+        assert not types()
+        assert built.penalty() is not None and built.drift() is not None and built.finite().dtype == tf.bool
+        assert types() == {"L2Loss", "IsFinite", "Abs"}
 
 
 @pytest.mark.parametrize(

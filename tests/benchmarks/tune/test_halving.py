@@ -44,6 +44,8 @@ class Machine:
     drift: float = 0.0
     now: float = 0.0
     runs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    interleaves: bool = False
+    pairs: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -67,6 +69,19 @@ class Machine:
             return Outcome(seconds=left_seconds, reason="killed: time was up", cut_off=True)
         return Outcome(seconds=self.now - before, images_per_step=IMAGES, step_seconds=seconds)
 
+    def run_pair(self, one: int, other: int, steps: int, left_seconds: float) -> tuple[Outcome, Outcome] | None:
+        """Runs both in the time of one after the other, under a load that both see."""
+        if not self.interleaves:
+            return None
+        self.pairs.append((one, other))
+        common, noise, self.noise = math.exp(self._random.gauss(0, 3 * self.noise)), self.noise, self.noise / 10
+        both = [self.run(candidate, steps, left_seconds) for candidate in (one, other)]
+        self.noise = noise
+        first, second = (
+            dataclasses.replace(each, step_seconds=[seconds * common for seconds in each.step_seconds]) for each in both
+        )
+        return first, second
+
     def guess(self, candidate: int, steps: int) -> float:
         """Is wrong by a factor, as guesses are, but not by another for every candidate."""
         return 3.0 + 0.5 * steps * IMAGES / self.rates[candidate]
@@ -75,7 +90,9 @@ class Machine:
         def seconds_left(is_first_run: bool) -> float:
             return (max(budget_seconds, first_round_seconds) if is_first_run else budget_seconds) - self.now
 
-        search = Search(range(len(self.rates)), self.run, Durations(self.guess), seconds_left, first_steps)
+        search = Search(
+            range(len(self.rates)), self.run, Durations(self.guess), seconds_left, first_steps, self.run_pair
+        )
         search.search()
         return standings(search)
 
@@ -332,3 +349,26 @@ def test_durations_learn_from_other_candidates_and_from_ones_own() -> None:
     assert durations.expected("a", 20) == pytest.approx(1.1 * (4 + 40))
     durations.observe("b", Outcome(seconds=7.0, reason="crash"))
     assert durations.expected("b", 18) == pytest.approx(1.1 * 40), "a failure teaches nothing"
+
+
+def test_what_is_hopeless_is_not_repeated_against_the_default() -> None:
+    machine = Machine([100.0, 60.0, 50.0], noise=0.001)
+    best, *others = machine.search(1000)
+    assert best.candidate == 0 and best.is_taken and not any(one.is_close for one in others)
+    assert sorted(candidate for candidate, _ in machine.runs) == [0, 1, 2]
+
+
+def test_interleaved_steps_tell_apart_what_whole_runs_do_not() -> None:
+    taken = {True: 0, False: 0}
+    for interleaves in taken:
+        for seed in range(20):
+            machine = Machine([100.0, 104.0, 80.0], noise=0.02, seed=seed, interleaves=interleaves)
+            taken[interleaves] += next(one.candidate for one in machine.search(150) if one.is_taken) == 1
+            assert machine.pairs == [] or set(machine.pairs) == {(0, 1), (1, 0)}, "each begins in turn"
+    assert taken[True] >= 18 > taken[False] + 5
+
+
+def test_a_pair_that_fails_is_run_one_by_one() -> None:
+    machine = Machine([100.0, 104.0], failing={1: "oom"}, fails_from_run=1, interleaves=True)
+    machine.search(300)
+    assert len(machine.pairs) == 1 and [candidate for candidate, _ in machine.runs].count(0) > 2

@@ -128,20 +128,13 @@ def test_a_state_that_is_not_stored_is_found(
 
 
 def test_copies_that_start_unequal_are_found(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    create_copies = variables.create_copies
+    import_copies = variables._import_copies
 
-    def unequal(*arguments: Any) -> list[dict[str, tf.Variable]]:
-        create = variables.create
+    def unequal(built: Any, values: Sequence[tf.Tensor], device: str, prefix: str) -> list[tf.Variable]:
+        others = values if prefix == "tower_0" else [value + 2.0**-12 for value in values]
+        return import_copies(built, others, device, prefix)
 
-        def shifted(spec: Any, *, initial_value: tf.Tensor | None = None, **others: Any) -> tf.Variable:
-            later = None if initial_value is None or spec.kind != "weight" else initial_value + 2.0**-12
-            return create(spec, initial_value=initial_value if later is None else later, **others)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(variables, "create", shifted)
-            return create_copies(*arguments)
-
-    monkeypatch.setattr(variables, "create_copies", unequal)
+    monkeypatch.setattr(variables, "_import_copies", unequal)
     (result,) = compare(("independent", Modifiers()))
     assert result.error == float("inf") and "of tower 1 before the first step" in result.reason
 

@@ -108,6 +108,23 @@ def test_towers_equal_one_device_with_the_whole_batch(name: str, towers: int, sh
         np.testing.assert_allclose(many.checkpoint[variable], value, atol=1e-5, rtol=1e-5)
 
 
+def test_a_shared_weight_decays_once_however_many_towers_read_it() -> None:
+    plan = devices.plan("cpu", 3, virtual_gpus=1, shared_on="cpu")
+    with tf.Graph().as_default() as graph:
+        model = _convolutional()
+        training_step.build_training_step(
+            model,
+            [TowerInput(tf.zeros([2, 8, 8, 3]), tf.zeros([2], tf.int64)) for _ in plan.towers],
+            plan,
+            manager=_make("parameter_server", plan.towers),
+            optimizer=optimizers.make("sgd", learning_rate=0.1, momentum=0.9),
+            objective=objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.01),
+        )
+    products = [operation for operation in graph.get_operations() if operation.type == "Mul"]
+    of_weights = [product for product in products if {each.op.type for each in product.inputs} & {"ReadVariableOp"}]
+    assert len(of_weights) == sum(variable.decayed for variable in model.variables) > 0
+
+
 @every_manager
 def test_copies_start_equal_and_dropout_seeds_differ(name: str) -> None:
     trained = _trained(name, 3, _with_state, steps=1)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.training import objectives
+from benchmarks.training.training_step import Tower
+from models import building, specs
+from variable_mgr.graph_copies import GraphCopies
+
+
+def test_a_copied_tower_is_the_graph_that_the_model_would_build() -> None:
+    def outline(*, copied: bool) -> list[tuple[Any, ...]]:
+        with tf.Graph().as_default() as graph:
+            model = building.build(specs.find("resnet20"), data_format="NHWC", num_classes=10, seed=1)
+            values = [tf.compat.v1.placeholder(variable.dtype, variable.shape) for variable in model.variables]
+            images = tf.compat.v1.placeholder(tf.float32, (2, 32, 32, 3))
+            labels = tf.compat.v1.placeholder(tf.int32, (2,))
+            tower = Tower(model, objectives.Objective(loss=objectives.cross_entropy, weight_decay=0.5), copied=copied)
+            with tf.device("/device:CPU:1"), tf.name_scope("tower_0"):
+                tower.train(values, images, labels)
+            # Operations in the name scope `gradients` repeat the outer scope if they are built in it.
+            short = {each: each.name.replace("gradients/tower_0/", "gradients/") for each in graph.get_operations()}
+            return [
+                (short[each], each.type, each.device, [(short[tensor.op], str(tensor.shape)) for tensor in each.inputs])
+                for each in graph.get_operations()
+            ]
+
+    assert outline(copied=True) == outline(copied=False)
+
+
+def test_a_function_is_built_once_per_shape_and_its_devices_are_completed() -> None:
+    shapes = []
+
+    def function(pair: list[tf.Tensor], factor: tf.Tensor | None, unused: tf.Tensor, _: tf.Tensor) -> dict[str, Any]:
+        shapes.append((tuple(pair[0].shape), factor is None))
+        with tf.device("/device:CPU:0"):
+            total = tf.add_n(pair)
+        return {"total": total if factor is None else factor * total, "same": (unused,)}
+
+    copies = GraphCopies(function)
+    with tf.Graph().as_default() as graph:
+        two, long = tf.constant([2.0]), tf.constant([3.0, 4.0])
+        again, other = copies([two, two], None, long, two), copies([long, long], None, long, two)
+        with tf.compat.v1.Session(graph=graph) as session:
+            assert session.run(again["total"]).tolist() == [4.0]
+            assert session.run(other["total"]).tolist() == [6.0, 8.0]
+            assert session.run(again["same"])[0].tolist() == [3.0, 4.0]
+    with tf.Graph().as_default(), tf.device("/task:1/device:CPU:1"):
+        one, two = tf.constant([1.0]), tf.constant([2.0])
+        first, scaled = copies([one, two], None, two, two), copies([one, two], tf.constant(5.0), two, two)
+    assert shapes == [((1,), True), ((2,), True), ((1,), True), ((1,), False)]
+    assert first["total"].device == "/task:1/device:CPU:0"
+    assert scaled["total"].device == "/task:1/device:CPU:1"
+    assert again["total"].shape == (1,)

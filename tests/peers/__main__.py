@@ -1,0 +1,97 @@
+"""Compares with tf_cnn_benchmarks in alternating runs: `python -m tests.peers CHECKOUT [ROW ...]`.
+
+Finished rounds are kept, and a second call does only what is missing. Prints one table of all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.console import warn
+from benchmarks.errors import BenchError, ExitStatus, UsageError
+from benchmarks.process.signals import until_stopped
+from benchmarks.system import provenance
+from results import store
+from tests.peers import comparison
+from tests.peers.comparison import Round, Row
+from tests.peers.sides import RunFailedError, Sides, find_peer
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the missing rounds of the named rows (none: all), and prints the table; returns an exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.peers", description=__doc__)
+    parser.add_argument("checkout", help="the repository that contains scripts/tf_cnn_benchmarks")
+    parser.add_argument("rows", nargs="*", help="names of rows, with * and ? (default: all)")
+    parser.add_argument("--python", default="", help="runs tf_cnn_benchmarks (default: an environment that is made)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each side (default 5)")
+    parser.add_argument("--output_dir", type=Path, default=Path("out/peers"), help="default out/peers")
+    parser.add_argument("--again", action="store_true", help="forget the finished rounds of the named rows")
+    parser.add_argument("--keep", action="store_true", help="make the table the one that docs/performance.md shows")
+    given = parser.parse_intermixed_args(words)
+    chosen = [row for row in comparison.rows() if any(fnmatch.fnmatch(row.name, each) for each in given.rows or ["*"])]
+    try:
+        if not chosen:
+            names = ", ".join(row.name for row in comparison.rows())
+            raise UsageError(f"ROWS={' '.join(given.rows)} names no row. Rows: {names}.")
+        given.output_dir.mkdir(parents=True, exist_ok=True)
+        peer = find_peer(given.checkout, given.python, given.output_dir)
+        return _compare(chosen, Sides(given.output_dir, peer), given.rounds, again=given.again, keep=given.keep)
+    except KeyboardInterrupt:  # while the environment is made; later, the table is still printed
+        return ExitStatus.INTERRUPTED
+    except BenchError as error:
+        warn(str(error))
+        return error.exit_status
+
+
+def _compare(chosen: Sequence[Row], sides: Sides, rounds: int, *, again: bool, keep: bool) -> int:
+    here, path = comparison.machine(sides.peer.tensorflow), sides.output_dir / "rounds.jsonl"
+    failures: dict[str, str] = {}
+
+    def run() -> None:
+        if again:
+            comparison.forget(path, {row.name for row in chosen})
+        finished = comparison.load(path)
+        missing = {row.name: rounds - len(comparison.of_row(finished, row, here)) for row in chosen}
+        for number in range(1, 1 + max(missing.values())):
+            for row in chosen:
+                if row.name in failures or number > missing[row.name]:
+                    continue
+                try:
+                    comparison.add(path, _round(row, sides, number, here))
+                except RunFailedError as error:
+                    failures[row.name] = str(error)
+                    warn(f"{row.name}: {error}")
+
+    status = until_stopped(run)
+    made = comparison.table(comparison.load(path), here, failures)
+    text = comparison.as_markdown(made)
+    store.replace(sides.output_dir / "table.md", f"{text}\n")
+    for target in (sides.output_dir / "table.json", *([comparison.KEPT] if keep else [])):
+        store.replace(target, comparison.as_json(made))
+    print(text)
+    return status or (ExitStatus.RUN_FAILED if failures else ExitStatus.OK)
+
+
+def _round(row: Row, sides: Sides, number: int, here: Mapping[str, Any]) -> Round:
+    """Runs both sides of a row once, theirs first. Raises RunFailedError."""
+    theirs, ours = (sides.run(row, side, number) for side in ("theirs", "ours"))
+    warn(f"{row.name}, round {number}: theirs {theirs:.4g}, ours {ours:.4g} {row.unit}, {ours / theirs:.3f}")
+    return Round(
+        row=row.name,
+        flags=[row.flags("theirs"), row.flags("ours")],
+        theirs=theirs,
+        ours=ours,
+        date=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        commit=provenance.suite_commit(),
+        machine=here,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

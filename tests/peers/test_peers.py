@@ -1,0 +1,288 @@
+"""The comparison with tf_cnn_benchmarks, with scripts in place of both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.errors import ExitStatus
+from benchmarks.process.subprocesses import Ended
+from results.record import Status
+from tests.peers import __main__ as peers
+from tests.peers import comparison, sides
+from tests.peers.comparison import Round, Row
+from tests.peers.sides import Sides
+from tests.support.records import make_record
+
+pytestmark = pytest.mark.process
+HERE = {"cpu": "a CPU", "extensions": ["AVX2"], "cores": 2, "tensorflow": "2.21.0", "peer_tensorflow": "2.20.0"}
+PAIR = Row(name="pair", work="a pair", both="--model=trivial --num_batches=2", ours="--nodistortions", at_least=1.2)
+ALONE = Row(name="alone", work="ourselves", both="--model=trivial", against="ours", at_least=0.98)
+CLUSTER = Row(name="cluster", work="a cluster", both="--model=alexnet", cluster=True)
+
+Compare = Callable[..., int]
+
+
+def finished(row: Row, *ratios: float, **changes: object) -> list[Round]:
+    flags = [row.flags("theirs"), row.flags("ours")]
+    common = Round(row=row.name, flags=flags, theirs=100.0, ours=0.0, date="2026-01-02", commit="abc", machine=HERE)
+    return [dataclasses.replace(common, ours=100.0 * ratio, **changes) for ratio in ratios]
+
+
+@pytest.fixture
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
+    """Compares with a script that tells 128 images/s; ours tells the 160 of `make_record`. Both list their calls."""
+    script = tmp_path / "checkout/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
+    script.parent.mkdir(parents=True)
+    calls, record = tmp_path / "calls", tmp_path / "record.json"
+    script.write_text(f'echo "theirs $*" >>{calls}\n{"{}"}\necho "total images/sec: 128.00"\n'.format(""))
+    record.write_text(make_record().to_json())
+    python, ours = tmp_path / "python", tmp_path / "ours"
+    python.write_text('#!/bin/sh\nif [ "$1" = -c ]; then echo 2.20.0; else exec /bin/sh "$@"; fi\n')
+    ours.write_text(f'#!/bin/sh\necho "ours $*" >>{calls}\ncat {record}\n')
+    for program in (python, ours):
+        program.chmod(0o755)
+    monkeypatch.setattr(peers, "Sides", lambda output_dir, peer: Sides(output_dir, peer, ours=(str(ours),)))
+    monkeypatch.setattr(comparison, "rows", lambda: [PAIR, ALONE, CLUSTER])
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> int:
+        return peers.main(["--python=python", "checkout", *words])
+
+    return run
+
+
+def test_the_rows_are_complete() -> None:
+    rows = comparison.rows()
+    assert len({row.name for row in rows}) == len(rows) > 0
+    for row in rows:
+        assert (row.at_least is None) != (row.at_most is None), row.name
+        assert row.against in ("ours", "tf_cnn_benchmarks"), row.name
+        assert row.unit and set(row.both.split()) & {"--num_gpus=1", "--num_gpus=2", "--model=resnet50"}, row.name
+
+
+def test_a_ratio_has_the_interval_of_its_rounds() -> None:
+    line = comparison.line(PAIR, finished(PAIR, 1.21, 1.21 / 1.1, 1.21 * 1.1))
+    half = 4.302653 * 0.0953102 / 3**0.5  # Student's, of 2 degrees of freedom; ln(1.1) is the standard deviation
+    assert line.ratio == pytest.approx(1.21)
+    assert (line.ratio_low, line.ratio_high) == pytest.approx((1.21 * 2.718281828**-half, 1.21 * 2.718281828**half))
+    assert (line.theirs, line.ours, line.rounds) == (pytest.approx(100), pytest.approx(121), 3)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "at_least", "at_most"),
+    [
+        ((1.3, 1.31), "yes", "no"),
+        ((1.3, 1.19), "yes, within noise", "no, within noise"),
+        ((1.25,), "yes, within noise", "no, within noise"),
+        ((1.0, 1.25), "no, within noise", "yes, within noise"),
+        ((1.0, 1.001), "no", "yes"),
+        ((), "not run", "not run"),
+    ],
+)
+def test_a_target_is_met_if_the_whole_interval_meets_it(ratios: tuple[float, ...], at_least: str, at_most: str) -> None:
+    rounds = finished(PAIR, *ratios)
+    assert comparison.line(PAIR, rounds).met == at_least
+    assert comparison.line(dataclasses.replace(PAIR, at_least=None, at_most=1.2), rounds).met == at_most
+    assert comparison.line(dataclasses.replace(PAIR, at_least=None), rounds).met == ("" if ratios else "not run")
+
+
+def test_only_rounds_of_this_machine_and_these_flags_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "rows", lambda: [PAIR, ALONE])
+    rounds = [
+        *finished(PAIR, 1.3, 1.3),
+        *finished(PAIR, 9.0, machine={**HERE, "cpu": "another"}),
+        *finished(PAIR, 9.0, flags=[["--model=vgg16"], []]),
+    ]
+    made = comparison.table(rounds, HERE, {"alone": "It broke."})
+    assert [(each.rounds, each.met, each.failure) for each in made.lines] == [
+        (2, "yes", ""),
+        (0, "failed", "It broke."),
+    ]
+    text = comparison.as_markdown(made)
+    assert "| a pair | 100 images/s | 130 images/s | 1.30 [1.30, 1.30] | 2 | at least 1.2 | yes |" in text
+    assert "on 2026-01-02 on 2 cores of an a CPU with AVX2" in text
+    assert "- ourselves: It broke." in text
+
+
+def test_sides_alternate_with_equal_flags_and_what_is_finished_is_not_run_again(
+    compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare("--rounds=2", "pair") == ExitStatus.OK
+    calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+    assert [call[0] for call in calls] == ["theirs", "ours"] * 2
+    assert set(calls[0]) - set(calls[1]) == {"theirs", "--data_format=NHWC"}
+    assert {"--nodistortions", "--num_warmup_batches=3"} <= set(calls[1])
+    (pair, *_) = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
+    assert (pair["theirs"], pair["ours"], pair["ratio"]) == pytest.approx((128, 160, 1.25))
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "out/peers/table.md").read_text()
+    assert compare("--rounds=3", "pair") == ExitStatus.OK
+    assert len((tmp_path / "calls").read_text().splitlines()) == 6
+    assert compare("--rounds=1", "alone") == ExitStatus.OK
+    assert compare("--rounds=1", "--again", "pair") == ExitStatus.OK
+    assert len((tmp_path / "calls").read_text().splitlines()) == 6 + 2 + 2
+    lines = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
+    assert [line["rounds"] for line in lines] == [1, 1, 0]
+
+
+def test_a_row_may_compare_this_suite_with_itself(compare: Compare, tmp_path: Path) -> None:
+    assert compare("--rounds=1", "al*") == ExitStatus.OK
+    assert [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()] == ["ours", "ours"]
+
+
+def test_a_cluster_is_one_server_and_two_workers_of_which_the_first_tells_the_rate(
+    compare: Compare, tmp_path: Path
+) -> None:
+    script = tmp_path / "checkout/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"
+    wait = (
+        'case "$*" in *--job_name=worker*--task_index=0*) sleep 0.3;; *) echo "total images/sec: 1"; sleep 60;; esac\n'
+    )
+    script.write_text(f'echo "$*" >>{tmp_path}/calls\n{wait}echo "total images/sec: 128.00"\n')
+    assert compare("--rounds=1", "cluster") == ExitStatus.OK
+    calls = (tmp_path / "calls").read_text().splitlines()
+    jobs = sorted(call.partition("--job_name=")[2] for call in calls[:3])
+    assert jobs == ["ps --task_index=0", "worker --task_index=0", "worker --task_index=1"]
+    assert "--local_cluster=ps:1,worker:2" in calls[3]
+    assert json.loads((tmp_path / "out/peers/table.json").read_text())["lines"][2]["theirs"] == pytest.approx(128)
+
+
+def test_a_failed_run_is_a_sentence_with_its_log_and_the_other_rows_go_on(
+    compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkout/scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py").write_text("echo no such model; exit 3\n")
+    assert compare("--rounds=2", "pair", "alone") == ExitStatus.RUN_FAILED
+    printed = capsys.readouterr().out
+    assert "ended with status 3: its log is out/peers/logs/pair-1-theirs.log" in printed.replace("\\", "")
+    assert "no such model" in (tmp_path / "out/peers/logs/pair-1-theirs.log").read_text()
+    assert "| ourselves | 160 images/s | 160 images/s | 1.00 [1.00, 1.00] | 2 | at least 0.98 | yes |" in printed
+
+
+@pytest.mark.parametrize(
+    ("ours", "seen"),
+    [
+        ("echo oh dear >&2; exit 2", "ended with status 2, and left no record: its log is"),
+        (
+            f"echo {shlex.quote(make_record(status=Status.INVALID, reason='The loss is NaN.').to_json())}",
+            "is invalid: The loss is NaN. Its log is",
+        ),
+    ],
+    ids=["no record", "invalid"],  # a record has a random number
+)
+def test_our_failed_run_is_a_sentence_too(
+    compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str], ours: str, seen: str
+) -> None:
+    (tmp_path / "ours").write_text(f"#!/bin/sh\n{ours}\n")
+    assert compare("alone") == ExitStatus.RUN_FAILED
+    assert f"A run of this suite {seen}" in capsys.readouterr().err
+
+
+def test_after_ctrl_c_the_table_has_the_finished_rounds(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Sides.run
+
+    def interrupted(self: Sides, row: Row, side: str, number: int) -> float:
+        if number == 2 and side == "ours":
+            os.kill(os.getpid(), signal.SIGINT)
+        return run(self, row, side, number)
+
+    monkeypatch.setattr(Sides, "run", interrupted)
+    assert compare("--rounds=5", "pair") == ExitStatus.INTERRUPTED
+    assert "| 128 images/s | 160 images/s | 1.25 | 1 |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("measure", "theirs", "ours"), [("process_seconds", 7.0, 7.0), ("first_measured_step_seconds", 7.0, 3.3)]
+)
+def test_times_are_of_the_process_or_up_to_the_first_measured_step(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measure: str, theirs: float, ours: float
+) -> None:
+    row = dataclasses.replace(PAIR, measure=measure)
+    monkeypatch.setattr(comparison, "rows", lambda: [row])
+    run = sides.subprocesses.run
+
+    def timed(*commands: object, timeout_seconds: float | None) -> list[Ended]:
+        return [dataclasses.replace(each, seconds=7.0) for each in run(*commands, timeout_seconds=timeout_seconds)]
+
+    monkeypatch.setattr(sides.subprocesses, "run", timed)
+    assert compare("--rounds=1") == ExitStatus.OK
+    (line,) = json.loads((tmp_path / "out/peers/table.json").read_text())["lines"]
+    assert (line["theirs"], line["ours"], line["unit"]) == (pytest.approx(theirs), pytest.approx(ours), "s")
+
+
+def test_photos_are_made_once_for_the_rows_that_read_them(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparison, "rows", lambda: [dataclasses.replace(ALONE, both="--data_dir={photos}")])
+    (tmp_path / "ours").write_text(
+        f'#!/bin/sh\nif [ "$1" = data ]; then mkdir -p "$3"; echo made >>calls; else cat {tmp_path}/record.json; fi\n'
+    )
+    assert compare("--rounds=2") == ExitStatus.OK
+    assert (tmp_path / "calls").read_text() == "made\n"
+    assert f"--data_dir={tmp_path}/out/peers/photos" in (tmp_path / "out/peers/logs/alone-2-ours.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("nowhere",), "PEER=nowhere is no folder. Clone https://github.com/tensorflow/benchmarks"),
+        (("empty",), "PEER=empty has no scripts/tf_cnn_benchmarks/tf_cnn_benchmarks.py"),
+        (("checkout", "--python=missing"), "cannot be started: "),
+        (("checkout", "--python=bare"), "cannot run tf_cnn_benchmarks (No module named tensorflow). Install"),
+        (("checkout", "paris"), "ROWS=paris names no row. Rows: pair, alone, cluster."),
+    ],
+)
+def test_what_cannot_be_compared_with_is_a_sentence(
+    compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bare").write_text("#!/bin/sh\necho No module named tensorflow >&2; exit 1\n")
+    (tmp_path / "bare").chmod(0o755)
+    assert peers.main(["--python=python", *words]) == ExitStatus.USAGE
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.fixture
+def installs(compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the Python that makes environments, and for the pip in them; lists what is installed."""
+    program, calls = tmp_path / "installing", tmp_path / "installed"
+    program.write_text(
+        '#!/bin/sh\ncase "$2" in\nvenv) mkdir -p "$4/bin"; cp "$0" "$4/bin/python";;\n'
+        f'pip) shift 5; echo "$*" >>{calls};;\n'
+        'import*) echo 2.20.0;;\n*) exec /bin/sh "$@";;\nesac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sides.sys, "executable", str(program))
+    return calls
+
+
+def test_without_a_python_an_environment_is_made_once(installs: Path, compare: Compare) -> None:
+    for _ in range(2):
+        assert peers.main(["--rounds=1", "checkout", "pair"]) == ExitStatus.OK
+    assert installs.read_text().splitlines() == [
+        "tensorflow-cpu==2.21.0 psutil pandas",
+        "--no-deps tf_keras portpicker",
+    ]
+
+
+def test_an_environment_that_cannot_be_made_is_a_sentence_with_its_log(
+    installs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sides.sys, "executable", "/bin/false")
+    assert peers.main(["checkout", "pair"]) == ExitStatus.RUN_FAILED
+    assert "could not be made: out/peers/env.log says why" in capsys.readouterr().err
+
+
+def test_a_line_that_is_no_round_is_named(compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out/peers").mkdir(parents=True)
+    (tmp_path / "out/peers/rounds.jsonl").write_text('{"row": "pair"}\n')
+    assert compare("pair") == ExitStatus.DATA
+    assert "out/peers/rounds.jsonl has a line that is no round" in capsys.readouterr().err

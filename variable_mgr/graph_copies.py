@@ -1,0 +1,73 @@
+"""Builds a function of tensors once, and copies what it built into the graph for every further use.
+
+Python takes about six times as long to build a tower of ResNet-50 as TensorFlow's own importer to copy it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+
+@dataclasses.dataclass(frozen=True)
+class _Built:
+    """A function in a graph of its own, and the names of its parameters and results in it.
+
+    The graph definition lacks the parameters. One that the function does not use has no name.
+    """
+
+    graph: Any
+    parameters: list[str | None]
+    results: list[str]
+    structure: Any
+
+
+class GraphCopies:
+    """Stands for a function of tensors, alone or nested; its results may be nested, too.
+
+    Each call adds the same operations to the default graph, in the current name scope and on the current device. The
+    function must not depend on anything but its arguments: it runs once per combination of their types and shapes, in a
+    graph of its own and outside of devices. It may name a device for a part of it; None is an argument, but no result.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._built: dict[Any, _Built] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Returns what the function would return."""
+        flat = tf.nest.flatten(arguments)
+        tensors = [argument for argument in flat if argument is not None]
+        key = tuple(None if one is None else (one.dtype, tuple(one.shape.as_list())) for one in flat)
+        if key not in self._built:
+            self._built[key] = self._build(arguments)
+        built = self._built[key]
+        scope = tf.compat.v1.get_default_graph().get_name_scope()
+        results = tf.graph_util.import_graph_def(
+            built.graph,
+            input_map={name: tensor for name, tensor in zip(built.parameters, tensors, strict=True) if name},
+            return_elements=built.results,
+            name=f"{scope}/" if scope else "",
+        )
+        return tf.nest.pack_sequence_as(built.structure, results)
+
+    def _build(self, arguments: Any) -> _Built:
+        with tf.Graph().as_default() as graph:
+            parameters = tf.nest.map_structure(
+                lambda one: None if one is None else tf.compat.v1.placeholder(one.dtype, one.shape), arguments
+            )
+            placeholders = [parameter for parameter in tf.nest.flatten(parameters) if parameter is not None]
+            results = tf.nest.map_structure(
+                lambda one: tf.identity(one) if any(one is each for each in placeholders) else one,
+                self._function(*parameters),
+            )
+        definition = graph.as_graph_def()
+        names = {placeholder.op.name for placeholder in placeholders}
+        kept = [node for node in definition.node if node.name not in names]
+        del definition.node[:]
+        definition.node.extend(kept)  # the importer would copy parameters that are replaced, too
+        used = [placeholder.name if placeholder.consumers() else None for placeholder in placeholders]
+        return _Built(definition, used, [result.name for result in tf.nest.flatten(results)], results)
