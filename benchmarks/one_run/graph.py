@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -75,16 +76,16 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
         images = config.batch_per_device * len(devices.towers)
         work = flop_count.count(loop.operation for loop in step.loops)
     gradients = [update.gradients for update in step.updates]
-    return RunGraph(
+    built = RunGraph(
         model=model,
         manager=manager,
         optimizer=step.optimizer,
         variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
         step=step,
-        drift=lambda: None if config.forward_only else manager.replica_drift(),
-        finite=lambda: _finite(manager),
-        penalty=lambda: _penalty(config, model, manager),
+        drift=functools.cache(lambda: None if config.forward_only else manager.replica_drift()),
+        finite=functools.cache(lambda: _finite(manager)),
+        penalty=functools.cache(lambda: _penalty(config, model, manager)),
         placement={
             **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
             "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
@@ -93,6 +94,10 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
     )
+    if config.log_device_placement:  # TensorFlow prints it again whenever the graph has grown
+        for later in (built.drift, built.finite, built.penalty):
+            later()
+    return built
 
 
 def _finite(manager: VariableManager) -> tf.Tensor:

@@ -42,7 +42,8 @@ def test_all_workers_are_in_the_trace_and_take_asides_together(
     processes = names(trace, "process_name")
     for worker in (0, 1):
         number = 1 + next(n for n, name in enumerate(processes) if f"worker {worker}: /job:worker/" in name)
-        assert any(event["name"] == "MatMul" for event in events if event["pid"] == number), processes
+        # oneDNN has kernels of other names.
+        assert any("MatMul" in event["name"] for event in events if event["pid"] == number), processes
     assert any(event["cat"] == "exchange" for event in events)
     assert ("ps:" in tasks) == any("/job:ps/" in name for name in processes)
     begins = [min(e["ts"] for e in events if e["pid"] == 1 + n) for n in range(len(processes))]
