@@ -6,7 +6,7 @@ Python takes about six times as long to build a tower of ResNet-50 as TensorFlow
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tensorflow as tf
@@ -65,9 +65,13 @@ class GraphCopies:
                 self._function(*parameters),
             )
         definition = graph.as_graph_def()
-        names = {placeholder.op.name for placeholder in placeholders}
-        kept = [node for node in definition.node if node.name not in names]
-        del definition.node[:]
-        definition.node.extend(kept)  # the importer would copy parameters that are replaced, too
+        remove(definition, {placeholder.op.name for placeholder in placeholders})
         used = [placeholder.name if placeholder.consumers() else None for placeholder in placeholders]
         return _Built(definition, used, [result.name for result in tf.nest.flatten(results)], results)
+
+
+def remove(definition: Any, parameters: Collection[str]) -> None:
+    """Removes nodes from a graph definition, since the importer would copy parameters that are replaced, too."""
+    kept = [node for node in definition.node if node.name not in parameters]
+    del definition.node[:]
+    definition.node.extend(kept)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import tensorflow as tf
 
+from variable_mgr import graph_copies
 from variable_mgr.manager import Placed, VariableSpec
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
@@ -76,10 +77,7 @@ def _graph_of_copies(specs: Sequence[VariableSpec]) -> tf.compat.v1.MetaGraphDef
             # A tensor of its own, so that each copy can be initialised with another value.
             tf.Variable(tf.identity(given), trainable=False, name=spec.name, shape=spec.shape)
         built = tf.compat.v1.train.export_meta_graph()
-    parameters = {_PARAMETER.format(number) for number in range(len(specs))}
-    kept = [node for node in built.graph_def.node if node.name not in parameters]
-    del built.graph_def.node[:]
-    built.graph_def.node.extend(kept)
+    graph_copies.remove(built.graph_def, {_PARAMETER.format(number) for number in range(len(specs))})
     built.saver_def.SetInParent()  # without one, the import would add a saver's operations
     return built
 

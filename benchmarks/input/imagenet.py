@@ -149,13 +149,13 @@ def find(directory: str, split: str) -> Photos:
         DataError: the directory is missing, holds no known data set, or only a part of one.
     """
     path = existing_directory("imagenet", directory)
-    names = _names_in(directory)
     if records := find_records(directory, split):
         return records
     otherwise = path if split == "train" else None
     folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), otherwise)
     found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
     if found is None:
+        names = _names_in(directory)
         holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
         raise DataError(
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
