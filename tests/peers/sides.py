@@ -29,6 +29,9 @@ _VERSIONS = "import tensorflow, tf_keras, portpicker; print(tensorflow.__version
 _VARIABLES = {"TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 _RUN_SECONDS, _INSTALL_SECONDS, _IMPORT_SECONDS = 900.0, 1800.0, 300.0
 _FLAGS = ("--device=cpu", "--num_warmup_batches=3")
+# Folders of images that flags name in braces, and the flags that make them.
+_FOLDER = re.compile(r"\{(photos|pixels)\}")
+_IMAGES = {"photos": (), "pixels": ("--resize=256", "--decoded")}
 _RATE = re.compile(r"^total images/sec: ([0-9.]+)$", re.MULTILINE)
 
 
@@ -122,7 +125,7 @@ class Sides:
         """
         log = self.output_dir / "logs" / f"{row.name}-{number}-{side}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        flags = [flag.format(photos=self._photos()) if "{" in flag else flag for flag in row.flags(side)]
+        flags = [_FOLDER.sub(lambda found: str(self._images(found[1])), flag) for flag in row.flags(side)]
         if side == "theirs" and row.against != "ours":
             return self._run_theirs(row, [*_FLAGS, "--data_format=NHWC", *flags], log)
         return self._run_ours(row, [*_FLAGS, *flags], log)
@@ -162,17 +165,18 @@ class Sides:
         taken = record.measurement
         return (taken.startup_seconds or 0) + (taken.first_step_seconds or 0) + sum(taken.warmup_step_seconds)
 
-    def _photos(self) -> Path:
-        """Returns a folder of JPEG records, which is made unless it is there."""
-        photos = (self.output_dir / "photos").absolute()
-        if not photos.exists():
-            warn(f"making photos in {photos}.")
-            partial = photos.with_name("photos.partial")
-            log = self.output_dir / "photos.log"
-            if _run_one([*self.ours, "data", "make-imagenet", str(partial), "--overwrite"], log).returncode:
-                raise RunFailedError(f"The photos could not be made: {log} says why.")
-            partial.rename(photos)
-        return photos
+    def _images(self, name: str) -> Path:
+        """Returns a folder of `photos` or `pixels`, which is made unless it is there."""
+        folder = (self.output_dir / name).absolute()
+        if not folder.exists():
+            warn(f"making {name} in {folder}.")
+            partial = folder.with_name(f"{name}.partial")
+            log = self.output_dir / f"{name}.log"
+            words = [*self.ours, "data", "make-imagenet", str(partial), "--overwrite", *_IMAGES[name]]
+            if _run_one(words, log).returncode:
+                raise RunFailedError(f"The {name} could not be made: {log} says why.")
+            partial.rename(folder)
+        return folder
 
 
 def _run_one(
