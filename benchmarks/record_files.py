@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.console import log, warn
 from benchmarks.errors import DataError, UsageError, did_you_mean
 from results import store
-from results.columns import COLUMNS, row
+from results.columns import COLUMNS
 from results.record import Record
 from results.store import Store, StoreError
 
@@ -39,25 +39,23 @@ def load(files: Sequence[Path]) -> list[Record]:
 
 
 def matching(records: Sequence[Record], where: str | None) -> list[Record]:
-    """Returns the records with the values that --where gives to columns of results.csv, in any case of letters.
+    """Returns the records that fulfil the condition of --where on columns of results.csv.
 
     Raises:
-        UsageError: there is no such column.
+        UsageError: it is no condition, or there is no such column.
     """
-    names = [column.name for column in COLUMNS]
-    wanted = {}
-    for condition in where.split(",") if where else []:
-        name, equals, value = condition.partition("=")
-        if not equals or name not in names:
-            raise UsageError(
-                f"--where={condition}: write COLUMN=VALUE.{did_you_mean(name, names)} Columns: {', '.join(names)}."
-            )
-        wanted[name] = value.lower()
-    return [
-        record
-        for record, cells in ((record, row(record)) for record in records)
-        if all(str(cells[name]).lower() == value for name, value in wanted.items())
-    ]
+    if not where:
+        return list(records)
+    from results.frame import FilterError, Results  # with pandas, which takes its time
+
+    try:
+        return list(Results(records).where(where).records)
+    except FilterError as error:
+        names = [column.name for column in COLUMNS]
+        raise UsageError(
+            f"--where={where}: {error}.{did_you_mean(error.unknown, names)} Write COLUMN=VALUE,COLUMN=VALUE, or a "
+            f"condition such as \"num_gpus > 1 and model in ['vgg16', 'alexnet']\". Columns: {', '.join(names)}."
+        ) from error
 
 
 def open_store(output_dir: str) -> Store:

@@ -202,7 +202,10 @@ def _columns() -> str:
         parts.setdefault(_PART_OF_COLUMNS.get(root, "Identity and status"), []).append(column)
     return "\n\n".join(
         f"## {title}\n\n"
-        + _table(("column", "meaning", "in the record"), ((f"`{c.name}`", c.meaning, in_record(c)) for c in group))
+        + _table(
+            ("column", "meaning", "type", "unit", "in the record"),
+            ((f"`{c.name}`", c.meaning, c.kind.__name__, c.unit, in_record(c)) for c in group),
+        )
         for title, group in parts.items()
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -13,14 +14,21 @@ from results.text import ODD_VALUE, csv_cell
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column: its name with the unit, its meaning, and the fields that lead to it in a record, or a function.
+    """A column of `results.csv` and of data frames; `docs/reference/columns.md` is generated from it.
 
-    A meaning states a unit that the name does not have. `docs/reference/columns.md` is generated from it.
+    Attributes:
+        name: its name, with the unit if that is short.
+        meaning: what it is.
+        source: the fields that lead to it in a record, or a function.
+        kind: str, int, float, bool or datetime.datetime; any value may be missing.
+        unit: of numbers; empty for pure numbers.
     """
 
     name: str
     meaning: str
     source: str | Callable[[Record], Any]
+    kind: type = str
+    unit: str = ""
 
     @functools.cached_property
     def value(self) -> Callable[[Record], Any]:
@@ -38,6 +46,13 @@ class Column:
             return value
 
         return look_up
+
+    def of(self, record: Record) -> Any:
+        """Returns the value for a record; None if it is unknown, or cannot be computed from an odd record."""
+        try:
+            return self.value(record)
+        except ODD_VALUE:
+            return None
 
 
 def _last(field: str) -> Callable[[Record], Any]:
@@ -62,114 +77,243 @@ def _busiest_ps(record: Record) -> float | None:
 COLUMNS = (
     Column("run_id", "identifies the run", "identity.run_id"),
     Column("session_id", "shared by the runs of one sweep", "identity.session_id"),
-    Column("time_utc", "when the run ended", "identity.time_utc"),
+    Column("time_utc", "when the run ended", "identity.time_utc", datetime.datetime),
     Column("kind", "run, allreduce, or input", "kind"),
     Column("status", "ok, or why the rate must not be used", "status"),
     Column("reason", "the status as a sentence", "reason"),
     Column("model", "what is trained", "config.model"),
     Column("variable_update", "variable manager", "config.variable_update"),
     Column("all_reduce_spec", "reduction of the gradients", "config.modifiers.all_reduce_spec"),
-    Column("staged_vars", "weights are read one step ahead", "config.modifiers.staged_vars"),
-    Column("relaxed_consistency", "gradients of the previous step are applied", "config.modifiers.relaxed_consistency"),
-    Column("asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous"),
-    Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel"),
-    Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices"),
+    Column("staged_vars", "weights are read one step ahead", "config.modifiers.staged_vars", bool),
+    Column(
+        "relaxed_consistency",
+        "gradients of the previous step are applied",
+        "config.modifiers.relaxed_consistency",
+        bool,
+    ),
+    Column(
+        "asynchronous", "each tower applies its own gradients without waiting", "config.modifiers.asynchronous", bool
+    ),
+    Column("fc_model_parallel", "dense layers are divided over the towers", "config.modifiers.fc_model_parallel", bool),
+    Column("num_gpus", "devices, one tower each; in a cluster, per worker", "config.num_devices", int, "devices"),
     Column("device", "cpu (logical devices) or gpu", "config.device"),
-    Column("batch_per_device", "images per device and step", "config.batch_per_device"),
-    Column("batch_global", "images per step, over all devices", "measurement.images_per_step"),
+    Column("batch_per_device", "images per device and step", "config.batch_per_device", int, "images"),
+    Column("batch_global", "images per step, over all devices", "measurement.images_per_step", int, "images"),
     Column("data", "synthetic, or the data set's name", "config.data_name"),
     Column("data_format", "NHWC or NCHW", "config.data_format"),
     Column("precision", "precision of the arithmetic", "config.precision"),
     Column("optimizer", "update rule", "config.optimizer"),
-    Column("forward_only", "inference, no training", "config.forward_only"),
-    Column("images_per_sec", "all images of the measured steps / sum of their times", "derived.images_per_sec"),
-    Column("images_per_sec_low", "lower bound of its 95 % interval; needs 5 steps", "derived.images_per_sec_low"),
-    Column("images_per_sec_high", "upper bound of its 95 % interval", "derived.images_per_sec_high"),
-    Column("images_per_sec_per_device", "images_per_sec / devices of all workers", "derived.images_per_sec_per_device"),
-    Column("images_per_sec_jitter", "1.4826 x MAD of the steps' rates, images/s", "derived.images_per_sec_jitter"),
-    Column("step_ms_p50", "median time of a step", "derived.step_ms_p50"),
-    Column("step_ms_p90", "90th percentile of the step times", "derived.step_ms_p90"),
-    Column("step_ms_p99", "99th percentile of the step times", "derived.step_ms_p99"),
-    Column("pipelined_input", "the next batch is copied to the device during a step", "config.pipelined_input"),
+    Column("forward_only", "inference, no training", "config.forward_only", bool),
+    Column(
+        "images_per_sec",
+        "all images of the measured steps / sum of their times",
+        "derived.images_per_sec",
+        float,
+        "images/s",
+    ),
+    Column(
+        "images_per_sec_low",
+        "lower bound of its 95 % interval; needs 5 steps",
+        "derived.images_per_sec_low",
+        float,
+        "images/s",
+    ),
+    Column("images_per_sec_high", "upper bound of its 95 % interval", "derived.images_per_sec_high", float, "images/s"),
+    Column(
+        "images_per_sec_per_device",
+        "images_per_sec / devices of all workers",
+        "derived.images_per_sec_per_device",
+        float,
+        "images/s",
+    ),
+    Column(
+        "images_per_sec_jitter",
+        "1.4826 x MAD of the steps' rates, images/s",
+        "derived.images_per_sec_jitter",
+        float,
+        "images/s",
+    ),
+    Column("step_ms_p50", "median time of a step", "derived.step_ms_p50", float, "ms"),
+    Column("step_ms_p90", "90th percentile of the step times", "derived.step_ms_p90", float, "ms"),
+    Column("step_ms_p99", "99th percentile of the step times", "derived.step_ms_p99", float, "ms"),
+    Column("pipelined_input", "the next batch is copied to the device during a step", "config.pipelined_input", bool),
     Column("message", "what is all-reduced: a size, or the gradients of a model", "config.message"),
-    Column("message_bytes", "size of the message of one tower", "measurement.message_bytes"),
-    Column("algbw_gb_per_sec", "message_bytes / mean time, in 1e9 bytes/s", "derived.algorithm_bandwidth_gb_per_sec"),
-    Column("busbw_gb_per_sec", "algbw x 2(n-1)/n, as in nccl-tests", "derived.bus_bandwidth_gb_per_sec"),
-    Column("largest_error", "to the mean in NumPy: relative, absolute below 1", "measurement.largest_error"),
-    Column("staleness_mean_updates", "asynchronous towers: mean age of gradients", "derived.staleness_mean"),
-    Column("measured_steps", "number of measured steps", lambda r: len(r.measurement.step_seconds)),
-    Column("first_step_s", "time of the first step, which is never measured", "measurement.first_step_seconds"),
-    Column("startup_s", "from the start of the process to the first step", "measurement.startup_seconds"),
-    Column("loss_first", "loss of the first step, without weight decay", _loss(0)),
-    Column("loss_last", "loss of the last step, without weight decay", _loss(-1)),
-    Column("gflop_per_image", "published, forward pass, 2 per multiply-add", "model.gflop_per_image"),
+    Column("message_bytes", "size of the message of one tower", "measurement.message_bytes", int, "bytes"),
+    Column(
+        "algbw_gb_per_sec",
+        "message_bytes / mean time, in 1e9 bytes/s",
+        "derived.algorithm_bandwidth_gb_per_sec",
+        float,
+        "1e9 bytes/s",
+    ),
+    Column(
+        "busbw_gb_per_sec",
+        "algbw x 2(n-1)/n, as in nccl-tests",
+        "derived.bus_bandwidth_gb_per_sec",
+        float,
+        "1e9 bytes/s",
+    ),
+    Column("largest_error", "to the mean in NumPy: relative, absolute below 1", "measurement.largest_error", float),
+    Column(
+        "staleness_mean_updates",
+        "asynchronous towers: mean age of gradients",
+        "derived.staleness_mean",
+        float,
+        "updates",
+    ),
+    Column("measured_steps", "number of measured steps", lambda r: len(r.measurement.step_seconds), int, "steps"),
+    Column(
+        "first_step_s", "time of the first step, which is never measured", "measurement.first_step_seconds", float, "s"
+    ),
+    Column("startup_s", "from the start of the process to the first step", "measurement.startup_seconds", float, "s"),
+    Column("loss_first", "loss of the first step, without weight decay", _loss(0), float),
+    Column("loss_last", "loss of the last step, without weight decay", _loss(-1), float),
+    Column(
+        "gflop_per_image",
+        "published, forward pass, 2 per multiply-add",
+        "model.gflop_per_image",
+        float,
+        "1e9 operations",
+    ),
     Column(
         "sent_bytes_per_step",
         "by formula: between devices, in a cluster between processes",
         "placement.sent_per_step.total_bytes",
+        int,
+        "bytes",
     ),
-    Column("peak_host_memory_bytes", "largest resident set of a process", "measurement.peak_host_memory_bytes"),
+    Column(
+        "peak_host_memory_bytes",
+        "largest resident set of a process",
+        "measurement.peak_host_memory_bytes",
+        int,
+        "bytes",
+    ),
     Column("tf_version", "version of TensorFlow", "environment.tensorflow_version"),
     Column("hardware_key", "equal for equal hardware", "identity.hardware_key"),
     Column("config_key", "equal for equal configuration", "identity.config_key"),
-    Column("input_wait_share", "time that steps only waited for images / measured time", "derived.input_wait_share"),
-    Column("synthetic_ratio", "images_per_sec / that of the same run with synthetic images", "derived.synthetic_ratio"),
-    Column("skipped_records", "bad records that were skipped", "measurement.skipped_records"),
+    Column(
+        "input_wait_share", "time that steps only waited for images / measured time", "derived.input_wait_share", float
+    ),
+    Column(
+        "synthetic_ratio",
+        "images_per_sec / that of the same run with synthetic images",
+        "derived.synthetic_ratio",
+        float,
+    ),
+    Column("skipped_records", "bad records that were skipped", "measurement.skipped_records", int, "records"),
     Column(
         "top_1_accuracy",
         "share of the last step's images classified correctly before its update",
         _last("top_1_accuracies"),
+        float,
     ),
-    Column("top_5_accuracy", "the same, with the correct class among the five most likely", _last("top_5_accuracies")),
-    Column("bare_decode_images_per_sec", "decoding alone, same files", "measurement.bare_decode_images_per_sec"),
-    Column("num_workers", "processes that train", "config.num_workers"),
-    Column("num_ps", "parameter servers", "config.num_ps"),
-    Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts"),
+    Column(
+        "top_5_accuracy",
+        "the same, with the correct class among the five most likely",
+        _last("top_5_accuracies"),
+        float,
+    ),
+    Column(
+        "bare_decode_images_per_sec",
+        "decoding alone, same files",
+        "measurement.bare_decode_images_per_sec",
+        float,
+        "images/s",
+    ),
+    Column("num_workers", "processes that train", "config.num_workers", int),
+    Column("num_ps", "parameter servers", "config.num_ps", int),
+    Column("num_hosts", "hosts of the processes, as far as addresses tell", "config.num_hosts", int),
     Column(
         "slowest_worker",
         "the worker whose gradients take longer than the others' by more than the noise",
         "derived.slowest_worker",
+        int,
     ),
-    Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio"),
-    Column("busiest_ps_bytes_per_sec", "by formula: in and out of the busiest parameter server", _busiest_ps),
-    Column("step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999"),
-    Column("xla", "jit: XLA compiles each tower as a whole", "config.xla"),
-    Column("compile_s", "with XLA: first step - median step", "derived.compile_seconds"),
-    Column("conv1x1_as_matmul", "1x1 convolutions are matrix products", "config.conv1x1_as_matmul"),
-    Column("loss_minus_fp32", "mean loss of the last ten steps - that in fp32", "derived.loss_difference_to_fp32"),
-    Column("power_watts", "mean power of the GPUs; in a run on CPUs, of the CPU packages", "derived.power_watts"),
-    Column("images_per_joule", "images_per_sec / power_watts", "derived.images_per_joule"),
-    Column("cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used"),
-    Column("peak_gpu_memory_bytes", "most memory in use on one GPU", "derived.peak_gpu_memory_bytes"),
-    Column("flops_per_image", "operations of a step per image, counted in its graph", "placement.flops_per_image"),
-    Column("measured_peak_tflops", "rate of a large matrix product on all devices", "derived.measured_peak_tflops"),
-    Column("mfu_of_measured_peak", "images_per_sec x flops_per_image / measured peak", "derived.mfu_of_measured_peak"),
-    Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn"),
-    Column("filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul"),
-    Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn"),
-    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages"),
-    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches"),
+    Column("straggler_ratio", "its time / mean of the other workers' times", "derived.straggler_ratio", float),
     Column(
-        "slowest_tower", "the tower that takes longer than the others by more than the noise", "derived.slowest_tower"
+        "busiest_ps_bytes_per_sec",
+        "by formula: in and out of the busiest parameter server",
+        _busiest_ps,
+        float,
+        "bytes/s",
     ),
-    Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio"),
-    Column("eval_only", "only the weights of a checkpoint are evaluated", "config.eval_only"),
+    Column(
+        "step_ms_p999", "99.9th percentile of the step times; needs 1,000 steps", "derived.step_ms_p999", float, "ms"
+    ),
+    Column("xla", "jit: XLA compiles each tower as a whole", "config.xla"),
+    Column("compile_s", "with XLA: first step - median step", "derived.compile_seconds", float, "s"),
+    Column("conv1x1_as_matmul", "1x1 convolutions are matrix products", "config.conv1x1_as_matmul", bool),
+    Column(
+        "loss_minus_fp32", "mean loss of the last ten steps - that in fp32", "derived.loss_difference_to_fp32", float
+    ),
+    Column(
+        "power_watts",
+        "mean power of the GPUs; in a run on CPUs, of the CPU packages",
+        "derived.power_watts",
+        float,
+        "W",
+    ),
+    Column("images_per_joule", "images_per_sec / power_watts", "derived.images_per_joule", float, "images/J"),
+    Column(
+        "cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used", float, "cores"
+    ),
+    Column("peak_gpu_memory_bytes", "most memory in use on one GPU", "derived.peak_gpu_memory_bytes", int, "bytes"),
+    Column(
+        "flops_per_image",
+        "operations of a step per image, counted in its graph",
+        "placement.flops_per_image",
+        float,
+        "operations",
+    ),
+    Column(
+        "measured_peak_tflops",
+        "rate of a large matrix product on all devices",
+        "derived.measured_peak_tflops",
+        float,
+        "1e12 operations/s",
+    ),
+    Column(
+        "mfu_of_measured_peak",
+        "images_per_sec x flops_per_image / measured peak",
+        "derived.mfu_of_measured_peak",
+        float,
+    ),
+    Column("onednn", "whether CPUs use oneDNN's kernels; empty: TensorFlow decides", "config.onednn", bool),
+    Column(
+        "filter_gradients_as_matmul", "filter gradients are matrix products", "config.filter_gradients_as_matmul", bool
+    ),
+    Column("fused_bn", "batch normalisation in a fused kernel", "config.fused_bn", bool),
+    Column("pipeline_stages", "stages of the model, one per device", "config.pipeline.stages", int),
+    Column("micro_batches", "parts of a pipeline's batch", "config.pipeline.micro_batches", int),
+    Column(
+        "slowest_tower",
+        "the tower that takes longer than the others by more than the noise",
+        "derived.slowest_tower",
+        int,
+    ),
+    Column("slowest_tower_ratio", "its time / mean of the other towers' times", "derived.slowest_tower_ratio", float),
+    Column("eval_only", "only the weights of a checkpoint are evaluated", "config.eval_only", bool),
     Column(
         "eval_top_1_accuracy",
         "share of the validation images classified correctly, in the last evaluation",
         _last_evaluation("top_1_accuracy"),
+        float,
     ),
     Column(
         "eval_top_5_accuracy",
         "the same, with the correct class among the five most likely",
         _last_evaluation("top_5_accuracy"),
+        float,
     ),
     Column(
         "seconds_to_accuracy",
         "from the first step until an evaluation reached the requested accuracy",
         "measurement.seconds_to_accuracy",
+        float,
+        "s",
     ),
-    Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts"),
+    Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
     Column("settings", "recommended: flags that recommend found were applied", "config.settings"),
 )
 
@@ -179,14 +323,10 @@ def row(record: Record) -> dict[str, Any]:
 
     Text is on one line, and no spreadsheet takes it for a formula.
     """
-    return {column.name: _cell(column, record) for column in COLUMNS}
+    return {column.name: _cell(column.of(record)) for column in COLUMNS}
 
 
-def _cell(column: Column, record: Record) -> Any:
-    try:
-        value = column.value(record)
-    except ODD_VALUE:
-        return ""
+def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return "" if value is None else value
     return csv_cell(str(value))

@@ -19,8 +19,7 @@ from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
-from results.gate.comparability import flat
-from results.record import Record
+from results.record import Record, flat
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.store import JSONL_NAME
@@ -179,7 +178,9 @@ REPORT = Verb(
             ),
             Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
             Flag(
-                "where", str, "only records with these values, such as model=vgg16,status=ok (columns of results.csv)"
+                "where",
+                str,
+                "such records: model=vgg16,status=ok, or a condition like 'num_gpus > 1' (columns of results.csv)",
             ),
         )
     },

@@ -191,7 +191,11 @@ def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
 _DIRECTORY = Flag(
     "baselines_dir", str, "directory of the baselines, to be committed", default=BASELINES_DIR, path="directory"
 )
-_WHERE = Flag("where", str, "only records with these values, such as model=vgg16,num_gpus=1 (columns of results.csv)")
+_WHERE = Flag(
+    "where",
+    str,
+    "only such records: model=vgg16,num_gpus=1, or a condition like 'num_gpus > 1' (columns of results.csv)",
+)
 
 BASELINE_FLAGS: Groups = {
     "promote [FILE ...]: store the ok runs of files; list; show KEY; prune": (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from results.gate.rounds import Key, RunGroup
-from results.record import Record
+from results.record import Record, flat
 from results.text import one_line
 
 _HARDWARE = ("cpu_model", "cpu_cores_usable", "memory_gib", "gpus")
@@ -117,14 +117,6 @@ def config_differences(base: Record, candidate: Record, names: tuple[str, str]) 
         for record in (base, candidate)
     )
     return differences(first, second, names)
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns a mapping without nested ones, whose entries are named `outer.inner`."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str]) -> list[str]:

@@ -25,7 +25,7 @@ def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
     script = (
         "import sys; from benchmarks.process import tensorflow_setup as environment; "
         "environment.prepare(environment.Runtime()); environment.import_tensorflow(); "
-        "assert not {'matplotlib', 'scipy'} & set(sys.modules); import matplotlib, scipy.stats"
+        "assert not {'matplotlib', 'pandas', 'scipy'} & set(sys.modules); import matplotlib, pandas, scipy.stats"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 

@@ -1,0 +1,223 @@
+"""Results as pandas data frames, for notebooks, reports and exports. A run never imports this module, nor pandas."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from results import store
+from results.columns import COLUMNS
+from results.record import Record, flat
+
+# Missing values keep the type of a column: pandas' own integers and booleans have them.
+_DTYPES: Mapping[type, str] = {
+    str: "string",
+    int: "Int64",
+    float: "float64",
+    bool: "boolean",
+}
+_STEP_UNITS = {"seconds": "s", "images_per_sec": "images/s", "input_wait_seconds": "s"}
+_WORKER_UNITS = {"seconds": "s", "compute_seconds": "s"}
+_CONDITION = r"\w+=[^=,]*"
+
+
+class FilterError(ValueError):
+    """A condition cannot be understood; the message says why, and `unknown` is the column that does not exist."""
+
+    def __init__(self, why: str, unknown: str = "") -> None:
+        super().__init__(why)
+        self.unknown = unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """Records of runs; `load` reads them.
+
+    Every data frame has the run's `run_id`, so that they can be merged. `frame.attrs["units"]` has the unit of each
+    column of numbers that has one. Missing values are `pandas.NA`, `NaN` or `NaT`.
+
+    Attributes:
+        records: the records, each run once.
+        problems: a sentence for every line of the files that was not a record.
+    """
+
+    records: Sequence[Record]
+    problems: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def where(self, condition: str) -> Results:
+        """Returns the results whose row of `to_frame` fulfils a condition, as in `pandas.DataFrame.query`.
+
+        `model=vgg16,status=ok` is short for both, in any case of letters.
+
+        Raises:
+            FilterError: it is no condition, or names no column.
+        """
+        kept = _fulfilled(self.to_frame(), condition)
+        return dataclasses.replace(self, records=[one for one, keep in zip(self.records, kept, strict=True) if keep])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Returns a row per run, with the columns of `results.csv` (docs/reference/columns.md)."""
+        values = {column.name: [column.of(record) for record in self.records] for column in COLUMNS}
+        frame = pd.DataFrame({column.name: _series(values[column.name], column.kind) for column in COLUMNS})
+        return _with_units(frame, {column.name: column.unit for column in COLUMNS if column.unit})
+
+    def configuration(self) -> pd.DataFrame:
+        """Returns a row per run, with a column per field of its configuration, such as `input.cycle_length`."""
+        rows = [{"run_id": record.identity.run_id, **flat(record.config)} for record in self.records]
+        return pd.DataFrame(rows, columns=None if rows else ["run_id"]).convert_dtypes()
+
+    def steps(self) -> pd.DataFrame:
+        """Returns a row per step that has a time.
+
+        `phase` is `first`, `warmup` or `measured`; `step` counts them all from 1. `seconds` is the time of the step,
+        `loss` is without the penalty of weight decay. Accuracies are shares, before the step's update.
+        """
+        kinds = {"run_id": str, "phase": str, "step": int, "seconds": float, "images_per_sec": float, "loss": float}
+        kinds |= dict.fromkeys(("top_1_accuracy", "top_5_accuracy", "loss_scale", "input_wait_seconds"), float)
+        return _table(_steps, self.records, kinds, _STEP_UNITS)
+
+    def workers(self) -> pd.DataFrame:
+        """Returns, of runs in a cluster, a row per worker and measured step, by the worker's own clock.
+
+        `compute_seconds` is from the start of the step until the worker has its gradients.
+        """
+        kinds = {"run_id": str, "worker": int, "step": int, "seconds": float, "compute_seconds": float}
+        return _table(_workers, self.records, kinds, _WORKER_UNITS)
+
+    def telemetry(self) -> pd.DataFrame:
+        """Returns a row per run, process that measured, and device: `host` or `GPU 0`.
+
+        The columns are what was sampled during the measured steps, such as `power_watts.mean`. Their units are in
+        their names; docs/reference/record.md describes them.
+        """
+        rows = [row for record in self.records for row in _telemetry(record)]
+        return pd.DataFrame(rows, columns=None if rows else ["run_id", "worker", "device"]).convert_dtypes()
+
+
+def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
+    """Reads the records of files, or of directories with a `results.jsonl`; without any, those in `out`.
+
+    Lines that are not records are left out, with a warning for each.
+
+    Args:
+        paths: the files and directories; a run that is in several counts once.
+        where: see `Results.where`.
+
+    Raises:
+        OSError: a file cannot be read.
+        FilterError: `where` is no condition.
+    """
+    named = [Path(path) for path in paths] or [Path("out")]
+    loaded = store.load(*(path / store.JSONL_NAME if path.is_dir() else path for path in named))
+    for problem in loaded.problems:
+        warnings.warn(problem, stacklevel=2)
+    results = Results(loaded.records, tuple(loaded.problems))
+    return results.where(where) if where else results
+
+
+def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
+    """Returns for each row whether it fulfils a condition.
+
+    Raises:
+        FilterError: it is no condition, or names no column.
+    """
+    if re.fullmatch(rf"{_CONDITION}(,{_CONDITION})*", condition):
+        kept = pd.Series(True, frame.index)
+        for name, _, value in (part.partition("=") for part in condition.split(",")):
+            if name not in frame:
+                raise FilterError(f"there is no column '{name}'", unknown=name)
+            kept &= frame[name].astype("string").fillna("").str.lower() == value.lower()
+        return list(kept)
+    try:  # without the variables of this program
+        found = frame.eval(condition, engine="python", local_dict={}, global_dict={})
+    except pd.errors.UndefinedVariableError as error:
+        name = str(error).partition("'")[2].partition("'")[0]
+        raise FilterError(f"there is no column '{name}'", unknown=name) from error
+    except Exception as error:  # pandas raises almost anything
+        raise FilterError(" ".join(str(error).split()) or type(error).__name__) from error
+    if not isinstance(found, pd.Series) or not pd.api.types.is_bool_dtype(found):
+        raise FilterError("it is no condition that is true or false for each run")
+    return list(found.fillna(False))
+
+
+def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:
+    """Returns values in the type of a column; what an odd record has instead is missing."""
+    if kind is str:
+        values = [None if value is None else str(value) for value in values]
+    elif kind is bool:
+        values = [value if isinstance(value, bool) else None for value in values]
+    elif kind is datetime.datetime:
+        return pd.to_datetime(pd.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601")
+    else:
+        allowed = (int,) if kind is int else (int, float)
+        values = [value if isinstance(value, allowed) and not isinstance(value, bool) else None for value in values]
+    return pd.Series(values, dtype=_DTYPES[kind])
+
+
+def _with_units(frame: pd.DataFrame, units: Mapping[str, str]) -> pd.DataFrame:
+    frame.attrs["units"] = dict(units)
+    return frame
+
+
+def _table(
+    lines: Callable[[Record], Iterable[tuple[Any, ...]]],
+    records: Sequence[Record],
+    kinds: Mapping[str, type],
+    units: Mapping[str, str],
+) -> pd.DataFrame:
+    """Returns the lines of all records; each begins with the run id and has a value for each of the other columns."""
+    columns: list[list[Any]] = [[] for _ in kinds]
+    for record in records:
+        for line in lines(record):
+            for column, value in zip(columns, (record.identity.run_id, *line), strict=True):
+                column.append(value)
+    series = {name: _series(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
+    return _with_units(pd.DataFrame(series), units)
+
+
+def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
+    taken, images = record.measurement, record.measurement.images_per_step
+    losses, waits = [*taken.warmup_losses, *taken.losses], taken.input_wait_seconds
+    times = [("warmup", seconds) for seconds in taken.warmup_step_seconds]
+    if taken.first_step_seconds is not None:
+        times.insert(0, ("first", taken.first_step_seconds))
+    before = len(times)
+    times += [("measured", seconds) for seconds in taken.step_seconds]
+    measured = (taken.top_1_accuracies, taken.top_5_accuracies, taken.loss_scales, waits)
+    for at, (phase, seconds) in enumerate(times):
+        rate = images / seconds if images and seconds else None
+        others = [_at(values, at - before) for values in measured]
+        yield phase, at + 1, seconds, rate, _at(losses, at), *others
+
+
+def _at(values: Sequence[Any], index: int) -> Any:
+    return values[index] if 0 <= index < len(values) else None
+
+
+def _workers(record: Record) -> Iterator[tuple[Any, ...]]:
+    taken = record.measurement
+    for worker, seconds in enumerate(taken.worker_step_seconds):
+        computed = _at(taken.worker_compute_seconds, worker) or ()
+        for at, step_seconds in enumerate(seconds):
+            yield worker, at + 1, step_seconds, _at(computed, at)
+
+
+def _telemetry(record: Record) -> Iterator[dict[str, Any]]:
+    for worker, process in enumerate(record.measurement.telemetry):
+        whose = {"run_id": record.identity.run_id, "worker": worker}
+        yield {**whose, "device": "host", **flat({name: value for name, value in process.items() if name != "gpus"})}
+        gpus = process.get("gpus")
+        for gpu in gpus if isinstance(gpus, list) else ():
+            if isinstance(gpu, Mapping):
+                yield {**whose, "device": f"GPU {gpu.get('index')}", **flat(gpu)}
