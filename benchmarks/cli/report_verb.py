@@ -180,7 +180,7 @@ REPORT = Verb(
             Flag(
                 "where",
                 str,
-                "such records: model=vgg16,status=ok, or a condition like 'num_gpus > 1' (columns of results.csv)",
+                "only such records: model=vgg16,status=ok, or 'num_gpus > 1' (columns of results.csv)",
             ),
         )
     },

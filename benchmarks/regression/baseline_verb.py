@@ -194,7 +194,7 @@ _DIRECTORY = Flag(
 _WHERE = Flag(
     "where",
     str,
-    "only such records: model=vgg16,num_gpus=1, or a condition like 'num_gpus > 1' (columns of results.csv)",
+    "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)",
 )
 
 BASELINE_FLAGS: Groups = {

@@ -51,7 +51,7 @@ COMPARE_FLAGS: Groups = {
         Flag(
             "where",
             str,
-            "only such records: model=vgg16,num_gpus=1, or a condition like 'num_gpus > 1' (columns of results.csv)",
+            "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)",
         ),
     ),
     "Output": OUTPUT_FLAGS,
