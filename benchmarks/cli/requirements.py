@@ -17,6 +17,7 @@ PACKAGES = {
     "matplotlib": "matplotlib",
     "numpy": "numpy",
     "orjson": "orjson",
+    "pandas": "pandas",
     "psutil": "psutil",
     "pynvml": "nvidia-ml-py",
     "ruptures": "ruptures",

@@ -44,9 +44,13 @@ def test_the_cells_of_the_page_run_in_order(python: Callable[[str], Finished], t
     done = python("\n# %%\n".join([*cells, ends]))
     assert done.status == 0, done.stderr
     rate, refused, *rows = done.stdout.splitlines()
+    rows, frames = rows[:2], rows[2:]
     assert re.fullmatch(r"[1-9]\d* images/s, median step [\d.]+ ms", rate)
     assert refused.startswith("There is no model 'vgg61'. Did you mean 'vgg16'?")
     assert [re.fullmatch(r"(\w+) +[1-9]\d* images/s", row)[1] for row in rows] == ["independent", "parameter_server"]
+    fastest = [line.split() for line in frames if line.startswith(("independent ", "parameter_server "))]
+    assert [name for name, _ in fastest] == ["independent", "parameter_server"]
+    assert [round(float(rate)) for _, rate in fastest] == [int(row.split()[1]) for row in rows]
     records = [record for name in ("out", "out/managers") for record in load(tmp_path / name / "results.jsonl").records]
     assert [(record.config["variable_update"], record.status) for record in records] == [
         ("replicated", Status.OK),
