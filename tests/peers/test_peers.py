@@ -218,16 +218,18 @@ def test_times_are_of_the_process_or_up_to_the_first_measured_step(
     assert (line["theirs"], line["ours"], line["unit"]) == (pytest.approx(theirs), pytest.approx(ours), "s")
 
 
-def test_photos_are_made_once_for_the_rows_that_read_them(
-    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("name", "flags"), [("photos", ""), ("pixels", " --resize=256 --decoded")])
+def test_images_are_made_once_for_the_rows_that_read_them(
+    compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, flags: str
 ) -> None:
-    monkeypatch.setattr(comparison, "rows", lambda: [dataclasses.replace(ALONE, both="--data_dir={photos}")])
+    monkeypatch.setattr(comparison, "rows", lambda: [dataclasses.replace(ALONE, both=f"--data_dir={{{name}}}")])
     (tmp_path / "ours").write_text(
-        f'#!/bin/sh\nif [ "$1" = data ]; then mkdir -p "$3"; echo made >>calls; else cat {tmp_path}/record.json; fi\n'
+        f'#!/bin/sh\nif [ "$1" = data ]; then mkdir -p "$3"; echo "$@" >>calls; else cat {tmp_path}/record.json; fi\n'
     )
     assert compare("--rounds=2") == ExitStatus.OK
-    assert (tmp_path / "calls").read_text() == "made\n"
-    assert f"--data_dir={tmp_path}/out/peers/photos" in (tmp_path / "out/peers/logs/alone-2-ours.log").read_text()
+    folder = tmp_path / "out/peers" / name
+    assert (tmp_path / "calls").read_text() == f"data make-imagenet {folder}.partial --overwrite{flags}\n"
+    assert f"--data_dir={folder}" in (tmp_path / "out/peers/logs/alone-2-ours.log").read_text()
 
 
 @pytest.mark.parametrize(
