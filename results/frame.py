@@ -160,8 +160,12 @@ def _series(values: Sequence[Any], kind: type) -> pd.Series[Any]:
     elif kind is datetime.datetime:
         return pd.to_datetime(pd.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601")
     else:
-        allowed = (int,) if kind is int else (int, float)
-        values = [value if isinstance(value, allowed) and not isinstance(value, bool) else None for value in values]
+        values = [value if isinstance(value, int | float) and not isinstance(value, bool) else None for value in values]
+        if kind is int:  # a record may have integers that no 64 bits hold, and 2.0 for 2
+            values = [
+                int(value) if value is not None and value == value // 1 and abs(value) < 2**63 else None
+                for value in values
+            ]
     return pd.Series(values, dtype=_DTYPES[kind])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,13 @@ def test_types_do_not_depend_on_the_values(three: Results) -> None:
     assert frame.dtypes.drop("time_utc").equals(dtypes)
     assert frame["model"][0] == "5"
     assert frame["num_gpus"].isna()[0]
+
+
+def test_integers_that_are_none_are_missing() -> None:
+    numbers = [2, 2.0, 2.5, True, 2**63, -(2**63) - 1, math.inf, math.nan, "2", None]
+    found = Results([make_record(config={"num_devices": number}) for number in numbers]).to_frame()["num_gpus"]
+    assert found[:2].tolist() == [2, 2]
+    assert found[2:].isna().all()
 
 
 def test_steps_have_their_phase_time_rate_and_loss() -> None:
