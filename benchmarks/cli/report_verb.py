@@ -19,6 +19,7 @@ from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
+from benchmarks.regression.compare_verb import WHERE
 from results.record import Record, flat
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -177,11 +178,7 @@ REPORT = Verb(
                 path="directory",
             ),
             Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
-            Flag(
-                "where",
-                str,
-                "only such records: model=vgg16,status=ok, or 'num_gpus > 1' (columns of results.csv)",
-            ),
+            WHERE,
         )
     },
     lambda given, command: report(given.words, given.values),

@@ -19,7 +19,8 @@ from benchmarks.console import stderr_is
 # no CUDA. Errors that stop a run are exceptions anyway.
 _QUIET = {"gpu": "2", "cpu": "3"}
 
-# Keras imports matplotlib.pyplot and pandas, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds.
+# Keras imports matplotlib.pyplot, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds. Keras
+# imports pandas, too.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy")
 
 # Options of mallopt(3). M_MMAP_MAX: no block is mapped on its own; M_ARENA_MAX: one heap for all; M_TRIM_THRESHOLD and

@@ -12,6 +12,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.regression import outputs
+from benchmarks.regression.compare_verb import WHERE
 from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import baseline_check, baselines, rounds
 from results.gate.baselines import BASELINES_DIR
@@ -191,16 +192,11 @@ def _say_table(title: str, rows: Sequence[Sequence[str]]) -> None:
 _DIRECTORY = Flag(
     "baselines_dir", str, "directory of the baselines, to be committed", default=BASELINES_DIR, path="directory"
 )
-_WHERE = Flag(
-    "where",
-    str,
-    "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)",
-)
 
 BASELINE_FLAGS: Groups = {
     "promote [FILE ...]: store the ok runs of files; list; show KEY; prune": (
         _DIRECTORY,
-        Flag("where", str, f"promote: {_WHERE.help}"),
+        Flag("where", str, f"promote: {WHERE.help}"),
         Flag("keep", int, "prune: how many sessions of each configuration to keep", default=MOST_SESSIONS, at_least=1),
     )
 }
@@ -219,7 +215,7 @@ CHECK_FLAGS: Groups = {
 HISTORY_FLAGS: Groups = {
     "history [FILE ...]: the rate session by session, of baselines or of files": (
         _DIRECTORY,
-        _WHERE,
+        WHERE,
         Flag("plot", str, "draw the history: a .png or .svg file", path="file"),
         *only(OUTPUT_FLAGS, "output_format"),
     )

@@ -45,14 +45,11 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return outputs.report(findings, values)
 
 
+WHERE = Flag("where", str, "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)")
 COMPARE_FLAGS: Groups = {
     "compare BASE CANDIDATE: records of two builds, files or directories; status 1 if the candidate is slower": (
         Flag("threshold", float, "smallest drop in percent that matters", default=100 * QUIET_THRESHOLD),
-        Flag(
-            "where",
-            str,
-            "only such records: model=vgg16,num_gpus=1, or 'num_gpus > 1' (columns of results.csv)",
-        ),
+        WHERE,
     ),
     "Output": OUTPUT_FLAGS,
 }
