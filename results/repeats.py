@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from results.statistics import rate_interval
-from results.summary import repeats_interval
+from results.summary import repeats_interval, squared_deviations
 
 # With this many repeats, the spread between them is known.
 ENOUGH_REPEATS = 3
@@ -44,7 +44,7 @@ def spread(candidates: Iterable[Sequence[Outcome]]) -> float | None:
     """Returns by which share runs of one candidate differ (standard deviation); None without repeats."""
     logs = [[math.log(rate([run])) for run in runs] for runs in candidates if len(runs) > 1]
     degrees = sum(len(each) - 1 for each in logs)
-    squares = math.fsum(statistics.variance(each) * (len(each) - 1) for each in logs)
+    squares = math.fsum(map(squared_deviations, logs))
     return math.sqrt(squares / degrees) if degrees else None
 
 

@@ -25,7 +25,7 @@ from typing import IO, Any
 import orjson
 
 from results import columns
-from results.record import Record, UnknownFormatError
+from results.record import Record, Shared, UnknownFormatError
 
 JSONL_NAME = "results.jsonl"
 LOCK_DEADLINE_SECONDS = 60.0
@@ -184,15 +184,17 @@ def load(*paths: Path) -> Loaded:
     """Reads JSONL files of records; duplicates count once. A damaged line or an unknown format is reported."""
     records: dict[str, Record] = {}
     problems: list[str] = []
+    shared: Shared = {}
     for path in paths:
         with path.open("rb") as file:
-            loaded = _load(file, path)
+            loaded = _load(file, path, shared)
         problems += loaded.problems
         records |= {record.identity.run_id: record for record in loaded.records}
     return Loaded(list(records.values()), problems)
 
 
-def _load(file: IO[bytes], path: Path) -> Loaded:
+def _load(file: IO[bytes], path: Path, shared: Shared | None = None) -> Loaded:
+    shared = {} if shared is None else shared
     records: dict[str, Record] = {}
     problems: list[str] = []
     enabled = gc.isenabled()
@@ -201,7 +203,7 @@ def _load(file: IO[bytes], path: Path) -> Loaded:
         for number, line in enumerate(file, start=1):
             try:
                 if line.strip():
-                    record = Record.from_json(line)
+                    record = Record.from_json(line, shared)
                     records[record.identity.run_id] = record
             except UnknownFormatError as error:
                 problems.append(f"{path}:{number}: {error}")
@@ -259,9 +261,9 @@ def _sync(file: IO[bytes]) -> None:
 def as_csv(records: Iterable[Record]) -> str:
     """Returns the records as CSV with a header."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [column.name for column in columns.COLUMNS], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(columns.row(record) for record in records)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in columns.COLUMNS])
+    writer.writerows(columns.row(record).values() for record in records)
     return text.getvalue()
 
 

@@ -8,7 +8,6 @@ import functools
 import importlib.resources
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +38,7 @@ class Row:
         speed_up: over the one-device row `base`; None if there is none.
         base: the run id of the first record of the one-device row.
         also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
+        keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
     """
 
     records: Sequence[Record]
@@ -48,6 +48,7 @@ class Row:
     speed_up: float | None = None
     base: str | None = None
     also: str = ""
+    keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -213,13 +214,24 @@ def _row(records: Sequence[Record]) -> Row:
 
 def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Returns a t interval of the geometric mean of at least two repeats' rates: processes differ, not only steps."""
-    from scipy import stats  # its import takes longer than all other imports of `--help`
-
     logs = [math.log(rate) for rate in rates]
-    spread = statistics.stdev(logs) / math.sqrt(len(logs))
-    half = float(stats.t.ppf((1 + confidence) / 2, len(logs) - 1) * spread)
-    middle = sum(logs) / len(logs)
+    degrees = len(logs) - 1
+    half = _t_quantile((1 + confidence) / 2, degrees) * math.sqrt(squared_deviations(logs) / degrees / len(logs))
+    middle = math.fsum(logs) / len(logs)
     return math.exp(middle - half), math.exp(middle + half)
+
+
+def squared_deviations(values: Sequence[float]) -> float:
+    """Returns the sum of the squared differences to the mean."""
+    middle = math.fsum(values) / len(values)
+    return math.fsum((value - middle) ** 2 for value in values)
+
+
+@functools.cache
+def _t_quantile(probability: float, degrees: int) -> float:
+    from scipy import special  # its import takes longer than most others of `--help`
+
+    return float(special.stdtrit(degrees, probability))
 
 
 def _distinctions(rows: Sequence[Row]) -> list[str]:
@@ -280,11 +292,15 @@ class Siblings:
         return next((o for o in others if all(o.config.get(name) == wanted[name] for name in wanted)), None)
 
 
-def _key_without(row: Row, fields: Sequence[str]) -> str:
+def _key_without(row: Row, fields: tuple[str, ...]) -> str:
     """Returns a key that is equal for rows that differ only in these fields of the configuration."""
-    first = row.records[0]
-    config = {name: value for name, value in first.config.items() if name not in {*fields, *first.config_aside}}
-    return key_of({**config, "hardware": first.identity.hardware_key, "software": first.identity.software_key})
+    if fields not in row.keys:
+        first = row.records[0]
+        left_out = {*fields, *first.config_aside}
+        config = {name: value for name, value in first.config.items() if name not in left_out}
+        machine = {"hardware": first.identity.hardware_key, "software": first.identity.software_key}
+        row.keys[fields] = key_of({**config, **machine})
+    return row.keys[fields]
 
 
 def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:

@@ -22,16 +22,17 @@ def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
     siblings = Siblings(rows)
     ratios = {}
     for row in figures.valid_training(rows):
+        if row.config.get("data_name") == "synthetic" or len(ratios) == figures.MOST_BARS:
+            continue
         synthetic = siblings.of(row, DATA, {"data_name": "synthetic"})
-        if row.config.get("data_name") != "synthetic" and synthetic is not None:
+        if synthetic is not None:
             ratios[figures.wrapped(title(row))] = row.rate / synthetic.rate
     if not ratios:
         return None
-    shown = dict(list(ratios.items())[: figures.MOST_BARS])
-    figure, axis = _panel_of_bars(list(shown))
-    axis.barh(list(shown), list(shown.values()), color=figures.COLOURS[2])
+    figure, axis = _panel_of_bars(list(ratios))
+    axis.barh(list(ratios), list(ratios.values()), color=figures.COLOURS[2])
     axis.axvline(1.0, color=figures.INK, linewidth=0.8)
-    axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *shown.values())))
+    axis.set(xlabel="real / synthetic", xlim=(0, max(1.1, *ratios.values())))
     return figure
 
 
@@ -82,10 +83,9 @@ def time_goes(rows: Sequence[Row]) -> Figure | None:
     siblings = Siblings(rows)
     bars = {}
     for row in figures.valid_training(rows):
-        parts = where_time_goes(row, siblings)
-        if parts and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
-            bars[figures.wrapped(title(row))] = parts
-    bars = dict(list(bars.items())[: figures.MOST_BARS])
+        if len(bars) < figures.MOST_BARS and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
+            if parts := where_time_goes(row, siblings):
+                bars[figures.wrapped(title(row))] = parts
     if not bars:
         return None
     whole = {label: sum(parts.values()) for label, parts in bars.items()}

@@ -21,7 +21,7 @@ from results.text import ODD_VALUE, one_line
 # Okabe and Ito's colours, which people with any colour vision can distinguish, by contrast.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#7F7F7F")
 MARKERS = "osD^vPX*"
-# Placeholder that `as_svg` replaces by the text colour of the page.
+# Placeholder that `save` replaces by the text colour of the page.
 INK = "#010203"
 MOST_PANELS, MOST_LINES, MOST_BARS, MOST_TRACES = 6, 8, 24, 6
 _LABEL_LETTERS = 50
@@ -55,18 +55,22 @@ class Plot:
 
 
 def as_svg(figure: Figure) -> str:
-    """Returns a figure as SVG for a page: its text and axes have the colour of the surrounding text."""
+    """Returns a figure as SVG without a background."""
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})  # equal records make equal files
     svg = text.getvalue()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+    return svg[svg.index("<svg") :]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes PATH.svg and PATH.png, dark on white."""
-    # Without a date, equal records make equal files.
-    figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
+def save(figure: Figure, path: Path) -> str:
+    """Writes PATH.svg and PATH.png, dark on white, and returns the SVG for a page, in the colour of its text."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # it is laid out now, which takes as long as to draw it
+    svg = as_svg(figure)
+    on_white = svg.replace(">", '><rect width="100%" height="100%" fill="white"/>', 1)
+    path.with_suffix(".svg").write_text(f'<?xml version="1.0" encoding="utf-8"?>\n{on_white}', encoding="utf-8")
     figure.savefig(path.with_suffix(".png"), facecolor="white", dpi=120)
+    return svg.replace(INK, "currentColor")
 
 
 def drawn(plots: Iterable[Plot], rows: Sequence[Row], folder: Path) -> Iterator[tuple[Plot, str | None]]:
@@ -92,8 +96,7 @@ def _saved(plot: Plot, rows: Sequence[Row], folder: Path) -> str:
     figure = plot.draw(rows)
     if figure is None:
         return ""
-    save(figure, folder / plot.name)
-    return as_svg(figure)
+    return save(figure, folder / plot.name)
 
 
 def panels_of(count: int, height: float = 3.2) -> tuple[Figure, list[Axes]]:

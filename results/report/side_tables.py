@@ -132,8 +132,10 @@ def _placements(rows: Sequence[Row]) -> list[SideTable]:
     def table(
         name: str, heading: str, columns: tuple[str, ...], rows_of: Callable[[Mapping[str, Any]], list[list[str]]]
     ) -> SideTable:
-        lines = []
+        lines: list[list[str]] = []
         for row in rows:
+            if len(lines) >= _MOST_LINES:
+                break
             with contextlib.suppress(*ODD_VALUE):
                 lines += [[title(row), *line] for line in rows_of(row.records[0].placement)]
         numbers = {column for column in columns if column.split()[0] in ("bytes", "copies", "variables", "transfers")}

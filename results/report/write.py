@@ -36,11 +36,14 @@ def write(
     *,
     against_table: str | None,
     one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
-) -> list[str]:
-    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots; returns anomalies and warnings.
+) -> tuple[list[Row], list[str]]:
+    """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
 
     `sources` says where the records come from; the directory `output` is created if it is missing; `against_table` is a
     key of `results.report.published.SOURCES`. `one_by_one` passes the plots on, to show progress.
+
+    Returns:
+        The rows of the report; anomalies and warnings.
 
     Raises:
         OSError: the directory cannot be written.
@@ -71,7 +74,7 @@ def write(
     replace(output / "report.html", html)
     replace(output / "report.md", "\n".join(lines) + "\n")
     replace(output / "results.csv", as_csv(records))
-    return notes
+    return rows, notes
 
 
 def summary(records: Sequence[Record], rows: Sequence[Row]) -> str:

@@ -193,7 +193,7 @@ def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
 def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "PLOTS", [plot for plot in write.PLOTS if plot.name == "batches"])
     runs = [fake_run(model="$\\frac{$", batch_per_device=batch) for batch in (8, 16)]
-    notes = write.write(runs, ["x"], tmp_path, against_table=None)
+    _, notes = write.write(runs, ["x"], tmp_path, against_table=None)
     assert not [note for note in notes if "missing" in note]
     assert "$\\frac{$" in (tmp_path / "plots" / "batches.svg").read_text()
 
@@ -203,7 +203,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pyte
         raise ValueError("Axis limits cannot be NaN or Inf")
 
     monkeypatch.setattr("results.report.figures.save", fail)
-    notes = write.write([fake_run()], ["x"], tmp_path, against_table=None)
+    _, notes = write.write([fake_run()], ["x"], tmp_path, against_table=None)
     assert "The plot 'Step times' is missing: a record holds a number that cannot be drawn." in notes
     assert "is missing" in (tmp_path / "report.md").read_text()
 

@@ -295,3 +295,25 @@ def test_files_are_merged_and_a_record_counts_once(tmp_path: Path) -> None:
     first.append(*records[:2])
     second.append(*records[1:])
     assert load(first.jsonl_path, second.jsonl_path).records == records
+
+
+def test_what_records_have_in_common_is_kept_in_memory_once(tmp_path: Path) -> None:
+    files = [tmp_path / name / store_module.JSONL_NAME for name in ("one", "other")]
+    modifiers = [{"staged_vars": True}, {"staged_vars": True}, {"staged_vars": False}]
+    for path, settings in zip([files[0], *files], modifiers, strict=True):
+        config = {"model": "trivial", "modifiers": settings, "seed": 1}
+        Store(path.parent).append(make_record(config=config, environment={"cpu": "x" * 9, "load": id(path)}))
+    first, second, third = load(*files).records
+    assert first.config is second.config and first.config_aside is second.config_aside
+    assert third.config != first.config and third.model is first.model
+    assert third.config["modifiers"] == {"staged_vars": False}
+
+
+def test_a_part_that_equals_another_part_of_another_field_is_checked_for_its_own(tmp_path: Path) -> None:
+    """A mapping that fits the environment may not fit the configuration."""
+    odd = {"model": [], "tensorflow_version": "2.21.0"}
+    path = tmp_path / store_module.JSONL_NAME
+    lines = [make_record(environment=odd).to_json(), make_record(config=odd).to_json()]
+    path.write_text("\n".join(lines))
+    loaded = load(path)
+    assert len(loaded.records) == 1 and "config.model has a value of the wrong type" in loaded.problems[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib
 import pytest
@@ -223,12 +224,13 @@ def test_inference_is_not_drawn_among_training(scaled: list[Record]) -> None:
 def test_a_figure_is_saved_dark_on_white_and_takes_the_pages_colours_on_a_page(tmp_path: Path) -> None:
     figure = Figure(figsize=(2, 1))
     figure.text(0.5, 0.5, "some text", color=figures.INK)
-    figures.save(figure, tmp_path / "plot")
+    on_page = figures.save(figure, tmp_path / "plot")
     with Image.open(tmp_path / "plot.png") as picture:
         assert picture.size == (240, 120)
         assert picture.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
         assert picture.convert("L").getextrema()[0] < 50
-    on_disk, on_page = (tmp_path / "plot.svg").read_text(), figures.as_svg(figure)
+    on_disk = (tmp_path / "plot.svg").read_text()
+    assert on_disk.startswith("<?xml") and ElementTree.fromstring(on_disk)[0].attrib["fill"] == "white"
     assert "some text" in on_disk and figures.INK in on_disk and "currentColor" not in on_disk
     assert on_page.startswith("<svg") and "currentColor" in on_page and figures.INK not in on_page
 
