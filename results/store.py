@@ -267,15 +267,15 @@ def as_csv(records: Iterable[Record]) -> str:
     return text.getvalue()
 
 
-def replace(path: Path, text: str) -> None:
-    """Replaces a file atomically: a reader, or a crash, sees either the old text or the new.
+def replace(path: Path, content: str | bytes) -> None:
+    """Replaces a file atomically: a reader, or a crash, sees either the old content or the new.
 
     A symbolic link stays one, and a file keeps its mode. What is no file, such as `/dev/stdout`, is written to.
 
     Raises:
         OSError: it cannot be written.
     """
-    data = text.encode("utf-8", "backslashreplace")
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     for number in (1, 2):  # /dev/stdout may be a file, which must not be replaced while it is being written
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(number), path.stat()):

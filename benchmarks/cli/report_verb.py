@@ -21,10 +21,11 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.regression.compare_verb import WHERE
+from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.record import Record, flat
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
-from results.store import JSONL_NAME
+from results.store import JSONL_NAME, replace
 from results.summary import summarize
 from results.text import MASK, one_line, printable
 
@@ -39,7 +40,7 @@ _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, all
 
 
 def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Reports the records of files: writes a page and more into a directory, or prints the headline table.
+    """Reports the records of files: writes a page and more into a directory, exports them, or prints a table.
 
     Raises:
         UsageError: there is nothing to report, or the directory cannot be written, or holds results of its own.
@@ -50,6 +51,10 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
+    if values["format"] is not None:
+        return _export(records, values)
+    if values["table"] is not None:
+        raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
     if values["output"] is None:
         if values["against"]:
             raise UsageError("--against is about plots and the page: give --output=DIR, too.")
@@ -77,6 +82,39 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     for note in notes[:_MOST_NOTES]:
         warn(note)
     say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
+    return ExitStatus.OK
+
+
+def _export(records: Sequence[Record], values: Mapping[str, Any]) -> ExitStatus:
+    """Writes records in the format of --format to the file --output, or to stdout.
+
+    Raises:
+        UsageError: the format needs another flag or a package, or the file cannot be written.
+    """
+    name, form = values["format"], FORMATS[values["format"]]
+    if values["against"]:
+        raise UsageError("--against is about plots and the page: omit --format.")
+    if values["table"] is not None and not form.has_tables:
+        with_tables = ", ".join(each for each, other in FORMATS.items() if other.has_tables)
+        raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
+    if form.is_binary and values["output"] is None:
+        raise UsageError(f"--format={name} is not text: give --output=FILE, too.")
+    try:
+        content = form.render(records, values["table"] or "runs")
+    except MissingPackageError as error:
+        raise UsageError(
+            f"--format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
+        ) from error
+    if values["output"] is None:
+        for line in str(content).removesuffix("\n").split("\n"):
+            say(line)
+        return ExitStatus.OK
+    try:
+        replace(Path(values["output"]), content)
+    except OSError as error:
+        raise UsageError(
+            f"--output={values['output']}: {error.strerror or error}. With --format, name a file that can be written."
+        ) from error
     return ExitStatus.OK
 
 
@@ -175,9 +213,22 @@ REPORT = Verb(
             Flag(
                 "output",
                 str,
-                "where to write report.html, report.md, results.csv and plots",
+                "where to write report.html, report.md, results.csv and plots; with --format, the file",
                 default="print the headline table",
                 path="directory",
+            ),
+            Flag(
+                "format",
+                str,
+                f"print this instead, for other programs; {'; '.join(f'{n}: {f.meaning}' for n, f in FORMATS.items())}",
+                tuple(FORMATS),
+            ),
+            Flag(
+                "table",
+                str,
+                "what csv, json or parquet have a row of",
+                tuple(TABLES),
+                default="runs",
             ),
             Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
             WHERE,
@@ -186,7 +237,11 @@ REPORT = Verb(
     lambda given, command: report(given.words, given.values),
     takes="words",
     words="[FILE ...]",
-    examples=("report out/results.jsonl --output=report",),
+    examples=(
+        "report out/results.jsonl --output=report",
+        "report out --format=json --table=steps",
+        "report out --format=openmetrics --output=/var/lib/node_exporter/cnn_train_bench.prom",
+    ),
 )
 RERUN = Verb(
     "rerun",

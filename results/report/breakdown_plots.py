@@ -20,7 +20,7 @@ _SENT = ("read", "gradient", "weight", "activation")
 def real_over_synthetic(rows: Sequence[Row]) -> Figure | None:
     """Bars: the rate on real data over the rate on synthetic data."""
     siblings = Siblings(rows)
-    ratios = {}
+    ratios: dict[str, float] = {}
     for row in figures.valid_training(rows):
         if row.config.get("data_name") == "synthetic" or len(ratios) == figures.MOST_BARS:
             continue
@@ -81,7 +81,7 @@ def where_time_goes(row: Row, siblings: Siblings) -> dict[str, float] | None:
 def time_goes(rows: Sequence[Row]) -> Figure | None:
     """Stacked bars: the shares of computing, exchange and input in a step."""
     siblings = Siblings(rows)
-    bars = {}
+    bars: dict[str, dict[str, float]] = {}
     for row in figures.valid_training(rows):
         if len(bars) < figures.MOST_BARS and (row.devices > 1 or row.config.get("data_name") != "synthetic"):
             if parts := where_time_goes(row, siblings):

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from results.record import Record, Status
-from results.report import headline, page, published
-from results.report.anomalies import anomalies, title, warnings_of
+from results.record import Record
+from results.report import markdown_page, page, published
+from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.figures import Plot, drawn
 from results.report.scaling_plots import batches, efficiency, managers, scaling, steps
 from results.report.side_tables import side_tables
 from results.store import as_csv, replace
 from results.summary import Row, summarize
-from results.text import counted, markdown
 
-_TITLE = "CNN training benchmark"
 PLOTS = (
     Plot("scaling", "Scaling", "Dotted: one device times the number of devices. Bars: 95 % intervals.", scaling),
     Plot("efficiency", "Efficiency", "Speed-up over one device, divided by the number of devices.", efficiency),
@@ -60,30 +58,20 @@ def write(
         else:
             drawings.append((plot, svg))
     tables = side_tables(records, rows, against_table)
-    sentence = summary(records, rows)
+    sentence = markdown_page.summary(records, rows)
     html = page.html(
-        records, rows, title=_TITLE, summary=sentence, notes=notes, drawings=drawings, tables=tables, sources=sources
+        records,
+        rows,
+        title=markdown_page.TITLE,
+        summary=sentence,
+        notes=notes,
+        drawings=drawings,
+        tables=tables,
+        sources=sources,
     )
-    lines = [f"# {_TITLE}", "", sentence, "", "## Results", "", *headline.markdown_rows(rows), ""]
-    if notes:
-        lines += ["## Anomalies and warnings", "", *(f"- {markdown(note)}" for note in notes), ""]
-    for plot, _ in drawings:
-        lines += [f"## {plot.title}", "", f"![{plot.title}](plots/{plot.name}.svg)", "", plot.reading, ""]
-    for table in tables:
-        lines += table.markdown()
+    pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
+    text = markdown_page.text(rows, summary=sentence, notes=notes, pictures=pictures, tables=tables)
     replace(output / "report.html", html)
-    replace(output / "report.md", "\n".join(lines) + "\n")
+    replace(output / "report.md", text)
     replace(output / "results.csv", as_csv(records))
     return rows, notes
-
-
-def summary(records: Sequence[Record], rows: Sequence[Row]) -> str:
-    """Returns the numbers of records and the fastest row, in words."""
-    valid = sum(record.status is Status.OK for record in records)
-    machines = len({record.identity.hardware_key for record in records})
-    text = (
-        f"{len(records)} records of {len(rows)} configurations on {counted(machines, 'machine')}; {valid} valid, "
-        f"{len(records) - valid} not."
-    )
-    best = max((row for row in rows if row.images_per_sec is not None), key=lambda row: row.rate, default=None)
-    return text if best is None else f"{text} Fastest: {title(best)} with {best.rate:.2f} images/s."

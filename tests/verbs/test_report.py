@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import UsageError
+from results.exchange.formats import FORMATS
 from results.store import Store
 from tests.support.commands import Finished
 from tests.support.records import fake_run
@@ -98,3 +100,48 @@ def test_a_warning_that_quotes_a_file_controls_no_terminal(run_bench: RunBench, 
         file.write("torn")
     done = run_bench("report", "\x1b[2J")
     assert done.status == 0 and "skipped a damaged line" in done.stderr and "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [name for name, form in FORMATS.items() if not form.is_binary])
+def test_an_export_goes_to_stdout_or_a_file_alike(run_bench: RunBench, tmp_path: Path, name: str) -> None:
+    Store(tmp_path / "out").append(fake_run(), fake_run(num_devices=2))
+    printed = run_bench("report", f"--format={name}")
+    written = run_bench("report", f"--format={name}", "--output=file")
+    assert (printed.status, written.status, written.stdout) == (0, 0, "")
+    assert (tmp_path / "file").read_text() == printed.stdout != ""
+
+
+def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(fake_run(), fake_run(model="vgg16"))
+    done = run_bench("report", "--where=model=vgg16", "--format=csv", "--table=steps")
+    assert done.status == 0 and len(done.stdout.splitlines()) == 1 + 23
+    assert run_bench("report", "--format=parquet", "--table=steps", "--output=steps.parquet").status == 0
+    assert len(pd.read_parquet(tmp_path / "steps.parquet")) == 46
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--format=parquet"], "--format=parquet is not text: give --output=FILE, too."),
+        (["--format=bencher", "--table=steps"], "bencher has a view of its own. Tables are for csv, json, parquet."),
+        (["--table=steps"], "give --format=csv, json or parquet, too."),
+        (["--format=md", "--against=modern"], "--against is about plots and the page: omit --format."),
+        (["--format=csv", "--output=."], "Is a directory. With --format, name a file that can be written."),
+        (["--format=xls"], "--format=xls"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_in_words(
+    run_bench: RunBench, tmp_path: Path, flags: list[str], why: str
+) -> None:
+    Store(tmp_path / "out").append(fake_run())
+    done = run_bench("report", *flags)
+    assert done.status == 2 and why in done.stderr and done.stdout == ""
+
+
+def test_an_export_without_its_package_names_the_command_that_installs_it(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(tmp_path / "out").append(fake_run())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = run_bench("report", "--format=parquet", "--output=x")
+    assert done.status == 2 and "pip install 'cnn-train-bench[parquet]'" in done.stderr

@@ -1,0 +1,222 @@
+"""Results in the formats of other programs: `report --format=NAME`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from results import store
+from results.record import Record, strict
+from results.report import markdown_page
+from results.report.anomalies import anomalies, title, warnings_of
+from results.report.side_tables import side_tables
+from results.summary import Row, manager_of, summarize
+from results.text import csv_cell, one_line
+from results.version import SUITE_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The data frames that some formats can hold, by the name of the method of `results.frame.Results`.
+TABLES: Mapping[str, str] = {
+    "runs": "to_frame",
+    "configuration": "configuration",
+    "steps": "steps",
+    "workers": "workers",
+    "telemetry": "telemetry",
+}
+_PREFIX = "cnn_train_bench_"
+_MILLISECONDS, _NANOSECONDS = 1e3, 1e9
+
+
+class MissingPackageError(ImportError):
+    """A format needs a package that is not installed; `name` is the package, and the extra that installs it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Format:
+    """A format: what it is, what renders records, and whether it holds any of `TABLES` or only its own view.
+
+    `render` takes the records and the name of a table. Text ends with a line break; bytes go only to a file.
+    """
+
+    meaning: str
+    render: Callable[[Sequence[Record], str], str | bytes]
+    has_tables: bool = False
+    is_binary: bool = False
+
+
+def render_csv(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns a table as CSV; that of runs is `results.csv`. No spreadsheet takes a cell for a formula."""
+    if table == "runs":
+        return store.as_csv(records)
+    frame = _frame(records, table)
+    texts = frame.select_dtypes(include=["string", "object"]).columns
+    cells = {name: frame[name].map(lambda value: csv_cell(str(value)), na_action="ignore") for name in texts}
+    return str(frame.assign(**cells).to_csv(index=False, lineterminator="\n"))
+
+
+def render_json(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns a table as one JSON object: `table`, `suite_version`, `units` of its columns, and `rows`."""
+    frame = _frame(records, table)
+    rows = frame.astype("object").where(frame.notna(), None).to_dict("records")
+    head = {"suite_version": SUITE_VERSION, "table": table, "units": frame.attrs.get("units", {})}
+    return json.dumps(strict({**head, "rows": rows}), allow_nan=False, indent=1, default=_as_text) + "\n"
+
+
+def render_parquet(records: Sequence[Record], table: str = "runs") -> bytes:
+    """Returns a table as Parquet. Types, times and missing values stay; the units are in pandas' metadata.
+
+    Raises:
+        MissingPackageError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow  # noqa: F401 - pandas needs it
+    except ImportError as error:
+        raise MissingPackageError(str(error), name="parquet") from error
+    file = io.BytesIO()
+    frame = _frame(records, table)
+    # A column may hold lists, or values of several types.
+    mixed = {name: frame[name].map(_as_text, na_action="ignore") for name in frame.select_dtypes(include="object")}
+    frame.assign(**mixed).to_parquet(file, engine="pyarrow", index=False)
+    return file.getvalue()
+
+
+def render_markdown(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns the report's Markdown, without its plots."""
+    rows = summarize(records)
+    return markdown_page.text(
+        rows,
+        summary=markdown_page.summary(records, rows),
+        notes=[*anomalies(rows), *warnings_of(records)],
+        tables=side_tables(records, rows, None),
+    )
+
+
+def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns Bencher Metric Format: per configuration, `throughput` in images/s and `latency` of a step in ns.
+
+    Bounds are those of the 95 % interval. Source: bencher.dev/docs/reference/bencher-metric-format.
+    """
+    rows = [row for row in summarize(records) if row.images_per_sec is not None]
+    found: dict[str, Any] = {}
+    for name, row in zip(_names(rows), rows, strict=True):
+        images = row.valid[0].measurement.images_per_step or 0
+        per_step = _NANOSECONDS * images  # a higher rate is a shorter step
+        bounds = (row.low, row.high) if row.low and row.high else (None, None)
+        found[name] = {
+            "throughput": _metric(row.rate, *bounds),
+            "latency": _metric(per_step / row.rate, *(b and per_step / b for b in reversed(bounds))),
+        }
+    return json.dumps(strict(found), allow_nan=False, indent=1) + "\n"
+
+
+def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns gauges per configuration, for the textfile collector of Prometheus' node_exporter.
+
+    The text is valid both as OpenMetrics 1.0 and as Prometheus' text format. Names end in their unit. A configuration
+    has labels for what the report's labels name, and for its keys, which make it unique.
+    """
+    rows = summarize(records)
+    labels = [_labels(row) for row in rows]
+    lines: list[str] = []
+    for name, meaning, value in _GAUGES:
+        samples = [(label, value(row)) for label, row in zip(labels, rows, strict=True)]
+        known = [(label, number) for label, number in samples if number is not None and math.isfinite(number)]
+        lines += _family(name, meaning, known)
+    runs = [
+        ({**label, "status": str(status)}, float(count))
+        for label, row in zip(labels, rows, strict=True)
+        for status, count in Counter(record.status for record in row.records).items()
+    ]
+    return "\n".join([*lines, *_family("runs", "Runs of the configuration, by how they ended.", runs), "# EOF", ""])
+
+
+def _frame(records: Sequence[Record], table: str) -> pd.DataFrame:
+    from results.frame import Results  # with pandas, which takes its time
+
+    return getattr(Results(records), TABLES[table])()
+
+
+def _as_text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime.datetime) else str(value)
+
+
+def _names(rows: Sequence[Row]) -> Iterator[str]:
+    """Yields the titles of rows; one that several rows have is followed by its keys, since names must differ."""
+    titles = [title(row) for row in rows]
+    for name, row in zip(titles, rows, strict=True):
+        identity = row.records[0].identity
+        keys = f"{identity.config_key} {identity.hardware_key} {identity.software_key}"
+        yield f"{name} ({keys})" if titles.count(name) > 1 else name
+
+
+def _metric(value: float, low: float | None, high: float | None) -> dict[str, float]:
+    bounds = {"lower_value": low, "upper_value": high}
+    return {"value": value, **{name: bound for name, bound in bounds.items() if bound is not None}}
+
+
+def _step_seconds(row: Row) -> float | None:
+    return math.fsum(row.step_seconds) / len(row.step_seconds) if row.step_seconds else None
+
+
+def _ended(row: Row) -> float | None:
+    times = [datetime.datetime.fromisoformat(record.identity.time_utc) for record in row.records]
+    return max(times).timestamp()
+
+
+_GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (
+    ("images_per_second", "Rate over all devices, of all valid runs.", lambda row: row.images_per_sec),
+    ("lower_images_per_second", "Lower bound of its 95 % interval.", lambda row: row.low),
+    ("upper_images_per_second", "Upper bound of its 95 % interval.", lambda row: row.high),
+    ("step_seconds", "Mean time of a measured step.", _step_seconds),
+    ("last_run_timestamp_seconds", "When the last run ended, in seconds since 1970.", _ended),
+)
+
+
+def _labels(row: Row) -> dict[str, str]:
+    config, identity = row.config, row.records[0].identity
+    return {
+        "model": str(config.get("model")),
+        "variable_update": manager_of(config),
+        "devices": str(row.devices),
+        "device": str(config.get("device")),
+        "batch_per_device": str(config.get("batch_per_device")),
+        "precision": str(config.get("precision")),
+        "data": str(config.get("data_name")),
+        "forward_only": "true" if config.get("forward_only") else "false",
+        "config_key": identity.config_key,
+        "hardware_key": identity.hardware_key,
+        "software_key": identity.software_key,
+    }
+
+
+def _family(name: str, meaning: str, samples: Sequence[tuple[Mapping[str, str], float]]) -> list[str]:
+    """Returns the lines of a gauge; none without samples."""
+    lines = [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge"] if samples else []
+    for labels, value in samples:
+        quoted = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{_PREFIX}{name}{{{quoted}}} {value!r}")
+    return lines
+
+
+def _escaped(text: str) -> str:
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+FORMATS: Mapping[str, Format] = {
+    "csv": Format("a row per run, as results.csv", render_csv, has_tables=True),
+    "json": Format("the same with types and units", render_json, has_tables=True),
+    "parquet": Format(
+        "the same for data frames; needs the extra 'parquet'", render_parquet, has_tables=True, is_binary=True
+    ),
+    "md": Format("the report without its plots", render_markdown),
+    "bencher": Format("Bencher Metric Format", render_bencher),
+    "openmetrics": Format("for node_exporter's textfile collector", render_openmetrics),
+}

@@ -1,0 +1,169 @@
+"""Each export is read back by the program that it is for, or by that program's library."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import sys
+from collections.abc import Callable
+
+import pandas as pd
+import prometheus_client.openmetrics.parser as openmetrics
+import prometheus_client.parser as prometheus
+import pyarrow.parquet
+import pytest
+
+from results.columns import COLUMNS
+from results.exchange import formats
+from results.frame import Results
+from results.record import Record, Status
+from tests.support.records import fake_run, golden_records
+
+HOSTILE = 'a "quoted" \\ name\nwith a line | <b>x</b>'
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    return [
+        fake_run(num_devices=2, step_seconds=[0.1, 0.2] * 10),
+        fake_run(num_devices=2, step_seconds=[0.1, 0.2] * 10),
+        fake_run(model="vgg16", step_seconds=0.5),
+        fake_run(model="alexnet", status=Status.CRASH, reason="=1+1"),
+    ]
+
+
+def measured() -> list[Record]:
+    """Records of real runs; the first with telemetry."""
+    first, *others = golden_records(4)
+    seen = {"cpu_cores_used": 1.5, "gpus": [{"index": 0, "power_watts": {"mean": 300.0}, "throttled": ["a", "b"]}]}
+    taken = dataclasses.replace(first.measurement, telemetry=[seen])
+    return [dataclasses.replace(first, measurement=taken), *others]
+
+
+def families(text: str, parse: Callable[[str], object]) -> dict[str, list[tuple[dict[str, str], float]]]:
+    return {family.name: [(s.labels, s.value) for s in family.samples] for family in parse(text)}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "parse", [openmetrics.text_string_to_metric_families, prometheus.text_string_to_metric_families]
+)
+def test_prometheus_reads_a_gauge_of_every_configuration(records: list[Record], parse: Callable[[str], object]) -> None:
+    found = families(formats.render_openmetrics(records), parse)
+    rates = {labels["model"]: value for labels, value in found["cnn_train_bench_images_per_second"]}
+    assert rates == {"resnet50": pytest.approx(64 / 0.15), "vgg16": pytest.approx(32 / 0.5)}
+    assert {labels["devices"] for labels, _ in found["cnn_train_bench_images_per_second"]} == {"1", "2"}
+    steps = {labels["model"]: value for labels, value in found["cnn_train_bench_step_seconds"]}
+    assert steps == {"resnet50": pytest.approx(0.15), "vgg16": pytest.approx(0.5)}
+    runs = {(labels["model"], labels["status"]): value for labels, value in found["cnn_train_bench_runs"]}
+    assert runs == {("resnet50", "ok"): 2, ("vgg16", "ok"): 1, ("alexnet", "crash"): 1}
+    last = [value for _, value in found["cnn_train_bench_last_run_timestamp_seconds"]]
+    assert last == pytest.approx([pd.Timestamp.now(tz="UTC").timestamp()] * 3, abs=600)
+
+
+@pytest.mark.parametrize(
+    "parse", [openmetrics.text_string_to_metric_families, prometheus.text_string_to_metric_families]
+)
+def test_prometheus_reads_a_label_that_a_hostile_record_has(parse: Callable[[str], object]) -> None:
+    found = families(formats.render_openmetrics([fake_run(model=HOSTILE)]), parse)
+    ((labels, _),) = found["cnn_train_bench_images_per_second"]
+    assert labels["model"] == HOSTILE.replace("\n", " ")
+
+
+def test_no_two_samples_of_a_gauge_have_the_same_labels(records: list[Record]) -> None:
+    """Prometheus rejects the whole file otherwise. Two machines differ only in a key."""
+    text = formats.render_openmetrics([*records, fake_run(num_devices=2, hardware="another")])
+    samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(samples) == len(set(samples)) > 15
+
+
+def test_openmetrics_of_nothing_is_valid() -> None:
+    assert formats.render_openmetrics([]) == "# EOF\n"
+
+
+def test_bencher_gets_the_rate_and_the_time_of_a_step_with_their_intervals(records: list[Record]) -> None:
+    found = json.loads(formats.render_bencher(records))
+    assert list(found) == [
+        "resnet50, replicated psgpu, 2 GPUs, batch 32",
+        "vgg16, replicated psgpu, 1 GPU, batch 32",
+    ], "runs without a rate are left out"
+    for measures in found.values():
+        assert set(measures) == {"throughput", "latency"}
+        assert all(set(metric) == {"value", "lower_value", "upper_value"} for metric in measures.values())
+        for metric in measures.values():
+            assert metric["lower_value"] <= metric["value"] * (1 + 1e-12)
+            assert metric["value"] <= metric["upper_value"] * (1 + 1e-12)
+    one = found["resnet50, replicated psgpu, 2 GPUs, batch 32"]
+    assert one["throughput"]["value"] == pytest.approx(64 / 0.15)
+    assert one["latency"]["value"] == pytest.approx(0.15e9)
+    assert one["latency"]["upper_value"] == pytest.approx(64e9 / one["throughput"]["lower_value"])
+
+
+def test_bencher_gets_no_bounds_of_a_run_with_few_steps_and_other_names_for_alike_rows() -> None:
+    few = [fake_run(step_seconds=[0.1] * 3, hardware=machine) for machine in ("one", "other")]
+    alike = [dataclasses.replace(run, environment={}) for run in few]
+    found = json.loads(formats.render_bencher(alike))
+    assert len(found) == 2
+    assert all(set(metric) == {"value"} for measures in found.values() for metric in measures.values())
+
+
+def test_csv_is_results_csv(records: list[Record]) -> None:
+    read = pd.read_csv(io.StringIO(formats.render_csv(records)))
+    assert list(read.columns) == [column.name for column in COLUMNS]
+    assert list(read["status"]) == ["ok", "ok", "ok", "crash"]
+    assert read["reason"].iloc[-1] == "'=1+1", "no spreadsheet takes it for a formula"
+
+
+@pytest.mark.parametrize("table", [name for name in formats.TABLES if name != "runs"])
+def test_csv_has_the_rows_and_columns_of_every_data_frame(table: str) -> None:
+    old = measured()
+    frame = getattr(Results(old), formats.TABLES[table])()
+    assert len(frame)
+    read = pd.read_csv(io.StringIO(formats.render_csv(old, table)))
+    assert list(read.columns) == list(frame.columns) and len(read) == len(frame)
+
+
+def test_no_cell_of_a_csv_is_a_formula() -> None:
+    text = formats.render_csv([fake_run(model="=HYPERLINK(1)")], "configuration")
+    assert "'=HYPERLINK(1)" in text and ",=HYPERLINK" not in text
+
+
+@pytest.mark.parametrize("table", list(formats.TABLES))
+def test_json_has_types_units_and_null_for_what_is_unknown(table: str) -> None:
+    old = measured()
+    frame = getattr(Results(old), formats.TABLES[table])()
+    read = json.loads(formats.render_json(old, table))
+    assert read["table"] == table and read["units"] == frame.attrs.get("units", {})
+    assert len(read["rows"]) == len(frame) and all(set(row) == set(frame.columns) for row in read["rows"])
+    if table == "runs":
+        first = read["rows"][0]
+        assert first["images_per_sec"] == old[0].derived.images_per_sec and first["num_gpus"] == 1
+        assert first["time_utc"] == old[0].identity.time_utc and first["staged_vars"] is False
+        assert None in first.values()
+
+
+@pytest.mark.parametrize("table", list(formats.TABLES))
+def test_parquet_is_read_back_with_its_types(table: str) -> None:
+    old = measured()
+    frame = getattr(Results(old), formats.TABLES[table])()
+    content = io.BytesIO(formats.render_parquet(old, table))
+    assert pyarrow.parquet.read_metadata(content).num_rows == len(frame)
+    read = pd.read_parquet(content)
+    assert list(read.columns) == list(frame.columns)
+    if table in ("runs", "steps", "workers"):
+        pd.testing.assert_frame_equal(read, frame)
+        assert read.attrs["units"] == frame.attrs["units"]
+
+
+def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(formats.MissingPackageError) as caught:
+        formats.render_parquet([fake_run()])
+    assert caught.value.name == "parquet"
+
+
+def test_markdown_is_the_report_without_plots_and_shows_hostile_text_as_it_is(records: list[Record]) -> None:
+    text = formats.render_markdown([*records, fake_run(model=HOSTILE)])
+    assert text.startswith("# CNN training benchmark\n") and "plots/" not in text
+    assert "| resnet50 | replicated psgpu | 2 |" in text
+    assert "<b>" not in text and "\\| &lt;b>x" in text
