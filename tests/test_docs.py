@@ -21,7 +21,7 @@ from benchmarks.explain import devices_verb, explain_verb, models_verb, placemen
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.one_run import cluster_launch, runner
 from benchmarks.regression import ab_verb, calibrate_verb
-from benchmarks.sweep import grid, sweep_verb
+from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.system import hardware
 from benchmarks.tune import batch_size, recommend_verb
 from benchmarks.verify import verify_verb
@@ -60,6 +60,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         runner,
         cluster_launch,
         sweep_verb,
+        scaling_verb,
         ab_verb,
         calibrate_verb,
         recommend_verb,

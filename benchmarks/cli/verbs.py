@@ -13,7 +13,7 @@ from benchmarks.doctor import doctor_verb
 from benchmarks.explain import cluster_verb, devices_verb, explain_verb, models_verb, placement_verb
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.regression import ab_verb, baseline_verb, calibrate_verb, compare_verb
-from benchmarks.sweep import grid, sweep_verb
+from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.tune import recommend_verb
 from benchmarks.verify import verify_verb
 
@@ -21,6 +21,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
     "Train": (
         run_verb.VERB,
         sweep_verb.VERB,
+        scaling_verb.VERB,
         recommend_verb.VERB,
         export_verb.VERB,
     ),

@@ -140,13 +140,18 @@ def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:
 
 
 def wanted(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> list[Cell]:
-    """Returns every combination of the flags, and of the suite that they name.
+    """Returns every combination of the flags, and of the suite that they name; raises as `runnable` does."""
+    common = of_flags(values)
+    grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
+    return runnable(grids, count_gpus)
+
+
+def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[], int]) -> list[Cell]:
+    """Returns every combination of each grid, of which some can be run.
 
     Raises:
         UsageError: a value is out of range, or nothing can be run.
     """
-    common = of_flags(values)
-    grids = [{**common, **own} for own in of_suite(Path(values["suite"]))] if values["suite"] else [common]
     found = cells(grids, count_gpus)
     for cell in found:
         if cell.config and cell.config.cluster and not launch_plan.is_asked_for_in(cell.arguments):

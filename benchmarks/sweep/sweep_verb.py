@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config.config import Config
@@ -53,7 +53,36 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
     Raises:
         UsageError: a value is out of range, nothing can be run, or results cannot be stored.
     """
-    cells, repeats = grid.wanted(values, hardware.count_gpus), values["repeats"] or 1
+    return run_cells(grid.wanted(values, hardware.count_gpus), values, command, _show, program)
+
+
+def _show(finished: Sequence[Record]) -> None:
+    """Prints the results, and what they show together."""
+    rows = summarize(finished)
+    for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
+        say(line)
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    values: Mapping[str, Any],
+    command: Sequence[str],
+    show: Callable[[Sequence[Record]], None],
+    program: Sequence[str] = _PROGRAM,
+) -> ExitStatus:
+    """Runs cells as often as the flags say, and shows their records, also earlier ones with --resume.
+
+    Args:
+        cells: of a grid.
+        values: of the flags of a sweep (None: not given).
+        command: the words of the command line, for records of runs that left none.
+        show: prints the results.
+        program: words that run a cell, given its flags.
+
+    Raises:
+        UsageError: results cannot be stored.
+    """
+    repeats = values["repeats"] or 1
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     store = open_store(output_dir)
     earlier = store.load().records
@@ -79,9 +108,7 @@ def run(values: Mapping[str, Any], command: Sequence[str], program: Sequence[str
     def sweep() -> ExitStatus:
         finished = [*kept, *map(runner.refuse, refused)]
         finished += _run_all(runner, cells, missing, values["stop_after_seconds"])
-        rows = summarize(finished)
-        for line in [*headline.lines(rows), *(line for one in side_tables.comparisons(rows) for line in one.text())]:
-            say(line)
+        show(finished)
         for warning in warnings_of(finished):
             warn(warning)
         say(f"\n{len(finished)} records: {store.jsonl_path} and {store.csv_path}")

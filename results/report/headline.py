@@ -106,8 +106,12 @@ def lines(rows: Sequence[Row]) -> list[str]:
         return ["There are no runs."]
     columns = [column for column in filled_columns(rows) if column.brief]
     cells = [[column.name for column in columns], *([column.cell(row) for column in columns] for row in rows)]
-    reasons = [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
-    return [*table(cells, rule=True), *reasons]
+    return [*table(cells, rule=True), *reasons(rows)]
+
+
+def reasons(rows: Sequence[Row]) -> list[str]:
+    """Returns a line for each row with a run that is not valid."""
+    return [f"{title(row)}: {row.status}. {row.reason}" for row in rows if row.reason]
 
 
 def markdown_rows(rows: Sequence[Row]) -> list[str]:

@@ -54,11 +54,12 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
         for row in rows
         if row.images_per_sec is not None and (row.devices == 1 or row.config.get("variable_update") != "independent")
     ]
-    between = repeats.between_runs(map(_outcomes, valid))
+    between = repeats.between_runs(map(outcomes, valid))
     return [_standing(row, between) for row in valid]
 
 
-def _outcomes(row: Row) -> list[Outcome]:
+def outcomes(row: Row) -> list[Outcome]:
+    """Returns the steps of a row's valid repeats."""
     return [
         Outcome(
             seconds=0.0, images_per_step=r.measurement.images_per_step or 0, step_seconds=r.measurement.step_seconds

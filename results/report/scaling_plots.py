@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from results.report import figures
+from results.report import figures, scalability
+from results.report.scalability import Curve
 from results.summary import Row, manager_of
 from results.text import one_line
 
@@ -35,6 +38,64 @@ def scaling(rows: Sequence[Row]) -> Figure | None:
         axis.set_ylim(0, 1.15 * max(one * most, *(row.rate for row in group)))
         axis.legend()
     return figure
+
+
+def predicted(rows: Sequence[Row]) -> Figure | None:
+    """Curves of at least three numbers of devices: measured, fitted and predicted."""
+    return of_curves(scalability.to_report(rows))
+
+
+def of_curves(curves: Sequence[Curve]) -> Figure | None:
+    """Rate and efficiency against devices or workers: a pair of panels for what has the same title and noun."""
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault((curve.panel, curve.noun), []).append(curve)
+    shown = list(groups.items())[: figures.MOST_PANELS]
+    if not shown:
+        return None
+    figure, axes = figures.panels_of(2 * len(shown))
+    for ((title, noun), group), rates, shares in zip(shown, axes[::2], axes[1::2], strict=True):
+        numbers = sorted({number for curve in group for number in (*curve.rows, *curve.predicted)})
+        for place, curve in enumerate(group[: figures.MOST_LINES]):
+            _curve(rates, shares, curve, place)
+        steepest = max((c.rows[1].rate if 1 in c.rows else c.fit.rate(1).value if c.fit else 0.0) for c in group)
+        for axis, last in ((rates, [steepest, steepest * numbers[-1]]), (shares, [100, 100])):
+            axis.plot([1, numbers[-1]], last, linestyle=":", color="#7F7F7F", label="ideal")
+        figures.log_scale(rates, "x", "y")
+        figures.log_scale(shares, "x")
+        shares.set_ylim(bottom=0)
+        for axis, what in ((rates, "images/s"), (shares, "efficiency %")):
+            axis.set_xticks(numbers, [str(number) for number in numbers])
+            axis.set_xticks([], minor=True)
+            axis.set(title=figures.wrapped(title), xlabel=f"{noun}s", ylabel=what)
+        rates.legend()
+    return figure
+
+
+def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
+    """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed."""
+    look = figures.look(place)
+    colour = look["color"]
+    measured = {number: curve.rate(number) for number in curve.rows}
+    gained = {number: gain for number in curve.rows if (gain := curve.speed_up(number))}
+    of_one = {number: gain.times(100 / number) for number, gain in gained.items()}
+    for axis, found, label in ((rates, measured, curve.label), (shares, of_one, None)):
+        bars = [[one.value - one.low for one in found.values()], [one.high - one.value for one in found.values()]]
+        linestyle = "none" if curve.fit else "-"
+        points = {**look, "linestyle": linestyle, "label": label}
+        axis.errorbar(list(found), [one.value for one in found.values()], yerr=bars, **points)
+    if curve.fit is None:
+        return
+    within, beyond = (
+        np.geomspace(first, last, 50)
+        for first, last in ((curve.fitted[0], curve.fit.most), (curve.fit.most, curve.predicted[-1]))
+    )
+    for axis, of, factor in ((rates, curve.fit.rate, 1), (shares, curve.fit.efficiency, 100)):
+        for numbers, linestyle in ((within, "-"), (beyond, "--")):
+            line = [of(number).times(factor) for number in numbers]
+            axis.plot(numbers, [one.value for one in line], linestyle=linestyle, color=colour, linewidth=1.4)
+            low, high = [one.low for one in line], [one.high for one in line]
+            axis.fill_between(numbers, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
 def efficiency(rows: Sequence[Row]) -> Figure | None:

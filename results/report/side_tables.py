@@ -11,7 +11,7 @@ from results import placement
 from results.input_verdict import costs
 from results.record import Kind, Record
 from results.repeats import ASSUMED_SPREAD
-from results.report import published, ranking
+from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.report.headline import markdown_table
 from results.summary import Row
@@ -56,7 +56,7 @@ class SideTable:
 def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
     """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
     published_figures = [_published(rows, against)] if against else []
-    measured = [*comparisons(rows), _reductions(records), _input_stages(records), *_placements(rows)]
+    measured = [*comparisons(rows), _scaling(rows), _reductions(records), _input_stages(records), *_placements(rows)]
     tables = [*published_figures, *measured]
     return [dataclasses.replace(one, lines=one.lines[:_MOST_LINES]) for one in tables if one.lines]
 
@@ -100,6 +100,22 @@ def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
 def _sentences(name: str, title: str, found: Sequence[tuple[str, str]]) -> SideTable:
     return SideTable(
         name=name, title=title, columns=("model", _SENTENCE), numbers=frozenset(), lines=[list(pair) for pair in found]
+    )
+
+
+def _scaling(rows: Sequence[Row]) -> SideTable:
+    """Returns the law that fits each curve of at least three numbers of devices or workers, and what it predicts."""
+    columns = ("runs", "measured", "sigma %", "kappa %", "predicted", "efficiency %", "50 % at", "falls beyond")
+    lines = []
+    with contextlib.suppress(*ODD_VALUE):
+        lines = [scalability.summary(curve) for curve in scalability.to_report(rows)]
+    return SideTable(
+        name="scalability",
+        title="How far it scales",
+        note="Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence.",
+        columns=columns,
+        numbers=frozenset(),
+        lines=lines,
     )
 
 

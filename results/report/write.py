@@ -10,7 +10,7 @@ from results.report import markdown_page, page, published
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import against, real_over_synthetic, reductions, sent, time_goes
 from results.report.figures import Plot, drawn
-from results.report.scaling_plots import batches, efficiency, managers, scaling, steps
+from results.report.scaling_plots import batches, efficiency, managers, predicted, scaling, steps
 from results.report.side_tables import side_tables
 from results.store import as_csv, replace
 from results.summary import Row, summarize
@@ -18,6 +18,7 @@ from results.summary import Row, summarize
 PLOTS = (
     Plot("scaling", "Scaling", "Dotted: one device times the number of devices. Bars: 95 % intervals.", scaling),
     Plot("efficiency", "Efficiency", "Speed-up over one device, divided by the number of devices.", efficiency),
+    Plot("predicted", "How far it scales", "Dashed: predicted from three points or more. Band: 95 %.", predicted),
     Plot("managers", "Variable managers", "With the largest number of devices; bars are 95 % intervals.", managers),
     Plot("batches", "Batch size", "Where a line is flat, a larger batch gains nothing.", batches),
     Plot("time", "Where time goes", "Computing: a step under `independent`. Input: what real data add.", time_goes),

@@ -1,0 +1,139 @@
+"""The verb `scaling`: measures 1, 2, 4, ... devices or workers, and predicts how many more pay. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.config.flag import Flag, Groups, without
+from benchmarks.config.run_flags import DEFAULTS
+from benchmarks.config.verb import Verb
+from benchmarks.console import say, warn
+from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.sweep import grid, sweep_verb
+from benchmarks.sweep.grid import Cell
+from benchmarks.system import hardware
+from benchmarks.topology import launch_plan
+from results.record import Record
+from results.report import headline, scalability
+from results.summary import summarize
+from results.text import counted, table
+
+_REPEATS = 3
+_ONE_THREAD = {"num_intra_threads": ["1"], "num_inter_threads": ["1"]}
+_INSTEAD = (
+    "Use a machine with several GPUs; several hosts: --hosts=host_0,host_1 --ssh; or workers of one thread each: "
+    "--device=cpu --local_cluster=worker:N, with N up to the cores."
+)
+_SHARED = "Virtual GPUs and logical CPU devices share their hardware, so they do not show how it scales."
+
+
+def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
+    """Runs different numbers of devices or workers, fits a curve to each combination of the other flags, and draws it.
+
+    Args:
+        values: of the flags (None: not given).
+        command: the words of the command line, for records of runs that left none.
+
+    Raises:
+        UsageError: a value is out of range, there is one number of devices only, or results cannot be stored.
+    """
+    noun = "worker" if values["local_cluster"] or values["hosts"] else "device"
+    cells = grid.runnable([_grid(values)], hardware.count_gpus)
+    _refuse_one_number(cells, noun)
+    if noun == "device" and any(cell.config and cell.config.device == "cpu" for cell in cells):
+        warn(f"Nothing will be predicted. {_SHARED} {_INSTEAD}")
+
+    def show(finished: Sequence[Record]) -> None:
+        rows = summarize(finished)
+        found = scalability.curves(rows, [noun], least=1)
+        for curve in found:
+            for line in [curve.title, *table(scalability.table(curve), rule=True), "", *scalability.verdict(curve), ""]:
+                say(line)
+        for line in headline.reasons(rows):
+            say(line)
+        _draw(found, Path(values["output_dir"] or DEFAULTS["output_dir"]))
+
+    return sweep_verb.run_cells(cells, {**values, "repeats": values["repeats"] or _REPEATS}, command, show)
+
+
+def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Returns the values of each flag, with several ones for the flag that sets the number of devices or workers.
+
+    Raises:
+        UsageError: a flag names no possible cluster or number.
+    """
+    given: dict[str, Sequence[str]] = dict(grid.of_flags(values))
+    if values["hosts"]:
+        names = launch_plan.host_names(values["hosts"])
+        return {**given, "hosts": [",".join(names[:number]) for number in _up_to(len(names))]}
+    gpus = hardware.count_gpus()
+    on_cpu = given.get("device") == ["cpu"] or not gpus and "device" not in given
+    kind = {"device": ["cpu"]} if on_cpu else {}
+    if clusters := given.get("local_cluster"):
+        if len(clusters) == 1:
+            largest = launch_plan.on_this_host(clusters[0])
+            servers = f"ps:{largest.num_ps}," if largest.num_ps else ""
+            clusters = [f"{servers}worker:{number}" for number in _up_to(largest.num_workers)]
+        if on_cpu and not set(_ONE_THREAD) & set(given):
+            warn("Each task has one thread (--num_intra_threads=1 --num_inter_threads=1), so that each has a core.")
+            kind |= _ONE_THREAD
+        return {**given, **kind, "local_cluster": clusters}
+    numbers = given.get("num_gpus", [])
+    if len(numbers) < 2:
+        here = len(values["gpus"].split(",")) if values["gpus"] else gpus
+        most = numbers[0] if numbers else str(hardware.usable_cores() if on_cpu else max(1, here))
+        if not most.isdecimal() or not int(most):
+            raise UsageError(f"--num_gpus={most}: give the largest number of devices, or a list such as 1,2,4.")
+        numbers = [str(number) for number in _up_to(int(most))]
+    return {**given, **kind, "num_gpus": numbers}
+
+
+def _up_to(most: int) -> list[int]:
+    """Returns the powers of two below a number, and the number."""
+    return [*(2**power for power in range((most - 1).bit_length())), most]
+
+
+def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
+    """Raises a `UsageError` unless cells of different numbers of devices can run."""
+    numbers = {config.num_devices if noun == "device" else config.num_workers for c in cells if (config := c.config)}
+    if len(numbers) < 2:
+        why = next((cell.why_not for cell in cells if cell.config is None), "")
+        raise UsageError(
+            f"scaling compares different numbers of {noun}s, and only {counted(min(numbers), noun)} can be run here. "
+            f"{why or f'{_SHARED} {_INSTEAD}'}"
+        )
+
+
+def _draw(found: Sequence[scalability.Curve], output: Path) -> None:
+    """Writes the curves as `scaling.svg` and `scaling.png`."""
+    from results.report import figures, scaling_plots  # with matplotlib, which takes its time
+
+    plot = figures.Plot("scaling", "Scaling", "", lambda _: scaling_plots.of_curves(found))
+    try:
+        for _, svg in figures.drawn([plot], [], output):
+            say(f"{output / 'scaling.svg'} and scaling.png" if svg else "A record holds a number that cannot be drawn.")
+    except OSError as error:
+        warn(f"{output / 'scaling.svg'} could not be written: {error.strerror or error}.")
+
+
+SCALING_FLAGS: Groups = {
+    "The measurement": (
+        Flag("repeats", int, "rounds, each run in a fresh process", default=_REPEATS, at_least=1),
+        *without(sweep_verb.SWEEP_FLAGS["The sweep"], "repeats", "suite"),
+    )
+}
+VERB = Verb(
+    "scaling",
+    "how many more devices pay? measures, fits and predicts",
+    SCALING_FLAGS,
+    lambda given, command: run(given.values, command),
+    takes="lists",
+    details="Runs 1, 2, 4, ... devices up to all GPUs or --num_gpus; with --local_cluster=worker:N or --hosts, as many "
+    "workers. A list, such as --num_gpus=1,3,6, chooses the numbers. Each combination of other flags is a curve.",
+    examples=(
+        "scaling --model=resnet50 --variable_update=replicated,independent",
+        "scaling --model=resnet20 --device=cpu --local_cluster=worker:2 --variable_update=collective_all_reduce",
+    ),
+)

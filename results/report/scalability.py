@@ -1,0 +1,301 @@
+"""How rows scale: curves of rows that differ only in the number of devices or workers, as tables and as sentences."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from results import repeats, scaling
+from results.report.anomalies import differences
+from results.report.ranking import outcomes
+from results.scaling import FARTHEST, Estimate, Fit, Point
+from results.summary import SCALED, Row, Siblings, manager_of, processes_of
+from results.text import counted, one_line
+
+COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
+# What varies along a curve, and the fields in which its rows may differ.
+_VARYING: Mapping[str, tuple[str, ...]] = {
+    "device": ("num_devices", "visible_gpus", "virtual_gpus"),
+    "worker": ("num_workers", "num_hosts", "num_ps"),
+}
+NOUNS = tuple(_VARYING)
+_FEWEST_FOR_REPORT = 3
+_NORMAL_95 = 1.96
+# An efficiency that is known to less than this share says little.
+_WIDE = 0.3
+_MISFIT = 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Curve:
+    """Rows that differ only in the number of devices or workers.
+
+    Attributes:
+        panel: the model, the batch, and what else the rows have in common.
+        label: the variable manager and its processes.
+        noun: what is counted: `device` (of each worker) or `worker`.
+        rows: by that number, in ascending order; all have a rate.
+        shared: the numbers whose devices share hardware, which are not fitted.
+        spreads: of each number, the standard deviation of the rate's logarithm.
+        degrees: of freedom of the spreads; None if nothing was repeated and they are assumed.
+        fit: None with fewer than two numbers to fit.
+    """
+
+    panel: str
+    label: str
+    noun: str
+    rows: Mapping[int, Row]
+    shared: frozenset[int]
+    spreads: Mapping[int, float]
+    degrees: int | None
+    fit: Fit | None
+
+    @property
+    def fitted(self) -> list[int]:
+        """Returns the numbers that are fitted."""
+        return [number for number in self.rows if number not in self.shared]
+
+    @property
+    def title(self) -> str:
+        """Returns what the curve is of."""
+        return f"{self.panel}, {self.label}"
+
+    @property
+    def predicted(self) -> list[int]:
+        """Returns the next doublings of the largest number."""
+        return [] if self.fit is None else [factor * self.fit.most for factor in (2, FARTHEST)]
+
+    def rate(self, number: int) -> Estimate:
+        """Returns a measured rate."""
+        return scaling.ratio(self.rows[number].rate, self.spreads[number], self.degrees)
+
+    def speed_up(self, number: int) -> Estimate | None:
+        """Returns a measured speed-up over one device or worker; None if that was not measured."""
+        if 1 not in self.rows:
+            return None
+        spread = math.hypot(self.spreads[number], self.spreads[1]) if number > 1 else 0.0
+        return scaling.ratio(self.rows[number].rate / self.rows[1].rate, spread, self.degrees)
+
+
+def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
+    """Returns the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
+    siblings, found, seen = Siblings(rows), [], set()
+    for noun in nouns:
+        for row in rows:
+            alike = [] if row.images_per_sec is None else siblings.all_of(row, _VARYING[noun])
+            # On several hosts each has a parameter server; on one, their number is a setting.
+            if noun == "worker" and all(one.count("num_hosts") == 1 for one in alike):
+                alike = [one for one in alike if one.config.get("num_ps") == row.config.get("num_ps")]
+            group = (noun, *map(id, alike))
+            by_number = {_number(one, noun): one for one in alike}
+            if len(by_number) >= least and group not in seen:
+                seen.add(group)
+                found.append(_curve(noun, dict(sorted(by_number.items()))))
+    return found
+
+
+def to_report(rows: Sequence[Row]) -> list[Curve]:
+    """Returns the curves of at least three numbers that could be fitted."""
+    return [curve for curve in curves(rows) if len(curve.fitted) >= _FEWEST_FOR_REPORT]
+
+
+def _number(row: Row, noun: str) -> int:
+    return row.count("num_devices" if noun == "device" else "num_workers")
+
+
+def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
+    first = next(iter(rows.values()))
+    # Repeats of all numbers together show how much equal processes differ.
+    degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
+    between = repeats.between_runs(map(outcomes, rows.values()))
+    spreads = {number: _spread(row, between) for number, row in rows.items()}
+    shared = frozenset(number for number, row in rows.items() if shares(row, noun))
+    points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]
+    also = [word for text in differences(first) for word in text.split(", ") if word.split()[0] not in SCALED]
+    inference = " inference" if first.config.get("forward_only") else ""
+    batch = first.config.get("batch_per_device")
+    servers = counted(first.config.get("num_ps") or 0, "parameter server")
+    others = processes_of(first.config) if noun == "device" else servers if first.config.get("num_ps") else ""
+    return Curve(
+        panel=one_line(", ".join([f"{first.config.get('model')}{inference}", f"batch {batch} per device", *also])),
+        label=one_line(", ".join(filter(None, (manager_of(first.config), others)))),
+        noun=noun,
+        rows=rows,
+        shared=shared,
+        spreads=spreads,
+        degrees=degrees,
+        fit=scaling.fit(points, degrees) if len(points) > 1 else None,
+    )
+
+
+def _spread(row: Row, between: float) -> float:
+    """Returns the standard deviation of a rate's logarithm: of processes, and of the steps of a single one."""
+    steps = math.log(row.high / row.low) / (2 * _NORMAL_95) if len(row.valid) == 1 and row.low and row.high else 0.0
+    return math.hypot(between / math.sqrt(len(row.valid)), steps)
+
+
+def shares(row: Row, noun: str) -> bool:
+    """Returns whether its devices or workers share hardware that fewer of them would have for themselves.
+
+    These are logical CPU devices of one process, virtual GPUs, and processes of a host with more threads than cores.
+    """
+    if row.config.get("device") != "cpu":
+        return row.count("virtual_gpus") > 1
+    if noun == "device":
+        return row.count("num_devices") > 1
+    processes = (row.count("num_workers") + int(row.config.get("num_ps") or 0)) / row.count("num_hosts")
+    threads = [int(row.config.get(name) or 0) for name in ("num_intra_threads", "num_inter_threads")]
+    cores = row.records[0].environment.get("cpu_cores_usable")
+    return processes > 1 and (0 in threads or cores is not None and processes * max(threads) > cores)
+
+
+def table(curve: Curve) -> list[list[str]]:
+    """Returns the measured and the predicted rows of a curve, with a header."""
+    lines = [[f"{curve.noun}s", *(column.format(curve.noun) for column in COLUMNS)]]
+    before: tuple[int, float] | None = None
+
+    def line(number: int, mark: str, rate: Estimate, speed_up: Estimate | None) -> list[str]:
+        efficiency = speed_up and speed_up.times(1 / number)
+        added = "" if before is None else f"{(rate.value - before[1]) / (number - before[0]):.2f}"
+        return [
+            f"{number}{mark}",
+            f"{rate.value:.2f}",
+            f"{rate.low:.2f} to {rate.high:.2f}",
+            f"{rate.value / number:.2f}",
+            "" if speed_up is None else f"{speed_up.value:.2f}",
+            "" if efficiency is None else f"{100 * efficiency.value:.0f}",
+            "" if efficiency is None or number == 1 else f"{100 * efficiency.low:.0f} to {100 * efficiency.high:.0f}",
+            added,
+        ]
+
+    for number in curve.rows:
+        gained, rate = curve.speed_up(number), curve.rate(number)
+        mark = " (shared)" if number in curve.shared else ""
+        lines.append(line(number, mark, rate, gained))
+        before = number, rate.value
+    if curve.fit is None:
+        return lines
+    before = curve.fit.most, curve.fit.rate(curve.fit.most).value
+    for number in curve.predicted:
+        rate, each = curve.fit.rate(number), curve.fit.efficiency(number)
+        lines.append(line(number, " (predicted)", rate, each.times(number)))
+        before = number, rate.value
+    return lines
+
+
+def summary(curve: Curve) -> list[str]:
+    """Returns a curve in one line: what was measured, the fitted law, and what it predicts for twice as many."""
+    fit = curve.fit
+    if fit is None:
+        raise ValueError(f"{curve.title} has too few points.")
+    number = curve.predicted[0]
+    measured = f"{', '.join(map(str, curve.fitted))} {curve.noun}s"
+    shares = [percent(one) for one in (fit.sigma, fit.kappa)]
+    predicted = [f"{number} {curve.noun}s", percent(fit.efficiency(number))]
+    return [curve.title, measured, *shares, *predicted, how_many(fit.half_efficient, fit), how_many(fit.fastest, fit)]
+
+
+def percent(share: Estimate) -> str:
+    """Returns a share in percent, with its interval."""
+    digits = 0 if share.value >= 0.1 else 1 if share.high >= 0.01 else 3
+    value, low, high = (f"{100 * one:.{digits}f}" for one in dataclasses.astuple(share))
+    return f"{value} % ({low} to {high} %)"
+
+
+def how_many(number: Estimate, fit: Fit) -> str:
+    """Returns a number of devices with its interval, as far as the points can tell."""
+    farthest = FARTHEST * fit.most
+    if number.value > farthest:
+        low = f" (more than {_floor(number.low)})" if number.low < farthest else ""
+        return f"more than {farthest}{low}"
+    high = f"more than {farthest}" if number.high > farthest else f"{number.high:.0f}"
+    return f"{number.value:.0f} ({_floor(number.low)} to {high})"
+
+
+def _floor(number: float) -> str:
+    return str(max(1, math.floor(number)))
+
+
+def verdict(curve: Curve) -> list[str]:
+    """Returns what a curve shows, in sentences: how far it goes, what limits it, and how sure that is."""
+    said = [_shared(curve)] if curve.shared else []
+    if curve.fit is None:
+        why = "" if curve.shared else f" Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
+        return [*said, f"Nothing is fitted and nothing is predicted.{why}"]
+    return [*said, " ".join(_expected(curve, curve.fit)), " ".join(_limit(curve, curve.fit)), " ".join(_doubts(curve))]
+
+
+def _shared(curve: Curve) -> str:
+    config = curve.rows[max(curve.shared)].config
+    if config.get("device") != "cpu":
+        what = "Virtual GPUs share one GPU, so more of them are not more hardware"
+        instead = "measure on a machine with several GPUs, or several hosts with --hosts"
+    elif curve.noun == "device":
+        what = "Logical CPU devices of one process share its cores, so more of them are not more hardware"
+        instead = "measure workers of one thread each: --device=cpu --local_cluster=worker:N with N up to the cores"
+    else:
+        what = "These processes have more threads than the host has cores, so more workers are not more hardware"
+        instead = "start fewer workers, or give each fewer threads with --num_intra_threads and --num_inter_threads"
+    numbers = ", ".join(map(str, sorted(curve.shared)))
+    return f"{what}: {numbers} {curve.noun}s show what the software costs, not how it scales. Instead, {instead}."
+
+
+def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
+    number = curve.predicted[0]
+    rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
+    found = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
+    yield (
+        f"{' and '.join(found)}: with {number} {curve.noun}s, {rate.value:.2f} images/s ({rate.low:.2f} to "
+        f"{rate.high:.2f}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} over "
+        f"{fit.most}."
+    )
+    yield f"The efficiency falls below 50 % at {how_many(fit.half_efficient, fit)} {curve.noun}s."
+    if fit.has_kappa:
+        yield f"The rate falls beyond {how_many(fit.fastest, fit)} {curve.noun}s."
+
+
+def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
+    """Yields which term of the law costs most at the largest predicted number, and what to run next."""
+    number = curve.predicted[-1]
+    sigma, kappa = fit.sigma, fit.kappa
+    if not sigma.low and not kappa.low:
+        cost = 1 - fit.efficiency(number).low
+        yield f"No limit can be told from noise; with {number} {curve.noun}s it costs at most {cost:.0%}."
+        return
+    if sigma.value >= kappa.value * number:
+        yield "The first limit is contention: what all wait for, such as a link, the host or a parameter server."
+    else:
+        yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."
+    manager = next(iter(curve.rows.values())).config.get("variable_update")
+    yield "Ask `doctor` which part of a step grows." + (
+        ""
+        if manager == "independent" or curve.noun == "worker"
+        else f" --variable_update={one_line(str(manager))},independent shows what remains without any exchange."
+    )
+
+
+def _doubts(curve: Curve) -> Iterator[str]:
+    """Yields what the numbers assume."""
+    fit = curve.fit
+    assert fit is not None, "there is something to doubt"
+    if not fit.has_kappa:
+        yield "Two points determine only sigma, so kappa is taken as 0 and the predictions are upper bounds."
+    if curve.degrees is None:
+        yield f"Nothing was repeated, so equal runs are assumed to differ by {repeats.ASSUMED_SPREAD:.0%}."
+    if 1 not in curve.rows:
+        yield f"One {curve.noun} was not measured: efficiencies are over the rate that the curve has there."
+    expected = fit.efficiency(curve.predicted[0])
+    if fit.misfit > _MISFIT:
+        rates = [curve.rows[number].rate / number for number in curve.fitted]
+        yield (
+            f"The rate per {curve.noun} rises with their number, which the law does not have."
+            if rates[-1] > rates[0]
+            else f"The points lie {fit.misfit:.1f} times as far from the curve as repeats do from each other."
+        )
+    if expected.high - expected.low > _WIDE:
+        yield "This is too uncertain to decide on: measure more numbers, or raise --repeats or --num_batches."
+    yield (
+        "The batch per device is constant (weak scaling), and a prediction assumes that further "
+        f"{curve.noun}s are connected as these are."
+    )
