@@ -17,7 +17,7 @@ import numpy as np
 # Farther away than this many times the largest measured number, nothing is predicted.
 FARTHEST = 4
 _FEWEST_FOR_KAPPA = 3
-_SAMPLES = 4000
+_SAMPLES = 2000
 _TAIL = 0.025
 # More noise than exp(20) in a drawn sample of a t distribution changes no percentile.
 _MOST_NOISE = 20.0
@@ -75,11 +75,11 @@ class Fit:
 
     def rate(self, number: float) -> Estimate:
         """Returns the rate with that many devices."""
-        return self._estimate(lambda *terms: number / _seconds(*terms, number))
+        return self._estimate(lambda *terms: number / _seconds(number, *terms))
 
     def efficiency(self, number: float) -> Estimate:
         """Returns the rate per device over that of one device."""
-        return self._estimate(lambda *terms: terms[0] / _seconds(*terms, number))
+        return self._estimate(lambda *terms: terms[0] / _seconds(number, *terms))
 
     @property
     def half_efficient(self) -> Estimate:
@@ -101,9 +101,9 @@ class Fit:
         return Estimate(value, min(low, value), max(high, value))
 
 
-def _seconds(one: np.ndarray, contention: np.ndarray, coherence: np.ndarray, number: float) -> np.ndarray:
+def _seconds(number: float, one: np.ndarray, contention: np.ndarray, coherence: np.ndarray) -> np.ndarray:
     """Returns n / X(n)."""
-    return one + contention * (number - 1) + coherence * number * (number - 1)
+    return one + contention * (number - 1) + coherence * (number * (number - 1))
 
 
 def _half_efficient(one: np.ndarray, contention: np.ndarray, coherence: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ def _half_efficient(one: np.ndarray, contention: np.ndarray, coherence: np.ndarr
     linear = contention - coherence
     root = np.sqrt(linear**2 + 4 * coherence * (contention + one))
     # The usual form loses all digits if coherence is small.
-    return 2 * (contention + one) / (linear + root)
+    return np.asarray(2 * (contention + one) / (linear + root))
 
 
 def _fastest(one: np.ndarray, contention: np.ndarray, coherence: np.ndarray) -> np.ndarray:
@@ -123,7 +123,7 @@ def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
     """Fits the law to points of at least two different numbers of devices.
 
     n / X(n) is linear in the terms, so they come from non-negative least squares, with errors relative to the curve.
-    The intervals come from 4,000 sets of points drawn around the measured ones, each fitted in the same way. If the
+    The intervals come from 2,000 sets of points drawn around the measured ones, each fitted in the same way. If the
     points lie farther from the curve than their spreads allow, the spreads are widened by that ratio (Birge 1932).
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from results.report.anomalies import differences
 from results.report.ranking import outcomes
 from results.scaling import FARTHEST, Estimate, Fit, Point
 from results.summary import SCALED, Row, Siblings, manager_of, processes_of
-from results.text import counted, one_line
+from results.text import ODD_VALUE, counted, one_line
 
 COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
 # What varies along a curve, and the fields in which its rows may differ.
@@ -91,7 +92,8 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
             by_number = {_number(one, noun): one for one in alike}
             if len(by_number) >= least and group not in seen:
                 seen.add(group)
-                found.append(_curve(noun, dict(sorted(by_number.items()))))
+                with contextlib.suppress(*ODD_VALUE):  # an odd record has no place on a curve
+                    found.append(_curve(noun, dict(sorted(by_number.items()))))
     return found
 
 
@@ -198,23 +200,25 @@ def summary(curve: Curve) -> list[str]:
 
 def percent(share: Estimate) -> str:
     """Returns a share in percent, with its interval."""
-    digits = 0 if share.value >= 0.1 else 1 if share.high >= 0.01 else 3
-    value, low, high = (f"{100 * one:.{digits}f}" for one in dataclasses.astuple(share))
-    return f"{value} % ({low} to {high} %)"
+    return f"{_percent(share.value)} % ({_percent(share.low)} to {_percent(share.high)} %)"
+
+
+def _percent(share: float) -> str:
+    """Returns percent with two digits, as far as they are not below 0.001."""
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
+
+
+def _images(rate: float) -> str:
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.2f}"
 
 
 def how_many(number: Estimate, fit: Fit) -> str:
     """Returns a number of devices with its interval, as far as the points can tell."""
-    farthest = FARTHEST * fit.most
+    farthest, low = FARTHEST * fit.most, max(1, math.floor(min(number.low, FARTHEST * fit.most)))
     if number.value > farthest:
-        low = f" (more than {_floor(number.low)})" if number.low < farthest else ""
-        return f"more than {farthest}{low}"
-    high = f"more than {farthest}" if number.high > farthest else f"{number.high:.0f}"
-    return f"{number.value:.0f} ({_floor(number.low)} to {high})"
-
-
-def _floor(number: float) -> str:
-    return str(max(1, math.floor(number)))
+        return f"beyond {farthest}" + (f" (at least {low})" if low < farthest else "")
+    high = f"beyond {farthest}" if number.high > farthest else f"{math.ceil(number.high)}"
+    return f"{number.value:.0f} ({low} to {high})"
 
 
 def verdict(curve: Curve) -> list[str]:
@@ -246,33 +250,39 @@ def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
     rate, gain = fit.rate(number), fit.rate(number).value / fit.rate(fit.most).value - 1
     found = [f"sigma = {percent(fit.sigma)}", *([f"kappa = {percent(fit.kappa)}"] if fit.has_kappa else [])]
     yield (
-        f"{' and '.join(found)}: with {number} {curve.noun}s, {rate.value:.2f} images/s ({rate.low:.2f} to "
-        f"{rate.high:.2f}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} over "
+        f"{' and '.join(found)}: with {number} {curve.noun}s, {_images(rate.value)} images/s ({_images(rate.low)} to "
+        f"{_images(rate.high)}) and an efficiency of {percent(fit.efficiency(number))} are expected, {gain:+.0%} over "
         f"{fit.most}."
     )
-    yield f"The efficiency falls below 50 % at {how_many(fit.half_efficient, fit)} {curve.noun}s."
+    yield f"The efficiency falls below 50 % {_where(fit.half_efficient, curve, fit)}."
     if fit.has_kappa:
-        yield f"The rate falls beyond {how_many(fit.fastest, fit)} {curve.noun}s."
+        yield f"The rate is highest {_where(fit.fastest, curve, fit)}."
+
+
+def _where(number: Estimate, curve: Curve, fit: Fit) -> str:
+    limit, _, interval = how_many(number, fit).partition(" (")
+    words = limit.split()
+    at = f"{'at ' if len(words) == 1 else ''}{limit} {curve.noun}s{f' ({interval}' if interval else ''}"
+    return at if len(words) == 1 else f"{at}, farther than these points can tell"
 
 
 def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
     """Yields which term of the law costs most at the largest predicted number, and what to run next."""
-    number = curve.predicted[-1]
-    sigma, kappa = fit.sigma, fit.kappa
-    if not sigma.low and not kappa.low:
+    number, sigma, kappa = curve.predicted[-1], fit.sigma, fit.kappa
+    if fit.efficiency(number).high >= 1:
         cost = 1 - fit.efficiency(number).low
-        yield f"No limit can be told from noise; with {number} {curve.noun}s it costs at most {cost:.0%}."
+        yield f"No limit can be told from noise: with {number} {curve.noun}s it costs at most {cost:.0%}."
         return
-    if sigma.value >= kappa.value * number:
+    if not sigma.low and not kappa.low:
+        yield "There is a limit, but these points do not show whether it is contention or coherence."
+    elif sigma.value >= kappa.value * number:
         yield "The first limit is contention: what all wait for, such as a link, the host or a parameter server."
     else:
         yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."
-    manager = next(iter(curve.rows.values())).config.get("variable_update")
-    yield "Ask `doctor` which part of a step grows." + (
-        ""
-        if manager == "independent" or curve.noun == "worker"
-        else f" --variable_update={one_line(str(manager))},independent shows what remains without any exchange."
-    )
+    manager = one_line(str(next(iter(curve.rows.values())).config.get("variable_update")))
+    ask = "Next, `doctor` shows which part of a step grows"
+    alone = curve.noun == "device" and manager != "independent"
+    yield ask + (f", and --variable_update={manager},independent what remains without exchange." if alone else ".")
 
 
 def _doubts(curve: Curve) -> Iterator[str]:
@@ -285,6 +295,10 @@ def _doubts(curve: Curve) -> Iterator[str]:
         yield f"Nothing was repeated, so equal runs are assumed to differ by {repeats.ASSUMED_SPREAD:.0%}."
     if 1 not in curve.rows:
         yield f"One {curve.noun} was not measured: efficiencies are over the rate that the curve has there."
+    if next(iter(curve.rows.values())).config.get("variable_update") == "independent":
+        yield f"Independent {curve.noun}s exchange nothing and train a model each: this is an upper bound."
+    if any(record.warnings for row in curve.rows.values() for record in row.valid):
+        yield "Some runs have warnings: what slows a busy machine looks like contention."
     expected = fit.efficiency(curve.predicted[0])
     if fit.misfit > _MISFIT:
         rates = [curve.rows[number].rate / number for number in curve.fitted]

@@ -106,16 +106,13 @@ def _sentences(name: str, title: str, found: Sequence[tuple[str, str]]) -> SideT
 def _scaling(rows: Sequence[Row]) -> SideTable:
     """Returns the law that fits each curve of at least three numbers of devices or workers, and what it predicts."""
     columns = ("runs", "measured", "sigma %", "kappa %", "predicted", "efficiency %", "50 % at", "falls beyond")
-    lines = []
-    with contextlib.suppress(*ODD_VALUE):
-        lines = [scalability.summary(curve) for curve in scalability.to_report(rows)]
     return SideTable(
         name="scalability",
         title="How far it scales",
         note="Universal Scalability Law with 95 % intervals: sigma is contention, kappa coherence.",
         columns=columns,
         numbers=frozenset(),
-        lines=lines,
+        lines=[scalability.summary(curve) for curve in scalability.to_report(rows)],
     )
 
 

@@ -1,0 +1,195 @@
+"""Curves of rows: which rows form one, what is left out of the fit, and how they are shown in a report."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+import pytest
+
+from results.record import Record, Status
+from results.report import figures, scalability
+from results.report.side_tables import side_tables
+from results.report.write import PLOTS
+from results.summary import summarize
+from tests.support.records import fake_run
+
+
+def run(devices: int, sigma: float = 0.1, factor: float = 1.0, workers: int = 1, **config: object) -> Record:
+    """A run of that many devices or workers, whose rate one device alone has as 320 images/s."""
+    number = devices * workers
+    made = fake_run(
+        num_devices=devices, num_workers=workers, step_seconds=factor * 0.1 * (1 + sigma * (number - 1)), **config
+    )
+    measurement = dataclasses.replace(made.measurement, images_per_step=32 * number)
+    return dataclasses.replace(made, measurement=measurement)
+
+
+def repeated(*numbers: int, **config: object) -> list[Record]:
+    return [run(number, factor=factor, **config) for number in numbers for factor in (0.98, 1.0, 1.02)]
+
+
+def curve_of(records: Sequence[Record], least: int = 3) -> scalability.Curve:
+    (curve,) = scalability.curves(summarize(records), least=least)
+    return curve
+
+
+def table_of(records: Sequence[Record]) -> list[Sequence[str]]:
+    found = [one for one in side_tables(records, summarize(records), None) if one.name == "scalability"]
+    return [line for one in found for line in one.lines]
+
+
+def test_a_report_has_a_line_for_each_curve_of_three_points_or_more() -> None:
+    records = [*repeated(1, 2, 4), *repeated(1, 2, 8, variable_update="independent"), *repeated(1, 2, model="vgg16")]
+    first, second = table_of(records)
+    assert first[:2] == ["resnet50, batch 32 per device, replicated psgpu", "1, 2, 4 devices"]
+    assert second[:2] == ["resnet50, batch 32 per device, independent", "1, 2, 8 devices"]
+    assert first[2].startswith("10 % (") and first[4] == "8 devices" and first[5].startswith("59 % (")
+    assert table_of(repeated(1, 2)) == []
+
+
+def test_workers_and_devices_of_each_worker_are_different_curves() -> None:
+    records = [run(devices, workers=workers) for devices in (1, 2, 4) for workers in (1, 2, 4)]
+    found = scalability.curves(summarize(records))
+    assert [(curve.noun, list(curve.rows)) for curve in found] == [
+        *[("device", [1, 2, 4])] * 3,
+        *[("worker", [1, 2, 4])] * 3,
+    ]
+    assert [curve.rows[4].devices for curve in found] == [4, 8, 16, 4, 8, 16]
+
+
+def test_parameter_servers_are_a_setting_on_one_host_and_grow_with_hosts() -> None:
+    here = [run(1, workers=n, num_ps=ps, num_hosts=1) for ps in (1, 2) for n in (1, 2, 4)]
+    assert [list(curve.rows) for curve in scalability.curves(summarize(here))] == [[1, 2, 4]] * 2
+    on_hosts = [run(1, workers=n, num_ps=n, num_hosts=n) for n in (1, 2, 4)]
+    curve = curve_of(on_hosts)
+    assert list(curve.rows) == [1, 2, 4] and "num_hosts" not in curve.title
+
+
+def test_repeats_of_all_numbers_show_how_processes_differ() -> None:
+    curve = curve_of(repeated(1, 2, 4))
+    pooled = np.std(np.log([0.98, 1.0, 1.02]), ddof=1)
+    assert curve.degrees == 6
+    assert list(curve.spreads.values()) == pytest.approx([0.02 / math.sqrt(3)] * 3, rel=1e-2)
+    assert pooled == pytest.approx(0.02, rel=1e-2)
+    quiet = curve_of([run(number) for number in (1, 2, 4) for _ in range(3)])
+    assert list(quiet.spreads.values()) == pytest.approx([0.02 / math.sqrt(3)] * 3), "processes differ by 2 % at least"
+    once = curve_of([run(number) for number in (1, 2, 4)])
+    assert once.degrees is None and list(once.spreads.values()) == pytest.approx([0.1] * 3)
+    assert "assumed to differ by 10%" in scalability.verdict(once)[-1]
+
+
+def test_steps_of_a_single_run_add_to_its_spread() -> None:
+    noisy = [fake_run(num_devices=n, step_seconds=[0.05, 0.2] * 10) for n in (1, 2, 4)]
+    assert min(curve_of(noisy).spreads.values()) > 0.12
+
+
+@pytest.mark.parametrize(
+    ("config", "shared"),
+    [
+        ({"device": "gpu"}, []),
+        ({"device": "gpu", "virtual_gpus": 4}, [1, 2, 4]),
+        ({"device": "cpu"}, [2, 4]),
+    ],
+)
+def test_devices_that_share_hardware_are_not_fitted(config: dict[str, object], shared: list[int]) -> None:
+    curve = curve_of(repeated(1, 2, 4, **config))
+    assert sorted(curve.shared) == shared
+    assert (curve.fit is None) == bool(shared)
+    assert ("share" in scalability.verdict(curve)[0]) == bool(shared)
+    assert (table_of(repeated(1, 2, 4, **config)) == []) == bool(shared)
+
+
+@pytest.mark.parametrize(
+    ("threads", "servers", "hosts", "shared"),
+    [(1, 0, False, []), (2, 0, False, [4]), (0, 0, False, [2, 4]), (1, 1, False, [4]), (4, 0, True, [])],
+)
+def test_processes_share_a_host_if_they_have_more_threads_than_cores(
+    threads: int, servers: int, hosts: bool, shared: list[int]
+) -> None:
+    records = [
+        run(
+            1,
+            workers=n,
+            device="cpu",
+            num_ps=servers,
+            num_hosts=n if hosts else 1,
+            num_intra_threads=threads,
+            num_inter_threads=1,
+        )
+        for n in (1, 2, 4)
+    ]
+    records = [dataclasses.replace(record, environment={"cpu_cores_usable": 4}) for record in records]
+    assert sorted(curve_of(records).shared) == shared
+
+
+def test_verdicts_name_what_limits() -> None:
+    assert "The first limit is contention" in scalability.verdict(curve_of(repeated(1, 2, 4, 8, 16)))[1]
+    pairs = [run(n, sigma=0.02 * n, factor=factor) for n in (1, 2, 4, 8, 16) for factor in (0.99, 1.0, 1.01)]
+    said = scalability.verdict(curve_of(pairs))
+    assert "The first limit is coherence" in said[1] and "--variable_update=replicated,independent" in said[1]
+    assert "The rate is highest at 7 devices (" in said[0]
+    none = scalability.verdict(curve_of(repeated(1, 2, 4, sigma=0.0)))
+    assert none[1].startswith("No limit can be told from noise: with 16 devices it costs at most ")
+    assert "falls below 50 % beyond 16 devices" in none[0] and "farther than these points can tell" in none[0]
+    both = [run(n, sigma=0.03 + 0.01 * n, factor=factor) for n in (1, 2, 4) for factor in (0.97, 1.0, 1.03)]
+    between = scalability.verdict(curve_of(both))
+    assert "whether it is contention or coherence" in between[1]
+    alone = scalability.verdict(curve_of(repeated(1, 2, 4, variable_update="independent")))
+    assert "upper bound" in alone[2]
+
+
+def test_doubts_are_sentences() -> None:
+    faster = [run(n, sigma=-0.03, factor=factor) for n in (1, 2, 4, 8) for factor in (0.999, 1.0, 1.001)]
+    assert "rises with their number" in scalability.verdict(curve_of(faster))[2]
+    jump = [run(n, sigma=0.1 if n > 4 else 0.0, factor=f) for n in (1, 2, 3, 4, 8) for f in (0.999, 1.0, 1.001)]
+    assert "times as far from the curve as repeats do" in scalability.verdict(curve_of(jump))[2]
+    assert "too uncertain to decide on" in scalability.verdict(curve_of([run(n) for n in (1, 2, 4)]))[2]
+    warned = repeated(1, 2, 4)
+    warned[0] = dataclasses.replace(warned[0], warnings=["The machine was busy."])
+    assert "looks like contention" in scalability.verdict(curve_of(warned))[2]
+
+
+def test_predictions_continue_the_table_with_what_each_more_adds() -> None:
+    header, *lines = scalability.table(curve_of(repeated(1, 2, 4)))
+    assert header[0] == "devices" and header[3] == "per device"
+    assert [line[0] for line in lines] == ["1", "2", "4", "8 (predicted)", "16 (predicted)"]
+    one = 20 * 3 * 32 / (20 * 0.1 * 3)
+    rates = {number: one * number / (1 + 0.1 * (number - 1)) for number in (1, 2, 4, 8, 16)}
+    assert [float(line[1]) for line in lines] == pytest.approx(list(rates.values()), rel=1e-3)
+    assert float(lines[3][-1]) == pytest.approx((rates[8] - rates[4]) / 4, rel=1e-2)
+    assert [line[5] for line in lines] == ["100", "91", "77", "59", "40"]
+
+
+def test_odd_records_cost_no_other_curve() -> None:
+    odd = [
+        dataclasses.replace(run(n, device="cpu", workers=n), environment={"cpu_cores_usable": "x"}) for n in (1, 2, 4)
+    ]
+    odd = [dataclasses.replace(one, config={**one.config, "num_devices": 1, "num_ps": "y"}) for one in odd]
+    assert len(table_of([*odd, *repeated(1, 2, 4, model="vgg16")])) == 1
+
+
+def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
+    (plot,) = [plot for plot in PLOTS if plot.name == "predicted"]
+    with matplotlib.rc_context(figures.STYLE):
+        figure = plot.draw(
+            summarize([*repeated(1, 2, 4), *repeated(1, 2, 4, variable_update="independent", sigma=0.0)])
+        )
+        assert plot.draw(summarize(repeated(1, 2))) is None
+    assert figure is not None
+    rates, shares = (axis for axis in figure.axes if axis.get_visible())
+    labels = [str(text.get_text()) for text in rates.get_legend().get_texts()]
+    assert sorted(labels) == ["ideal", "independent", "replicated psgpu"]
+    ends = {line.get_linestyle(): (line.get_xdata()[-1], line.get_ydata()[-1]) for line in shares.lines}
+    assert ends["--"][0] == 16 and ends[":"] == (16, 100)
+    dashed = [line.get_ydata()[-1] for line in shares.lines if line.get_linestyle() == "--"]
+    assert dashed == pytest.approx([40, 100], abs=0.5)
+    assert len(rates.collections) >= 4, "a band for what is measured and for what is predicted, of each"
+
+
+def test_a_failed_number_is_no_point() -> None:
+    records = [*repeated(1, 2, 4), fake_run(num_devices=8, num_workers=1, status=Status.CRASH, reason="It fell.")]
+    assert list(curve_of(records).rows) == [1, 2, 4]

@@ -1,0 +1,235 @@
+"""The verb `scaling`: which numbers it runs, what it says of them, and what it leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from benchmarks.errors import ExitStatus
+from benchmarks.process import subprocesses
+from benchmarks.system import hardware
+from results.record import Record
+from results.store import load
+from tests.support.commands import Finished
+from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
+
+Scaling = Callable[..., Finished]
+WORKERS = ("--local_cluster=worker:4", "--variable_update=collective_all_reduce")
+
+
+class Runs:
+    """Runs of which each further worker or device makes a step a tenth longer; some numbers end otherwise."""
+
+    def __init__(self) -> None:
+        self.ends: dict[int, Failure] = {}
+        self.started: list[FakeRun] = []
+        self.cores = 16
+
+    def __call__(self, run: FakeRun) -> Record | Failure:
+        self.started.append(run)
+        number = run.config.num_workers * run.config.num_devices
+        if number in self.ends:
+            return self.ends[number]
+        repeat = sum(one.config.num_workers == run.config.num_workers for one in self.started)
+        made = record_of(run, step_seconds=0.1 * (1 + 0.1 * (number - 1)) * (1 + 0.005 * (repeat % 3)))
+        return dataclasses.replace(made, environment={"cpu_cores_usable": self.cores})
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Runs, in place of processes."""
+    made = Runs()
+    monkeypatch.setattr(subprocesses, "run", FakeRuns(made))
+    return made
+
+
+@pytest.fixture
+def scaling(run_bench: Callable[..., Finished]) -> Scaling:
+    """Scales a small model on the CPU."""
+    return lambda *arguments: run_bench("scaling", "--device=cpu", "--model=trivial", "--batch_size=8", *arguments)
+
+
+def _records(tmp_path: Path) -> list[Record]:
+    return load(tmp_path / "out" / "results.jsonl").records
+
+
+def _cells(shown: str, first: str) -> list[str]:
+    """Returns the cells of the line of a table that starts so."""
+    (line,) = (line for line in shown.splitlines() if line.startswith(f"{first}  "))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_workers_are_doubled_measured_three_times_fitted_and_drawn(
+    scaling: Scaling, runs: Runs, tmp_path: Path
+) -> None:
+    done = scaling(*WORKERS)
+    assert done.status == ExitStatus.OK, done.stderr
+    order = [record.config["num_workers"] for record in _records(tmp_path)]
+    assert order == [1, 2, 4, 4, 2, 1, 1, 2, 4], "three rounds, there and back"
+    # Steps of 0.1 s * (1 + 0.1 (n - 1)) * 1.005 on average: the rate is 8 n over that.
+    one, four = _cells(done.stdout, "1"), _cells(done.stdout, "4")
+    assert one[:2] == ["1", "79.60"]
+    assert four[1] == f"{4 * 79.602 / 1.3:.2f}" and four[4:6] == ["3.08", "77"]
+    predicted = _cells(done.stdout, "16 (predicted)")
+    assert float(predicted[1]) == pytest.approx(16 * 79.602 / 2.5, rel=1e-3) and predicted[5] == "40"
+    assert "sigma = 10 % (" in done.stdout and " and kappa = 0 % (0 to " in done.stdout
+    assert "with 8 workers" in done.stdout and "an efficiency of 59 % (" in done.stdout
+    assert "weak scaling" in done.stdout
+    assert "9 records: out/results.jsonl" in done.stdout
+    with Image.open(tmp_path / "out" / "scaling.png") as image:
+        assert min(image.size) > 300
+    svg = (tmp_path / "out" / "scaling.svg").read_text()
+    assert "efficiency %" in svg and "workers" in svg
+
+
+def test_each_worker_gets_one_thread_unless_threads_are_given(scaling: Scaling, runs: Runs) -> None:
+    done = scaling(*WORKERS, "--repeats=1")
+    assert "Each task has one thread" in done.stderr
+    assert {run.flags["num_intra_threads"] for run in runs.started} == {"1"}
+    runs.started.clear()
+    done = scaling(*WORKERS, "--repeats=1", "--num_inter_threads=2")
+    assert "one thread" not in done.stderr
+    assert {run.flags.get("num_intra_threads") for run in runs.started} == {None}
+    assert "more threads than the host has cores" in done.stdout
+    assert "Nothing is fitted" in done.stdout and "predicted)" not in done.stdout
+
+
+def test_workers_beyond_the_cores_are_shown_but_not_fitted(scaling: Scaling, runs: Runs) -> None:
+    runs.cores = 2
+    done = scaling(*WORKERS)
+    assert _cells(done.stdout, "4 (shared)")[1] == f"{4 * 79.602 / 1.3:.2f}"
+    assert _cells(done.stdout, "8 (predicted)"), "four times two workers, which have a core each"
+    assert "16 (predicted)" not in done.stdout
+    assert "4 workers show what the software costs, not how it scales" in done.stdout
+    assert "Two points determine only sigma" in done.stdout
+
+
+def test_logical_devices_of_a_cpu_predict_nothing(scaling: Scaling, runs: Runs) -> None:
+    done = scaling("--num_gpus=4", "--repeats=2")
+    assert done.status == ExitStatus.OK
+    assert "Nothing will be predicted." in done.stderr and "--local_cluster=worker:N" in done.stderr
+    assert "2, 4 devices show what the software costs" in done.stdout
+    assert "predicted)" not in done.stdout and "sigma" not in done.stdout
+
+
+def test_a_list_chooses_the_numbers_and_each_manager_has_a_curve(scaling: Scaling, runs: Runs) -> None:
+    done = scaling(
+        "--local_cluster=worker:1;worker:3;worker:6", "--variable_update=collective_all_reduce,distributed_all_reduce"
+    )
+    assert done.status == ExitStatus.OK, done.stderr
+    assert done.stdout.count("sigma = 10 %") == 2
+    assert "batch 8 per device, collective_all_reduce\n" in done.stdout
+    assert "batch 8 per device, distributed_all_reduce" in done.stdout
+    assert done.stdout.count("24 (predicted)") == 2
+
+
+def test_parameter_servers_stay_as_many(scaling: Scaling, runs: Runs) -> None:
+    done = scaling("--local_cluster=ps:2,worker:3", "--variable_update=parameter_server", "--repeats=1")
+    assert [run.flags["local_cluster"] for run in runs.started] == [f"ps:2,worker:{n}" for n in (1, 2, 3)]
+    assert "parameter_server, 2 parameter servers\n" in done.stdout
+    assert "Nothing was repeated, so equal runs are assumed to differ by 10%." in done.stdout
+
+
+def test_with_a_failed_number_the_others_are_fitted_and_the_status_says_so(scaling: Scaling, runs: Runs) -> None:
+    runs.ends[2] = Failure(returncode=3, stderr="no luck")
+    done = scaling(*WORKERS)
+    assert done.status == ExitStatus.RUN_FAILED
+    assert "sigma = 10 % (" in done.stdout and "Two points determine only sigma" in done.stdout
+    assert "no luck" in done.stdout
+    runs.ends[4] = Failure(returncode=3)
+    done = scaling(*WORKERS, "--output_dir=other")
+    assert done.status == ExitStatus.RUN_FAILED
+    assert "Nothing is fitted and nothing is predicted. Only 1 number of workers has a valid rate." in done.stdout
+    runs.ends[1] = Failure(returncode=3)
+    done = scaling(*WORKERS, "--output_dir=none")
+    assert done.status == ExitStatus.RUN_FAILED and "scaling.svg" not in done.stdout
+
+
+def test_without_the_run_of_one_worker_the_curve_gives_its_rate(scaling: Scaling, runs: Runs) -> None:
+    runs.ends[1] = Failure(returncode=3)
+    done = scaling("--local_cluster=worker:8", "--variable_update=collective_all_reduce")
+    assert "One worker was not measured" in done.stdout
+    assert "sigma = 10 % (" in done.stdout
+    assert len(_cells(done.stdout, "2")) == 4, "no speed-up and no efficiency"
+
+
+def test_resume_only_fits_and_draws_what_is_there(scaling: Scaling, runs: Runs, tmp_path: Path) -> None:
+    first = scaling(*WORKERS)
+    runs.started.clear()
+    (tmp_path / "out" / "scaling.png").unlink()
+    again = scaling(*WORKERS, "--resume")
+    assert again.status == ExitStatus.OK and not runs.started
+    assert "nothing to run, 9 runs done earlier" in again.stdout
+    assert first.stdout.split("per worker")[1] == again.stdout.split("per worker")[1]
+    assert (tmp_path / "out" / "scaling.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "flags", "numbers"),
+    [
+        (8, (), [1, 2, 4, 8]),
+        (6, (), [1, 2, 4, 6]),
+        (8, ("--num_gpus=3",), [1, 2, 3]),
+        (8, ("--num_gpus=2,8",), [2, 8]),
+        (8, ("--gpus=0,2,3,5",), [1, 2, 4]),
+    ],
+)
+def test_gpus_are_doubled_up_to_all(
+    run_bench: Callable[..., Finished],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    flags: tuple[str, ...],
+    numbers: list[int],
+) -> None:
+    monkeypatch.setattr(hardware, "count_gpus", lambda: gpus)
+    done = run_bench("scaling", "--model=trivial", "--dry_run", "--variable_update=replicated", *flags)
+    assert done.status == ExitStatus.OK, done.stderr
+    shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--num_gpus" in line]
+    assert shown == [f"--num_gpus={number}" for number in numbers]
+    assert "x 3 repeats" in done.stdout and not done.stderr
+
+
+def test_hosts_are_taken_in_their_order(run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "count_gpus", lambda: 8)
+    done = run_bench(
+        *("scaling", "--hosts=a,b,c", "--ssh", "--num_gpus=8", "--variable_update=distributed_replicated"),
+        *("--model=trivial", "--dry_run"),
+    )
+    shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--hosts" in line]
+    assert shown == ["--hosts=a", "--hosts=a,b", "--hosts=a,b,c"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "flags", "said"),
+    [
+        (1, (), "only 1 device can be run here. Virtual GPUs and logical CPU devices share their hardware"),
+        (2, ("--num_gpus=1,4",), "only 1 device can be run here. --num_gpus=4 asks for 4 GPUs"),
+        (0, ("--device=cpu", "--num_gpus=1"), "several hosts: --hosts=host_0,host_1 --ssh"),
+        (0, ("--device=cpu", "--num_gpus=x"), "--num_gpus=x: give the largest number of devices"),
+        (0, ("--device=cpu", "--local_cluster=worker:2"), "keeps variables on parameter servers"),
+        (0, ("--device=cpu", "--local_cluster=workers"), "'workers' is not part of a cluster"),
+        (0, ("--suite=x.toml",), "There is no flag --suite"),
+    ],
+)
+def test_one_number_of_devices_is_a_mistake(
+    run_bench: Callable[..., Finished],
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    flags: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setattr(hardware, "count_gpus", lambda: gpus)
+    done = run_bench("scaling", "--model=trivial", *flags)
+    assert done.status == ExitStatus.USAGE
+    assert said in done.stderr
+
+
+def test_a_plot_that_cannot_be_written_costs_no_result(scaling: Scaling, runs: Runs, tmp_path: Path) -> None:
+    (tmp_path / "out" / "scaling.svg").mkdir(parents=True)
+    done = scaling(*WORKERS)
+    assert "scaling.svg could not be written" in done.stderr
+    assert "sigma = 10 %" in done.stdout and len(_records(tmp_path)) == 9
