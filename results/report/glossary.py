@@ -13,6 +13,8 @@ GLOSSARY = {
     "that differs only in the variable manager.",
     "efficiency": "speed-up / number of devices. Logical CPU devices share the cores, so theirs does not measure "
     "scaling.",
+    "sigma, kappa": "contention (what devices wait for together) and coherence (what each pair costs), as shares of a "
+    "step: rate of n devices = rate of one x n / (1 + sigma (n - 1) + kappa n (n - 1)).",
     "TFLOP/s": "model operations (2 per multiply-add, forward x 3 for training) x images/s / 1e12.",
     "MFU": "model FLOP utilisation: TFLOP/s / (physical GPUs x their data-sheet peak in this precision, without "
     "sparsity); empty for other devices.",
