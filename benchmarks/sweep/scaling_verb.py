@@ -101,7 +101,7 @@ def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
     if len(numbers) < 2:
         why = next((cell.why_not for cell in cells if cell.config is None), "")
         raise UsageError(
-            f"scaling compares different numbers of {noun}s, and only {counted(min(numbers), noun)} can be run here. "
+            f"Only {counted(min(numbers), noun)} can be run here, and different numbers of {noun}s are compared. "
             f"{why or f'{_SHARED} {_INSTEAD}'}"
         )
 
