@@ -41,7 +41,17 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
     names = {path.stem for path in (written / "plots").iterdir()}
-    wanted = {"scaling", "efficiency", "managers", "batches", "time", "sent", "real_over_synthetic", "steps"}
+    wanted = {
+        "scaling",
+        "efficiency",
+        "predicted",
+        "managers",
+        "batches",
+        "time",
+        "sent",
+        "real_over_synthetic",
+        "steps",
+    }
     assert names == wanted | {"reductions_plot", "against_guide2017"}
     assert (written / "report.html").read_text().count("<svg") == len(names)
 
