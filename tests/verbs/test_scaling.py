@@ -104,6 +104,9 @@ def test_workers_beyond_the_cores_are_shown_but_not_fitted(scaling: Scaling, run
     assert _cells(done.stdout, "4 (shared)")[1] == f"{4 * 79.602 / 1.3:.2f}"
     assert _cells(done.stdout, "8 (predicted)"), "four times two workers, which have a core each"
     assert "16 (predicted)" not in done.stdout
+    two, four = (8 * number / (1 + 0.1 * (number - 1)) / 0.1005 for number in (2, 4))
+    added = float(_cells(done.stdout, "4 (predicted)")[-1])
+    assert added == pytest.approx((four - two) / 2, rel=2e-3), "to the fitted curve, not to what is shared"
     assert "4 workers show what the software costs, not how it scales" in done.stdout
     assert "Two points determine only sigma" in done.stdout
 
@@ -191,6 +194,16 @@ def test_gpus_are_doubled_up_to_all(
     shown = [line.split()[1] for line in done.stdout.splitlines() if "about" in line and "--num_gpus" in line]
     assert shown == [f"--num_gpus={number}" for number in numbers]
     assert "x 3 repeats" in done.stdout and not done.stderr
+
+
+def test_without_gpus_the_cores_are_counted(
+    run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "count_gpus", lambda: 0)
+    monkeypatch.setattr(hardware, "usable_cores", lambda: 3)
+    done = run_bench("scaling", "--model=trivial", "--dry_run")
+    assert done.status == ExitStatus.OK and "--device=cpu" in done.stdout
+    assert [f"--num_gpus={n}  " in done.stdout for n in (1, 2, 3, 4)] == [True, True, True, False]
 
 
 def test_hosts_are_taken_in_their_order(run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch) -> None:
