@@ -76,10 +76,11 @@ def _curve(rates: Axes, shares: Axes, curve: Curve, place: int) -> None:
     """Draws one curve in both panels: bars and band are 95 % intervals, and what is predicted is dashed."""
     look = figures.look(place)
     colour = look["color"]
+    name = f"{curve.label}, sharing hardware" if curve.shared else curve.label
     measured = {number: curve.rate(number) for number in curve.rows}
     gained = {number: gain for number in curve.rows if (gain := curve.speed_up(number))}
     of_one = {number: gain.times(100 / number) for number, gain in gained.items()}
-    for axis, found, label in ((rates, measured, curve.label), (shares, of_one, None)):
+    for axis, found, label in ((rates, measured, name), (shares, of_one, None)):
         bars = [[one.value - one.low for one in found.values()], [one.high - one.value for one in found.values()]]
         linestyle = "none" if curve.fit else "-"
         points = {**look, "linestyle": linestyle, "label": label}
