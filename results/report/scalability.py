@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +22,7 @@ _VARYING: Mapping[str, tuple[str, ...]] = {
     "worker": ("num_workers", "num_hosts", "num_ps"),
 }
 NOUNS = tuple(_VARYING)
-_FEWEST_FOR_REPORT = 3
+_FEWEST_FOR_REPORT, _MOST_CURVES = 3, 50
 _NORMAL_95 = 1.96
 # An efficiency that is known to less than this share says little.
 _WIDE = 0.3
@@ -81,7 +82,11 @@ class Curve:
 
 def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWEST_FOR_REPORT) -> list[Curve]:
     """Returns the curves of rows with a rate that have at least `least` numbers; in order of appearance."""
-    siblings, found, seen = Siblings(rows), [], set()
+    return list(_curves(rows, nouns, least))
+
+
+def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[Curve]:
+    siblings, seen = Siblings(rows), set()
     for noun in nouns:
         for row in rows:
             alike = [] if row.images_per_sec is None else siblings.all_of(row, _VARYING[noun])
@@ -93,13 +98,13 @@ def curves(rows: Sequence[Row], nouns: Sequence[str] = NOUNS, least: int = _FEWE
             if len(by_number) >= least and group not in seen:
                 seen.add(group)
                 with contextlib.suppress(*ODD_VALUE):  # an odd record has no place on a curve
-                    found.append(_curve(noun, dict(sorted(by_number.items()))))
-    return found
+                    yield _curve(noun, dict(sorted(by_number.items())))
 
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
-    """Returns the curves of at least three numbers that could be fitted."""
-    return [curve for curve in curves(rows) if len(curve.fitted) >= _FEWEST_FOR_REPORT]
+    """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
+    every = _curves(rows, NOUNS, _FEWEST_FOR_REPORT)
+    return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
 
 
 def _number(row: Row, noun: str) -> int:
