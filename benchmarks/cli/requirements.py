@@ -23,6 +23,7 @@ PACKAGES = {
     "ruptures": "ruptures",
     "scipy": "scipy",
     "tensorflow": "tensorflow",
+    "vl_convert": "vl-convert-python",
 }
 _HOME = Path(__file__).resolve().parents[2]
 

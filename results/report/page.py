@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import json
 import shlex
@@ -12,7 +13,8 @@ import jinja2
 import markupsafe
 
 from results.record import Record, Status
-from results.report.figures import Plot
+from results.report.anomalies import title as label
+from results.report.figures import COLOURS, Plot
 from results.report.glossary import GLOSSARY
 from results.report.headline import Column, filled_columns
 from results.report.side_tables import SideTable
@@ -38,15 +40,21 @@ def html(
     sources: Sequence[str],
 ) -> str:
     """Returns the page of records and their rows; `drawings` are plots as SVG, `sources` are of the records."""
-    template = importlib.resources.files("results.report").joinpath("templates", "report.html")
+    templates = importlib.resources.files("results.report").joinpath("templates")
     columns = filled_columns(rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    script = templates.joinpath("report.js").read_text(encoding="utf-8").replace("{{ colours }}", json.dumps(COLOURS))
+    return environment.from_string(templates.joinpath("report.html").read_text(encoding="utf-8")).render(
         title=title,
         summary=summary,
         columns=columns,
         rows=[
-            {"cells": [c.cell(row) for c in columns], "failed": _failed(row), "command": " ".join(command(row))}
+            {
+                "cells": [c.cell(row) for c in columns],
+                "failed": _failed(row),
+                "command": " ".join(command(row)),
+                "label": label(row),
+            }
             for row in rows[:_STATIC_ROWS]
         ],
         total=len(rows),
@@ -60,7 +68,17 @@ def html(
         version=SUITE_VERSION,
         sources=", ".join(sources),
         data=markupsafe.Markup(_as_script_data(columns, rows)),
+        vega=markupsafe.Markup(_vega()),
+        script=markupsafe.Markup(script),
     )
+
+
+@functools.cache
+def _vega() -> str:
+    """Returns the library that draws the page's chart, as a script that needs no network; to make it takes seconds."""
+    import vl_convert
+
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
 def command(row: Row) -> list[str]:

@@ -39,6 +39,11 @@ def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "drawn", lambda plots, rows, folder: iter(()))
 
 
+def page_without_scripts(output: Path) -> str:
+    """The page as its reader sees it, without the library that draws its chart."""
+    return re.sub(r"<script>.*?</script>", "", (output / "report.html").read_text(), flags=re.DOTALL)
+
+
 def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
     names = {path.stem for path in (written / "plots").iterdir()}
     wanted = {
@@ -53,7 +58,7 @@ def test_every_plot_is_saved_and_on_the_page(written: Path) -> None:
         "steps",
     }
     assert names == wanted | {"reductions_plot", "against_guide2017"}
-    assert (written / "report.html").read_text().count("<svg") == len(names)
+    assert page_without_scripts(written).count("<svg") == len(names)
 
 
 def test_a_plot_is_saved_as_svg_and_as_png(tmp_path: Path) -> None:
@@ -107,7 +112,8 @@ def test_markdown_and_csv(written: Path, everything: list[Record]) -> None:
 
 
 def test_the_page_needs_nothing_else(written: Path) -> None:
-    page = (written / "report.html").read_text()
+    page = page_without_scripts(written)
+    assert page.count("<script") == 1, "the data"
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", page)
     assert not re.findall(r"url\((?!#)", page.replace("url('#", "url(#").replace('url("#', "url(#"))
     assert "<script>alert" not in page, "what records hold is text, never markup"
@@ -117,7 +123,7 @@ def test_the_page_needs_nothing_else(written: Path) -> None:
 
 def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Record]) -> None:
     write.write([r for r in everything if r.kind == "allreduce"], ["x"], tmp_path, against_table=None)
-    page = (tmp_path / "report.html").read_text()
+    page = page_without_scripts(tmp_path)
     assert '<section id="reductions">' in page and page.count("<svg") == 1, "the plot of reductions"
 
 
@@ -264,11 +270,140 @@ def test_a_command_can_be_copied(page: Any) -> None:
     assert page.evaluate("navigator.clipboard.readText()") == command
 
 
+@pytest.fixture
+def chart(page: Any) -> Any:
+    """The chart, with its usual axes, everything shown and nothing chosen."""
+    page.locator("#chart canvas").wait_for()
+    for axis, name in (("x", "devices"), ("y", "images/s"), ("colour", "variable manager")):
+        page.select_option(f"#{axis}", label=name)
+    if page.locator("#clear").is_visible():
+        page.click("#clear")
+    drawn(page, "images/s over devices")
+    return page.locator("#chart")
+
+
+def drawn(page: Any, what: str, points: int | None = None) -> None:
+    """Waits until the chart shows something, and so many points."""
+    label = f"Chart of {what}, {points} points" if points else f"Chart of {what},"
+    page.locator(f"#chart[aria-label^='{label}']").wait_for()
+    page.wait_for_timeout(100)
+
+
+def shown(page: Any) -> list[float]:
+    """Returns the ends of both axes."""
+    return page.evaluate(
+        "['xmin', 'xmax', 'ymin', 'ymax'].map(name => document.getElementById('chart').view.signal(name))"
+    )
+
+
+def place(page: Any, number: int) -> tuple[float, float]:
+    """Returns where on the screen a point is; 0 is the first in the order of the chart's data."""
+    page.locator("#chart").scroll_into_view_if_needed()
+    x, y = page.evaluate(
+        """number => {
+            const chart = document.getElementById("chart"), view = chart.view, [left, top] = view.origin();
+            const box = chart.querySelector("canvas").getBoundingClientRect(), point = view.data("points")[number];
+            return [box.left + left + view.scale("x")(point.x), box.top + top + view.scale("y")(point.y)];
+        }""",
+        number,
+    )
+    return x, y
+
+
+def test_the_chart_has_a_point_per_row_with_a_rate_and_follows_the_filter(page: Any, chart: Any) -> None:
+    rated = len([text for text in _column(page, "images/s") if text])
+    drawn(page, "images/s over devices", rated)
+    assert page.locator("#missing").text_content() == "2 rows have no value to draw."
+    page.fill("#filter", "vgg16 independent")
+    drawn(page, "images/s over devices", 3)
+    points = page.evaluate("document.getElementById('chart').view.data('points').map(p => [p.x, p.y, p.low, p.high])")
+    assert [x for x, *_ in points] == [1, 2, 4]
+    assert [f"{y:.2f}" for _, y, *_ in points] == _column(page, "images/s")
+    assert [f"{low:.2f} to {high:.2f}" for *_, low, high in points] == _column(page, "95 % interval")
+
+
+def test_the_axes_of_the_chart_can_be_chosen(page: Any, chart: Any) -> None:
+    page.select_option("#x", label="variable manager")
+    page.select_option("#y", label="step p50 ms")
+    drawn(page, "step p50 ms over variable manager")
+    managers = page.evaluate("document.getElementById('chart').view.scale('x').domain()")
+    assert set(managers) == {"independent", "replicated psgpu", "parameter_server on gpu"}
+    page.select_option("#x", label="batch per device")
+    page.check("#logx")
+    drawn(page, "step p50 ms over batch per device")
+    assert page.evaluate("document.getElementById('chart').view.scale('x').type") == "log"
+    page.uncheck("#logx")
+
+
+def test_the_chart_is_used_with_the_keyboard_alone(page: Any, chart: Any) -> None:
+    page.locator("#reset").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "chart"
+    whole = shown(page)
+    page.keyboard.press("ArrowRight")
+    first = page.locator("#detail").text_content()
+    assert "devices: 1;" in first and "images/s: " in first
+    page.keyboard.press("+")
+    closer = shown(page)
+    assert closer[1] - closer[0] == pytest.approx((whole[1] - whole[0]) / 1.5)
+    page.keyboard.press("0")
+    assert shown(page) == pytest.approx(whole)
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator("#comparison thead th").count() == 3
+    assert page.locator("#detail").text_content() != first
+    page.keyboard.press("Enter")
+    assert page.locator("#comparison thead th").count() == 2, "a second time removes it"
+
+
+def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
+    x, y = place(page, 0)
+    whole = shown(page)
+    page.mouse.move(x, y)
+    page.locator("#tip", has_text="images/s: ").wait_for()
+    page.mouse.click(x, y)
+    page.locator("#chosen").wait_for()
+    page.wait_for_timeout(200)
+    x, y = place(page, 0)
+    page.mouse.move(x, y)
+    page.locator("#chart").focus()
+    page.mouse.wheel(0, -100)
+    page.wait_for_timeout(100)
+    closer = shown(page)
+    assert closer[1] - closer[0] == pytest.approx((whole[1] - whole[0]) / 1.2)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=4)
+    page.mouse.up()
+    moved = shown(page)
+    assert moved[0] < closer[0] and moved[1] - moved[0] == pytest.approx(closer[1] - closer[0])
+    page.click("#reset")
+    assert shown(page) == pytest.approx(whole)
+
+
+def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
+    page.fill("#filter", "vgg16 independent")
+    boxes = page.locator("#table input.choose")
+    boxes.nth(0).check()
+    boxes.nth(2).check()
+    rates = [float(text) for text in _column(page, "images/s")]
+    lines = {
+        row.locator("th").text_content(): row.locator("td").all_text_contents()
+        for row in page.locator("#comparison tbody tr").all()
+    }
+    assert lines["devices"] == ["1", "4"] and "model" not in lines, "only what differs"
+    assert lines["images/s over that of the first"] == ["1.000", f"{rates[2] / rates[0]:.3f}"]
+    page.locator("#comparison button").first.click()
+    assert not boxes.nth(0).is_checked() and boxes.nth(2).is_checked()
+    page.click("#clear")
+    assert page.locator("#chosen").is_hidden()
+
+
 @pytest.mark.usefixtures("no_plots")
 def test_a_large_page_is_small_and_shows_more_on_demand(browser: Any, tmp_path: Path) -> None:
     records = [fake_run(batch_per_device=batch, step_seconds=0.001 * batch) for batch in range(1, 1201)]
     write.write(records, ["many.jsonl"], tmp_path, against_table=None)
-    assert (tmp_path / "report.html").stat().st_size < 1.5e6
+    assert (tmp_path / "report.html").stat().st_size < 2.5e6
     page = browser.new_page()
     page.set_default_timeout(BROWSER_MILLISECONDS)
     page.goto(f"file://{tmp_path / 'report.html'}")

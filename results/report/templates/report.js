@@ -1,0 +1,305 @@
+"use strict";
+// The page of results: the table, the rows chosen to compare, and the chart, which is drawn by Vega.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const names = data.names, isNumber = data.numbers;
+  const rows = data.rows.map(([cells, failed, words, statuses], index) => ({
+    index, cells, failed, statuses, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
+  }));
+  const number = text => { const value = parseFloat(text); return Number.isNaN(value) ? null : value; };
+  const column = name => names.indexOf(name);
+  const byId = id => document.getElementById(id);
+  const element = (tag, properties = {}, ...children) => {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  };
+  const option = (value, text) => element("option", { value, textContent: text });
+  const rate = column("images/s"), interval = column("95 % interval");
+  const label = row => ["model", "variable manager", "devices", "batch per device", "precision", "data", "also"]
+    .map(name => row.cells[column(name)]).filter(Boolean).join(", ");
+
+  // The table.
+  const page = 150;
+  const table = byId("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells].slice(0, -1);
+  const filter = byId("filter"), status = byId("status"), sort = byId("sort"), count = byId("count"), more = byId("more");
+  let shown = page, sorted = null, descending = false, found = rows;
+  const chosen = new Set();  // indices of rows, in the order of their choice
+
+  const compare = at => (a, b) => {
+    const x = a.cells[at], y = b.cells[at];
+    if (x === "" || y === "") return (x === "") - (y === "");  // unknown values come last in both orders
+    const order = isNumber[at] ? number(x) - number(y) : x.localeCompare(y, undefined, { numeric: true });
+    return descending ? -order : order;
+  };
+  const cell = (text, at) => {
+    const td = element("td", { className: isNumber[at] ? "n" : "", textContent: text });
+    td.dataset.label = names[at];
+    return td;
+  };
+  const line = row => {
+    const box = element("input", { type: "checkbox", className: "choose", checked: chosen.has(row.index), title: "compare" });
+    box.dataset.row = row.index;
+    box.setAttribute("aria-label", `Compare ${label(row)}`);
+    const button = element("button", { type: "button", className: "copy", title: row.command, textContent: "copy" });
+    button.dataset.command = row.command;
+    const last = element("td", {}, box, " ", button);
+    last.dataset.label = "compare, command";
+    return element("tr", { className: row.failed ? "failed" : "" }, ...row.cells.map(cell), last);
+  };
+  const draw = () => {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    found = rows.filter(row => words.every(word => row.text.includes(word)) && (!status.value || row.statuses.includes(status.value)));
+    if (sorted !== null) found = [...found].sort(compare(sorted));
+    body.replaceChildren(...found.slice(0, shown).map(line));
+    count.textContent = found.length === rows.length ? `${rows.length} rows` : `${found.length} of ${rows.length} rows`;
+    more.hidden = found.length <= shown;
+  };
+  const sortBy = at => {
+    descending = at !== null && (sorted === at ? !descending : isNumber[at]);
+    sorted = at;
+    sort.value = at === null ? "" : String(at);
+    heads.forEach((head, other) => head.setAttribute("aria-sort", other !== at ? "none" : descending ? "descending" : "ascending"));
+    draw();
+  };
+  heads.forEach((head, at) => head.firstElementChild.addEventListener("click", () => sortBy(at)));
+  sort.addEventListener("change", () => sortBy(sort.value === "" ? null : Number(sort.value)));
+  const refilter = () => { shown = page; draw(); chart.draw(); };
+  filter.addEventListener("input", refilter);
+  status.addEventListener("change", refilter);
+  more.addEventListener("click", () => { shown += page; draw(); });
+  table.addEventListener("click", async event => {
+    const button = event.target.closest("button.copy");
+    if (!button) return;
+    try { await navigator.clipboard.writeText(button.dataset.command); button.textContent = "copied"; }
+    catch { window.prompt("The command:", button.dataset.command); }
+    setTimeout(() => { button.textContent = "copy"; }, 1500);
+  });
+  table.addEventListener("change", event => {
+    if (event.target.matches("input.choose")) choose(Number(event.target.dataset.row), event.target.checked);
+  });
+
+  // The rows chosen to compare, side by side: what differs between them, and their rates over that of the first.
+  const comparison = byId("comparison");
+  const choose = (index, wanted) => {
+    if (wanted) chosen.add(index); else chosen.delete(index);
+    for (const box of body.querySelectorAll("input.choose")) box.checked = chosen.has(Number(box.dataset.row));
+    const picked = [...chosen].map(each => rows[each]);
+    byId("chosen").hidden = !picked.length;
+    const differing = names.map((_, at) => at).filter(at => at === rate || new Set(picked.map(row => row.cells[at])).size > 1);
+    const cellOf = text => element("td", { className: "n", textContent: text });
+    const drop = row => {
+      const button = element("button", { type: "button", textContent: "remove" });
+      button.addEventListener("click", () => { choose(row.index, false); });
+      return element("th", { scope: "col" }, `${row.index + 1} `, button);
+    };
+    const first = picked.length ? number(picked[0].cells[rate]) : null;
+    const ratio = row => {
+      const value = number(row.cells[rate]);
+      return first && value ? (value / first).toFixed(3) : "";
+    };
+    const head = text => element("th", { scope: "row", textContent: text });
+    comparison.replaceChildren(
+      element("thead", {}, element("tr", {}, element("th", { scope: "col", textContent: "row" }), ...picked.map(drop))),
+      element("tbody", {},
+        ...differing.map(at => element("tr", {}, head(names[at]), ...picked.map(row => cellOf(row.cells[at])))),
+        element("tr", {}, head("images/s over that of the first"), ...picked.map(row => cellOf(ratio(row))))),
+    );
+    chart.draw();
+  };
+  byId("clear").addEventListener("click", () => { chosen.clear(); choose(-1, false); filter.focus(); });
+
+  // The chart: any column of numbers over any column, a point per row of the filtered table.
+  const chart = (() => {
+    const section = byId("explore"), canvas = byId("chart"), detail = byId("detail"), tip = byId("tip");
+    const axes = { x: byId("x"), y: byId("y") }, colour = byId("colour"), logs = { x: byId("logx"), y: byId("logy") };
+    const palette = {{ colours }};
+    const mostBars = 400, step = 1.5;
+    let view = null, drawings = 0, points = [], order = [], focus = null, whole = {}, domain = {};
+    if (typeof vegaEmbed === "undefined" || rate < 0) return { draw: () => {} };
+    section.hidden = false;
+    for (const link of document.querySelectorAll("a[href='#explore']")) link.hidden = false;
+
+    const values = at => new Set(rows.map(row => row.cells[at]).filter(Boolean));
+    const varies = name => column(name) >= 0 && values(column(name)).size > 1;
+    names.forEach((name, at) => {
+      if (name === "reason" || at === interval) return;
+      axes.x.append(option(at, name));
+      if (isNumber[at]) axes.y.append(option(at, name)); else colour.append(option(at, name));
+    });
+    ["devices", "batch per device"].forEach(name => { if (column(name) >= 0) colour.append(option(column(name), name)); });
+    const pick = (...wanted) => column(wanted.find(varies) || wanted.at(-1));
+    axes.x.value = pick("devices", "batch per device", "variable manager", "model");
+    axes.y.value = rate;
+    colour.value = pick("variable manager", "model");
+
+    const isLog = name => logs[name].checked && isNumber[axes[name].value];
+    const scaled = (name, value) => isLog(name) ? Math.log(value) : value;
+    const unscaled = (name, value) => isLog(name) ? Math.exp(value) : value;
+    const valueOf = (row, at) => isNumber[at] ? number(row.cells[at]) : row.cells[at] || null;
+    const extent = name => {
+      let low = Infinity, high = -Infinity;
+      for (const point of points) { const value = scaled(name, point[name]); low = Math.min(low, value); high = Math.max(high, value); }
+      if (low > high) return [0, 1];
+      if (!isLog(name) && low > 0 && low < high / 2) low = 0;
+      const room = 0.06 * (high - low) || 0.5 * Math.abs(high) || 1;
+      return [low === 0 ? 0 : low - room, high + room];
+    };
+    const show = () => {
+      if (!view) return;
+      for (const name of ["x", "y"]) {
+        if (!domain[name]) continue;
+        view.signal(`${name}min`, unscaled(name, domain[name][0])).signal(`${name}max`, unscaled(name, domain[name][1]));
+      }
+      view.signal("focus", focus ? focus.index : -1).run();
+    };
+    // Zooms by a factor around a place, which is given in shares of both axes from the lower left.
+    const zoom = (factor, place = { x: 0.5, y: 0.5 }) => {
+      for (const name of ["x", "y"]) {
+        if (!domain[name]) continue;
+        const [low, high] = domain[name], size = (high - low) / factor, fixed = low + place[name] * (high - low);
+        domain[name] = [fixed - place[name] * size, fixed + (1 - place[name]) * size];
+      }
+      show();
+    };
+    const move = (x, y) => {
+      for (const [name, share] of [["x", x], ["y", y]]) {
+        if (!domain[name]) continue;
+        const shift = share * (domain[name][1] - domain[name][0]);
+        domain[name] = domain[name].map(end => end + shift);
+      }
+      show();
+    };
+    const reset = () => { domain = { ...whole }; show(); };
+    const describe = point => [
+      label(point.row), `${names[axes.x.value]}: ${point.row.cells[axes.x.value]}`, `${names[axes.y.value]}: ${point.row.cells[axes.y.value]}`,
+      ...(interval >= 0 && Number(axes.y.value) === rate && point.row.cells[interval] ? [`95 % interval: ${point.row.cells[interval]}`] : []),
+    ];
+    const placeOf = point => Object.fromEntries(["x", "y"].map(name => {
+      if (!domain[name]) return [name, 0.5];
+      return [name, (scaled(name, point[name]) - domain[name][0]) / (domain[name][1] - domain[name][0])];
+    }));
+    const go = to => {
+      if (!order.length) return;
+      focus = order[(to + order.length) % order.length];
+      const place = placeOf(focus);
+      if (Math.min(place.x, place.y) < 0 || Math.max(place.x, place.y) > 1) move(place.x - 0.5, place.y - 0.5); else show();
+      detail.textContent = `${describe(focus).join("; ")}. Enter ${chosen.has(focus.index) ? "removes it from" : "adds it to"} the comparison.`;
+    };
+
+    const spec = () => {
+      const style = getComputedStyle(document.documentElement);
+      const ink = style.getPropertyValue("--ink").trim(), rule = style.getPropertyValue("--line").trim();
+      const width = Math.max(240, canvas.clientWidth), narrow = width < 520, height = narrow ? 340 : 420;
+      const at = { x: Number(axes.x.value), y: Number(axes.y.value), c: Number(colour.value) };
+      const scale = name => isNumber[at[name]]
+        ? { name, type: isLog(name) ? "log" : "linear", zero: false, domain: [{ signal: `${name}min` }, { signal: `${name}max` }] }
+        : { name, type: "point", padding: 0.5, domain: [...new Set(points.map(point => point[name]))] };
+      const named = (name, title) => ({ scale: name, title, labelOverlap: true, grid: true, labelLimit: 110, labelAngle: isNumber[at[name]] ? 0 : -35, labelAlign: isNumber[at[name]] ? undefined : "right", tickCount: narrow ? 4 : 8, tickMinStep: points.every(point => Number.isInteger(point[name])) ? 1 : undefined });
+      const place = { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" } };
+      const faded = chosen.size ? { signal: "datum.chosen ? 1 : 0.15" } : { value: points.length > 500 ? 0.5 : 0.85 };
+      const text = { labelColor: ink, titleColor: ink, gridColor: rule, domainColor: rule, tickColor: rule, labelFontSize: 12, titleFontSize: 13 };
+      return {
+        width, height, autosize: { type: "fit", contains: "padding", resize: true }, padding: 0,
+        signals: [
+          ...["x", "y"].flatMap(name => [0, 1].map(end => ({ name: name + ["min", "max"][end], value: domain[name] ? unscaled(name, domain[name][end]) : 0 }))),
+          { name: "focus", value: -1 },
+        ],
+        data: [{ name: "points", values: points }],
+        scales: [
+          { ...scale("x"), range: "width" }, { ...scale("y"), range: "height" },
+          { name: "colour", type: "ordinal", domain: [...new Set(rows.map(row => row.cells[at.c]))], range: palette },
+        ],
+        axes: [{ orient: "bottom", ...named("x", names[at.x]) }, { orient: "left", ...named("y", names[at.y]) }],
+        legends: [{ fill: "colour", title: names[at.c], orient: "bottom", direction: "horizontal", columns: narrow ? 1 : 4, labelLimit: narrow ? width - 60 : 190, symbolLimit: 12 }],
+        config: { axis: text, legend: text, background: null },
+        marks: [{
+          type: "group", clip: true, encode: { enter: { width: { signal: "width" }, height: { signal: "height" } } },
+          marks: [
+            { type: "rule", from: { data: "points" }, encode: { update: {
+              x: place.x, y: { scale: "y", field: "low" }, y2: { scale: "y", field: "high" },
+              stroke: { scale: "colour", field: "c" }, opacity: [{ test: "datum.low == null", value: 0 }, faded] } } },
+            { type: "symbol", name: "symbols", from: { data: "points" }, encode: { update: {
+              ...place, fill: { scale: "colour", field: "c" }, opacity: faded, size: { value: points.length > 2000 ? 25 : 60 }, cursor: { value: "pointer" } } } },
+            { type: "symbol", interactive: false, from: { data: "points" }, encode: { update: {
+              ...place, size: { value: 220 }, stroke: { value: ink }, strokeWidth: { value: 2 },
+              opacity: { signal: "datum.index === focus ? 1 : 0" } } } },
+          ],
+        }],
+      };
+    };
+    const redraw = async () => {
+      const at = { x: Number(axes.x.value), y: Number(axes.y.value) }, withBars = at.y === rate && interval >= 0 && found.length <= mostBars;
+      points = found.map(row => {
+        const [low, high] = withBars ? row.cells[interval].split(" to ").map(number) : [null, null];
+        return { index: row.index, row, x: valueOf(row, at.x), y: valueOf(row, at.y), c: row.cells[Number(colour.value)], low, high: low === null ? null : high, chosen: chosen.has(row.index) };
+      }).filter(point => ["x", "y"].every(name => point[name] !== null && (!isLog(name) || point[name] > 0)));
+      points.sort((a, b) => a.chosen - b.chosen);  // chosen ones are on top
+      order = [...points].sort((a, b) => (a.x > b.x) - (a.x < b.x) || a.y - b.y);
+      focus = focus && points.find(point => point.index === focus.index) || null;
+      whole = Object.fromEntries(["x", "y"].filter(name => isNumber[at[name]]).map(name => [name, extent(name)]));
+      domain = { ...whole };
+      byId("missing").textContent = points.length < found.length ? `${found.length - points.length} rows have no value to draw.` : "";
+      const own = ++drawings, made = await vegaEmbed(canvas, spec(), { mode: "vega", renderer: "canvas", actions: false, hover: false, tooltip: false });
+      if (own !== drawings) return;  // another drawing has begun meanwhile
+      if (view) view.finalize();
+      view = canvas.view = made.view;  // on the element for the console, and for tests
+      canvas.setAttribute("aria-label", `Chart of ${names[at.y]} over ${names[at.x]}, ${points.length} points`);
+      view.addEventListener("mousemove", (event, item) => {
+        const point = item && item.mark.name === "symbols" && item.datum;
+        tip.hidden = !point;
+        if (!point) return;
+        tip.replaceChildren(...describe(point).map(text => element("div", { textContent: text })));
+        tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 4)}px`;
+        tip.style.top = `${event.clientY + 12}px`;
+      });
+      view.addEventListener("click", (event, item) => {
+        if (item && item.mark.name === "symbols" && !dragged) { focus = item.datum; choose(item.datum.index, !chosen.has(item.datum.index)); }
+      });
+      show();
+    };
+
+    let from = null, dragged = false, waiting = 0;
+    const share = event => {
+      const box = canvas.getBoundingClientRect(), [left, top] = view.origin();
+      return { x: (event.clientX - box.left - left) / view.signal("width"), y: 1 - (event.clientY - box.top - top) / view.signal("height") };
+    };
+    canvas.addEventListener("pointerdown", event => { from = share(event); dragged = false; });
+    addEventListener("pointerup", () => { from = null; });
+    canvas.addEventListener("pointermove", event => {
+      if (!from) return;
+      const to = share(event);
+      if (!dragged && Math.hypot(to.x - from.x, to.y - from.y) < 0.01) return;
+      dragged = true;
+      move(from.x - to.x, from.y - to.y);
+      from = to;
+    });
+    canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+    canvas.addEventListener("dblclick", reset);
+    canvas.addEventListener("wheel", event => {
+      if (document.activeElement !== canvas && !event.ctrlKey) return;  // else the page scrolls
+      event.preventDefault();
+      zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, share(event));
+    }, { passive: false });
+    canvas.addEventListener("keydown", event => {
+      const at = focus ? order.indexOf(focus) : -1;
+      const keys = {
+        ArrowRight: () => go(at + 1), ArrowLeft: () => go(at < 0 ? -1 : at - 1),
+        "+": () => zoom(step, focus ? placeOf(focus) : undefined), "-": () => zoom(1 / step, focus ? placeOf(focus) : undefined), 0: reset,
+        Enter: () => { if (focus) { const index = focus.index; choose(index, !chosen.has(index)); go(order.findIndex(point => point.index === index)); } },
+      };
+      if (!keys[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      keys[event.key]();
+    });
+    byId("in").addEventListener("click", () => zoom(step));
+    byId("out").addEventListener("click", () => zoom(1 / step));
+    byId("reset").addEventListener("click", reset);
+    for (const control of [axes.x, axes.y, colour, logs.x, logs.y]) control.addEventListener("change", redraw);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 150); });
+    requestAnimationFrame(() => setTimeout(redraw));  // after the table is on the screen
+    return { draw: redraw };
+  })();
+  more.hidden = rows.length <= shown;
+})();
