@@ -30,6 +30,7 @@ from benchmarks.errors import ExitStatus
 from benchmarks.system.provenance import RECORDED_VARIABLES
 from models import specs
 from results import columns, store, summary
+from results.exchange import public_fields, public_table
 from results.measurement import Derived, Measurement
 from results.record import Identity, Record
 from tests.acceptance import rows as acceptance
@@ -208,6 +209,17 @@ def _columns() -> str:
         )
         for title, group in parts.items()
     )
+
+
+def _public_table() -> str:
+    rows = (
+        (f"`{c.name}`", c.meaning, c.kind.__name__, c.unit, "yes" if c.required else "") for c in public_table.COLUMNS
+    )
+    return _table(("column", "meaning", "type", "unit", "required"), rows)
+
+
+def _public_fields() -> str:
+    return _block(sorted({*public_fields.PLAIN, *public_fields.FORMS}))
 
 
 _PART_OF_COLUMNS = {
@@ -401,6 +413,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "presets": _presets,
     "flags of tf_cnn_benchmarks": _peer_flags,
     "columns": _columns,
+    "public table": _public_table,
+    "public fields": _public_fields,
     "fields of the record": functools.partial(_fields, Record),
     "fields of identity": functools.partial(_fields, Identity),
     "fields of measurement": functools.partial(_fields, Measurement),

@@ -39,7 +39,7 @@ def of_report() -> None:
     records = store.load(RESULTS).records
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder)
-        write.write(records, [RESULTS.name], report, against_table=None)
+        write.write(records, [RESULTS.name], report)
         shutil.copy(report / "plots" / "scaling.svg", IMAGES / "scaling.svg")
         program = next(filter(None, map(shutil.which, _BROWSERS)), None)
         if program is None:

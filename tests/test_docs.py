@@ -35,7 +35,7 @@ PAGES = [page for page in docs.pages(ROOT) if page.name != "acceptance.md"]  # i
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
-READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history")
+READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history", "publish", "check-publication")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
@@ -330,7 +330,7 @@ def test_a_bar_in_a_table_has_no_backslash_on_the_site() -> None:
         ("`--data_format=NCHW\\|NHCW`", "there is no 'NHCW'"),
         ("`run_bench.py reprot out`", "There is no verb 'reprot'"),
         ("`run_bench.py --model=resnet51 ...`", "no model 'resnet51'"),
-        ("`report out --against=guide2016`", "there is no 'guide2016'"),
+        ("`check out --output_format=jsom`", "there is no 'jsom'"),
         ("`replicated --all_reduce_spec=ring`", "ring"),
         ("`baseline promot FILE`", "there is no 'promot'"),
         ("`data make-imagenet DIR --gzip`", "data make-imagenet takes no --gzip"),

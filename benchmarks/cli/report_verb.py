@@ -17,11 +17,12 @@ from benchmarks.config import flag
 from benchmarks.config.flag import Flag
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
-from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.regression.compare_verb import WHERE
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
+from results.exchange.public_table import TableError
 from results.record import Record, flat
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
@@ -55,11 +56,12 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         return _export(records, values)
     if values["table"] is not None:
         raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
+    tables = _tables(values["against"] or "")
     if values["output"] is None:
-        if values["against"]:
-            raise UsageError("--against is about plots and the page: give --output=DIR, too.")
         rows = summarize(records)
-        for line in [*headline.lines(rows), "", *anomalies(rows), *warnings_of(records)]:
+        unmatched = [why for each in tables if (why := published.why_none(rows, each))]
+        standings = [f"{name}: {standing}" for name, standing in published.standings(rows, tables)]
+        for line in [*headline.lines(rows), "", *standings, *unmatched, *anomalies(rows), *warnings_of(records)]:
             say(line)
         return ExitStatus.OK
     from results.report import write  # with matplotlib, which takes its time
@@ -72,13 +74,15 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         )
     try:
         rows, notes = write.write(
-            records, [str(path) for path in paths], output, against_table=values["against"], one_by_one=_shown_drawing
+            records, [str(path) for path in paths], output, against_tables=tables, one_by_one=_shown_drawing
         )
     except OSError as error:
         raise UsageError(
             f"--output={output}: {error.strerror or error}. Name a directory that can be written."
         ) from error
     say("\n".join([*headline.lines(rows), ""]))
+    for name, standing in published.standings(rows, tables):
+        say(f"{name}: {standing}")
     for note in notes[:_MOST_NOTES]:
         warn(note)
     say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
@@ -93,7 +97,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> ExitStatus:
     """
     name, form = values["format"], FORMATS[values["format"]]
     if values["against"]:
-        raise UsageError("--against is about plots and the page: omit --format.")
+        raise UsageError("--against is about the table and the page: omit --format.")
     if values["table"] is not None and not form.has_tables:
         with_tables = ", ".join(each for each, other in FORMATS.items() if other.has_tables)
         raise UsageError(f"--table={values['table']}: {name} has a view of its own. Tables are for {with_tables}.")
@@ -116,6 +120,25 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> ExitStatus:
             f"--output={values['output']}: {error.strerror or error}. With --format, name a file that can be written."
         ) from error
     return ExitStatus.OK
+
+
+def _tables(names: str) -> list[published.Table]:
+    """Returns the tables that --against names.
+
+    Raises:
+        UsageError: there is no such table.
+        DataError: it cannot be read.
+    """
+    try:
+        return [published.table(name) for name in dict.fromkeys(filter(None, names.split(",")))]
+    except TableError as error:
+        raise DataError(f"--against={names}: {error}") from error
+    except OSError as error:
+        known, file = ", ".join(published.SOURCES), str(error.filename)
+        raise UsageError(
+            f"--against={names}: {file}: {error.strerror}.{did_you_mean(file, published.SOURCES)} "
+            f"Name {known}, a directory of results, or a CSV file in the format of docs/reference/public-table.md."
+        ) from error
 
 
 def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
@@ -230,7 +253,12 @@ REPORT = Verb(
                 tuple(TABLES),
                 default="runs",
             ),
-            Flag("against", str, "published figures to compare with", tuple(published.SOURCES)),
+            Flag(
+                "against",
+                str,
+                "tables, directories of results, or CSV files to compare with; separated by commas",
+                known=tuple(published.SOURCES),
+            ),
             WHERE,
         )
     },

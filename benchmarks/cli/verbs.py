@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.checkpoints import export_verb
-from benchmarks.cli import completion_verb, report_verb, run_verb, server_verb
+from benchmarks.cli import completion_verb, publish_verb, report_verb, run_verb, server_verb
 from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.datasets import data_verb
@@ -42,6 +42,8 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         report_verb.REPORT,
         report_verb.DIFF,
         report_verb.RERUN,
+        publish_verb.PUBLISH,
+        publish_verb.CHECK_PUBLICATION,
     ),
     "Is it slower than before": (
         ab_verb.VERB,

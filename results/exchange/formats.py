@@ -95,7 +95,7 @@ def render_markdown(records: Sequence[Record], table: str = "runs") -> str:
         rows,
         summary=markdown_page.summary(records, rows),
         notes=[*anomalies(rows), *warnings_of(records)],
-        tables=side_tables(records, rows, None),
+        tables=side_tables(records, rows),
     )
 
 

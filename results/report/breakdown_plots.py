@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from results.exchange import public_table
 from results.record import Record
 from results.report import figures, published
 from results.report.anomalies import title
 from results.summary import DATA, MANAGER, Row, Siblings
 from results.text import one_line
 
+_LONGEST_LABEL = 120
 _SENT = ("read", "gradient", "weight", "activation")
 
 
@@ -115,8 +117,8 @@ def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes
     return figure, axis
 
 
-def against(table: str) -> figures.Plot:
-    """Returns the plot of the user's rates and published figures against devices."""
+def against(table: published.Table) -> figures.Plot:
+    """Returns the plot of the user's rates and a table's figures against devices."""
 
     def draw(rows: Sequence[Row]) -> Figure | None:
         by_model = figures.grouped(figures.valid_training(rows), lambda row: row.config.get("model"))
@@ -127,18 +129,34 @@ def against(table: str) -> figures.Plot:
         for axis, (name, group) in zip(axes, panels.items(), strict=True):
             lines = list(published.lines_of(table, name).items())[: figures.MOST_LINES - 1]
             for number, (line, theirs) in enumerate(lines, start=1):
-                devices, rates = [f.devices for f in theirs], [f.images_per_sec for f in theirs]
-                axis.errorbar(devices, rates, label=line, alpha=0.7, linestyle="--", **figures.look(number))
+                rates = [f.images_per_sec for f in theirs]
+                bars = _error_bars(theirs)
+                look = {"label": _shortened(line), "alpha": 0.7, "linestyle": "--", **figures.look(number)}
+                axis.errorbar([f.devices for f in theirs], rates, yerr=bars, **look)
             best = {row.devices: row for row in sorted(group, key=lambda row: row.rate)}
             mine = [best[devices] for devices in sorted(best)]
-            axis.plot([r.devices for r in mine], [r.rate for r in mine], "o-", color=figures.COLOURS[0], label="yours")
+            look = {"label": "yours", **figures.look(0)}
+            axis.errorbar([r.devices for r in mine], [r.rate for r in mine], yerr=figures.error_bars(mine), **look)
             axis.set(title=name, xlabel="devices", ylabel="images/s")
             figures.log_scale(axis, "y")
             axis.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.18))
         return figure
 
-    reading = f"Solid: your fastest run by devices. Dashed: {published.SOURCES[table]}. The scale is logarithmic."
-    return figures.Plot(f"against_{table}", "Published figures beside yours", reading, draw)
+    reading = (
+        f"Solid: your fastest run by devices. Dashed: {table.source}. Bars: 95 % intervals. The scale is logarithmic."
+    )
+    return figures.Plot(f"against_{table.file_name}", f"Yours beside {table.name}", reading, draw)
+
+
+def _error_bars(theirs: Sequence[public_table.Figure]) -> list[list[float]]:
+    """Returns the lengths of the intervals below and above published rates; 0 without an interval."""
+    rates = [(f.images_per_sec, f.images_per_sec_low, f.images_per_sec_high) for f in theirs]
+    below = [max(0.0, rate - (low or rate)) for rate, low, _ in rates]
+    return [below, [max(0.0, (high or rate) - rate) for rate, _, high in rates]]
+
+
+def _shortened(label: str) -> str:
+    return label if len(label) <= _LONGEST_LABEL else f"{label[:_LONGEST_LABEL]} ..."
 
 
 def reductions(records: Sequence[Record]) -> figures.Plot:

@@ -1,19 +1,29 @@
-"""Published figures, from CSV files in `results/data`, and which of them compare with the user's rows."""
+"""Figures of other people: which are comparable with the user's rows, and where a row stands among them."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
+import importlib.resources
+import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from results.summary import Row, published_table
+from results import store
+from results.exchange import public_table
+from results.exchange.public_table import Figure, TableError
+from results.report.anomalies import title
+from results.summary import Row, summarize
+from results.text import counted, first_few, interval, one_line
 
+# The tables of the suite, in `results/data`.
 SOURCES = {
     "guide2017": "TensorFlow benchmarks, tensorflow.org/performance/benchmarks, 2017: DGX-1, Google Compute Engine, "
     "Amazon EC2, with tf_cnn_benchmarks",
     "modern": "ResNet-50 since 2020: NVIDIA DeepLearningExamples, Lambda, MLPerf; each figure names its own source",
 }
-# The names of our models in the tables. Version 1.5 of a ResNet takes 2 to 6 % more operations, and is compared.
+# The published names of our models. Version 1.5 of a ResNet takes 2 to 6 % more operations, and is compared.
 _MODELS = {
     "inception3": "Inception v3",
     "resnet50": "ResNet-50",
@@ -23,69 +33,200 @@ _MODELS = {
     "alexnet": "AlexNet",
     "vgg16": "VGG16",
 }
+_MOST_MODELS = 12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One published rate over all devices: `setting` is variable manager, precision and data, as far as published.
+class Table:
+    """Figures with the name that the user gave, a sentence on their source, and sentences on what could not be read."""
 
-    `where` is the machine and its location; `batch_per_device` is None if it is unknown.
+    name: str
+    source: str
+    figures: tuple[Figure, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def file_name(self) -> str:
+        """Returns the name as part of a file's name."""
+        return re.sub(r"\W+", "_", self.name).strip("_")[:60] or "table"
+
+
+def table(name: str) -> Table:
+    """Reads a table: a key of `SOURCES`, a public table (CSV), or records (a JSONL file, or the directory of one).
+
+    Raises:
+        TableError: it is no such table, or has no figure.
+        OSError: there is no such file, or it cannot be read.
     """
-
-    where: str
-    model: str
-    setting: str
-    batch_per_device: int | None
-    devices: int
-    images_per_sec: float
-
-
-@functools.cache
-def figures(table: str) -> tuple[Figure, ...]:
-    """Reads a table, a key of `SOURCES`."""
-    settings = ("variable_update", "framework", "precision", "data")
-    return tuple(
-        Figure(
-            where=row.get("platform") or f"{row['hardware']} ({row['source']})",
-            model=row.get("model") or "ResNet-50",
-            setting=", ".join(row[name] for name in settings if row.get(name)),
-            batch_per_device=int(row["batch_per_gpu"]) if row["batch_per_gpu"].isdigit() else None,
-            devices=int(row["gpus"]),
-            images_per_sec=float(row["images_per_sec"]),
-        )
-        for row in published_table(table)
-    )
+    if name in SOURCES:
+        text = importlib.resources.files("results").joinpath("data", f"{name}.csv").read_text(encoding="utf-8")
+        return Table(name=name, source=SOURCES[name], figures=public_table.parsed(text, name))
+    path = Path(name)
+    if path.is_dir() or path.suffix == ".jsonl":
+        return _of_records(name, path / store.JSONL_NAME if path.is_dir() else path)
+    try:
+        figures = public_table.parsed(path.read_text(encoding="utf-8-sig"), name)
+    except UnicodeDecodeError as error:
+        raise TableError(f"{name}: it is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
+    if not figures:
+        raise TableError(f"{name}: there is no figure below its first line. Add lines, or name another table.")
+    return Table(name=one_line(name), source=f"{counted(len(figures), 'figure')} in {one_line(name)}", figures=figures)
 
 
-def beside(row: Row, table: str) -> list[Figure]:
-    """Returns the figures of the same model, batch per device and number of devices; none for inference."""
-    if row.config.get("forward_only"):
+def _of_records(name: str, path: Path) -> Table:
+    if not path.exists():
+        raise TableError(f"{name}: there is no {path.name} in it. Name a directory that runs or `publish` wrote.")
+    loaded = store.load(path)
+    figures = public_table.of_rows(summarize(loaded.records))
+    if not figures:
+        raise TableError(f"{path}: there is no valid run in it. Name a directory with valid runs.")
+    machines = first_few(list(dict.fromkeys(figure.machine for figure in figures)))
+    sentence = f"{counted(len(figures), 'configuration')} in {one_line(name)}, measured on {machines}"
+    return Table(name=one_line(name), source=sentence, figures=figures, problems=tuple(loaded.problems))
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    """Returns what must be equal where figures are compared; None: unknown."""
+    names = ("batch_per_device", "forward_only", "precision", "data_name")
+    batch, forward_only, precision, data = (row.config.get(name) for name in names)
+    facts = {"model": row.config.get("model"), "batch per device": batch, "devices": row.devices}
+    return {**facts, "inference": forward_only or False, "precision": precision, "data": data}
+
+
+def _differences(row: Row, figure: Figure) -> tuple[list[str], list[str]]:
+    """Returns in what a row and a figure differ, with both values, and what the figure does not state."""
+    theirs = {
+        "model": figure.model,
+        "batch per device": figure.batch_per_device,
+        "devices": figure.devices,
+        "inference": figure.forward_only,
+        "precision": figure.precision or None,
+        "data": figure.data or None,
+    }
+    different, unknown = [], []
+    for name, mine in _facts(row).items():
+        other = theirs[name]
+        if other is None and name != "batch per device":
+            unknown.append(name)
+        elif mine is None and name in ("precision", "data"):
+            unknown.append(name)
+        elif not (mine == other or _is_alike(name, str(mine), str(other))):
+            different.append(f"{name} (yours {mine}, theirs {'unknown' if other is None else other})")
+    return different, unknown
+
+
+def _is_alike(name: str, mine: str, theirs: str) -> bool:
+    """Returns whether words mean the same: a model by its published name, real data by that of a data set."""
+    if name == "model":
+        return _MODELS.get(mine) == theirs
+    return name == "data" and theirs == "real" and not mine.startswith("synthetic")
+
+
+def beside(row: Row, table: Table) -> list[Figure]:
+    """Returns the figures that are comparable with a row.
+
+    Model, batch per device and number of devices are the same; so are training or inference, precision and data, unless
+    one of the two does not state them.
+    """
+    if row.images_per_sec is None:
         return []
-    wanted = (_MODELS.get(str(row.config.get("model"))), row.config.get("batch_per_device"), row.devices)
-    return [f for f in figures(table) if (f.model, f.batch_per_device, f.devices) == wanted]
+    return [figure for figure in table.figures if not _differences(row, figure)[0]]
 
 
-def why_none(rows: Sequence[Row], table: str) -> str | None:
-    """Returns a sentence if no row with a rate has a figure in the table, with what the table has; else None."""
-    if any(row.images_per_sec is not None and beside(row, table) for row in rows):
+def unknown(row: Row, figure: Figure) -> list[str]:
+    """Returns what is unknown of a comparable figure or row, and was not compared."""
+    return _differences(row, figure)[1]
+
+
+def why_none(rows: Sequence[Row], table: Table) -> str | None:
+    """Returns a sentence if no row with a rate is comparable with a figure: what differs, what the table has."""
+    if any(beside(row, table) for row in rows):
         return None
-    batches: dict[str, list[str]] = {}
-    for name, title in _MODELS.items():
-        found = sorted({f.batch_per_device for f in figures(table) if f.model == title and f.batch_per_device})
-        batches[name] = [str(batch) for batch in found]
-    known = ", ".join(f"{name} ({', '.join(found)})" for name, found in batches.items() if found)
-    devices = ", ".join(map(str, sorted({figure.devices for figure in figures(table)})))
-    return (
-        f"No row has a figure in {table}: the model, the batch per device and the number of devices must be the same, "
-        f"in training. It has these models (batches per device): {known}; on {devices} devices."
+    batches: dict[str, set[int]] = {}
+    for figure in table.figures:
+        for name in [ours for ours, published in _MODELS.items() if published == figure.model] or [figure.model]:
+            batches.setdefault(name, set()).update([figure.batch_per_device] if figure.batch_per_device else [])
+    order = sorted(batches, key=lambda name: ([*_MODELS, name].index(name), name))
+    known = [f"{name} ({', '.join(map(str, sorted(batches[name])))})" for name in order if batches[name]]
+    more = f" and {len(known) - _MOST_MODELS} more" if len(known) > _MOST_MODELS else ""
+    devices = ", ".join(map(str, sorted({figure.devices for figure in table.figures})))
+    return one_line(
+        f"No row has a figure in {table.name}: the model, the batch per device and the number of devices must be the "
+        f"same, and training or inference, precision and data as far as they are stated. {_nearest(rows, table)}It has "
+        f"these models (batches per device): {', '.join(known[:_MOST_MODELS])}{more}; on {devices} devices."
     )
 
 
-def lines_of(table: str, model: str) -> dict[str, list[Figure]]:
-    """Returns, for each machine and setting, the figures of one of our models by number of devices."""
+def _nearest(rows: Sequence[Row], table: Table) -> str:
+    """Returns a sentence on the pair of a row and a figure that differs least; empty if no row has a rate."""
+    pairs = [
+        (_differences(row, figure)[0], row, figure)
+        for row in rows
+        if row.images_per_sec is not None
+        for figure in table.figures
+    ]
+    if not pairs:
+        return ""
+    different, row, figure = min(pairs, key=lambda pair: (len(pair[0]), any("model" in word for word in pair[0])))
+    return f"The nearest to {title(row)} is a figure of {figure.where}, which differs in {', '.join(different)}. "
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """A row's rate over a figure, and between which values it is by the intervals of both; None: neither has one."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def in_words(self) -> str:
+        """Returns whether the row is faster than the figure by more than the intervals."""
+        if self.low is None or self.high is None:
+            return "no interval"
+        if self.low <= 1 <= self.high:
+            return "within the intervals"
+        return f"{'faster' if self.value > 1 else 'slower'}, beyond the intervals"
+
+
+def ratio(row: Row, figure: Figure) -> Ratio:
+    """Returns how a row compares with a figure; a rate without an interval counts as exact if the other has one."""
+    value = row.rate / figure.images_per_sec
+    if None in (row.low, row.high) and figure.images_per_sec_low is None:
+        return Ratio(value, None, None)
+    low, high = (row.rate, row.rate) if row.low is None or row.high is None else (row.low, row.high)
+    theirs = figure.images_per_sec_low or figure.images_per_sec, figure.images_per_sec_high or figure.images_per_sec
+    return Ratio(value, low / theirs[1], high / theirs[0])
+
+
+def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, str]]:
+    """Returns for each row with comparable figures its title, and a sentence: its rank, and the figures around it."""
+    found = []
+    for row in rows:
+        theirs = sorted((f for one in tables for f in beside(row, one)), key=lambda figure: figure.images_per_sec)
+        if not theirs or not math.isfinite(row.rate):
+            continue
+        faster = [figure for figure in theirs if figure.images_per_sec > row.rate]
+        slower = theirs[: len(theirs) - len(faster)]
+        around = [*slower[-1:], *faster[:1]]
+        words = "; ".join(_compared(row, figure) for figure in around)
+        rank = f"rank {len(faster) + 1} of {len(theirs) + 1} ({counted(len(theirs), 'comparable figure')} and yours)"
+        found.append((title(row), f"{rank}: {words}."))
+    return found
+
+
+def _compared(row: Row, figure: Figure) -> str:
+    found = ratio(row, figure)
+    between = interval(found.low, found.high)
+    not_stated = unknown(row, figure)
+    marks = [found.in_words, *([f"not stated: {', '.join(not_stated)}"] if not_stated else [])]
+    return f"{found.value:.2f} x the figure of {figure.where}{f' ({between})' if between else ''}, {'; '.join(marks)}"
+
+
+def lines_of(table: Table, model: str) -> dict[str, list[Figure]]:
+    """Returns, for each machine and setting, the figures of one of our models in training by number of devices."""
     lines: dict[str, list[Figure]] = {}
-    for figure in figures(table):
-        if figure.model == _MODELS.get(model):
-            batch = figure.batch_per_device or "unknown"
-            lines.setdefault(f"{figure.where}, {figure.setting}, batch {batch}", []).append(figure)
+    for figure in table.figures:
+        if figure.model in (model, _MODELS.get(model)) and not figure.forward_only:
+            lines.setdefault(f"{figure.where}, {figure.setting}", []).append(figure)
     return {name: sorted(line, key=lambda figure: figure.devices) for name, line in lines.items()}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from results import placement
+from results.exchange.public_table import Figure
 from results.input_verdict import costs
 from results.record import Kind, Record
 from results.repeats import ASSUMED_SPREAD
@@ -53,9 +54,11 @@ class SideTable:
         return ["", f"{self.title}. {self.note}".strip(), *table([self.columns, *self.lines], rule=True)]
 
 
-def side_tables(records: Sequence[Record], rows: Sequence[Row], against: str | None) -> list[SideTable]:
-    """Returns the tables that are not empty; `against` is a key of `results.report.published.SOURCES`."""
-    published_figures = [_published(rows, against)] if against else []
+def side_tables(
+    records: Sequence[Record], rows: Sequence[Row], against: Sequence[published.Table] = ()
+) -> list[SideTable]:
+    """Returns the tables that are not empty; `against` are those of other people's figures."""
+    published_figures = _published(rows, against)
     measured = [*comparisons(rows), _scaling(rows), _reductions(records), _input_stages(records), *_placements(rows)]
     tables = [*published_figures, *measured]
     return [dataclasses.replace(one, lines=one.lines[:_MOST_LINES]) for one in tables if one.lines]
@@ -116,27 +119,47 @@ def _scaling(rows: Sequence[Row]) -> SideTable:
     )
 
 
-def _published(rows: Sequence[Row], against: str) -> SideTable:
-    return SideTable(
+def _published(rows: Sequence[Row], tables: Sequence[published.Table]) -> list[SideTable]:
+    """Returns where rows stand among comparable figures, in words and as a table of all of them."""
+    pairs = [(row, figure) for row in rows for one in tables for figure in published.beside(row, one)]
+    standings = SideTable(
+        name="standing",
+        title="Where yours stand",
+        note="Each row of yours beside the next slower and the next faster figure.",
+        columns=("yours", _SENTENCE),
+        numbers=frozenset(),
+        lines=published.standings(rows, tables),
+    )
+    figures = SideTable(
         name="published",
         title="Published figures for the same settings",
-        note=published.SOURCES[against],
-        columns=("yours", "your images/s", "published for", "setting", "images/s", "yours / published"),
-        numbers=frozenset({"your images/s", "images/s", "yours / published"}),
-        lines=[
-            [
-                title(row),
-                f"{row.rate:.2f}",
-                figure.where,
-                f"{figure.setting}, batch {figure.batch_per_device or 'unknown'}, {figure.devices} devices",
-                f"{figure.images_per_sec:g}",
-                f"{row.rate / figure.images_per_sec:.3f}",
-            ]
-            for row in rows
-            if row.images_per_sec is not None
-            for figure in published.beside(row, against)
-        ],
+        note="; ".join(one.source for one in tables),
+        columns=(
+            *("yours", "your images/s", "your interval", "published for", "setting", "images/s", "interval"),
+            *("yours / published", "from", "to", "difference", "not stated"),
+        ),
+        numbers=frozenset({"your images/s", "images/s", "yours / published", "from", "to"}),
+        lines=[_published_line(row, figure) for row, figure in pairs],
     )
+    return [standings, figures]
+
+
+def _published_line(row: Row, figure: Figure) -> list[str]:
+    ratio = published.ratio(row, figure)
+    return [
+        title(row),
+        f"{row.rate:.2f}",
+        interval(row.low, row.high),
+        figure.where,
+        f"{figure.setting}, {figure.devices} devices",
+        f"{figure.images_per_sec:g}",
+        interval(figure.images_per_sec_low, figure.images_per_sec_high),
+        f"{ratio.value:.3f}",
+        "" if ratio.low is None else f"{ratio.low:.3f}",
+        "" if ratio.high is None else f"{ratio.high:.3f}",
+        ratio.in_words,
+        ", ".join(published.unknown(row, figure)),
+    ]
 
 
 def _placements(rows: Sequence[Row]) -> list[SideTable]:

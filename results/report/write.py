@@ -33,13 +33,13 @@ def write(
     sources: Sequence[str],
     output: Path,
     *,
-    against_table: str | None,
+    against_tables: Sequence[published.Table] = (),
     one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
 ) -> tuple[list[Row], list[str]]:
     """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
 
-    `sources` says where the records come from; the directory `output` is created if it is missing; `against_table` is a
-    key of `results.report.published.SOURCES`. `one_by_one` passes the plots on, to show progress.
+    `sources` says where the records come from; the directory `output` is created if it is missing;
+    `against_tables` are compared with. `one_by_one` passes the plots on, to show progress.
 
     Returns:
         The rows of the report; anomalies and warnings.
@@ -48,17 +48,18 @@ def write(
         OSError: the directory cannot be written.
     """
     rows = summarize(records)
-    unmatched = published.why_none(rows, against_table) if against_table else None
-    notes = [*([unmatched] if unmatched else []), *anomalies(rows), *warnings_of(records)]
+    unmatched = [why for table in against_tables if (why := published.why_none(rows, table))]
+    problems = [problem for table in against_tables for problem in table.problems]
+    notes = [*unmatched, *problems, *anomalies(rows), *warnings_of(records)]
     (output / "plots").mkdir(parents=True, exist_ok=True)
-    plots = [*PLOTS, reductions(records), *([against(against_table)] if against_table else [])]
+    plots = [*PLOTS, reductions(records), *map(against, against_tables)]
     drawings = []
     for plot, svg in drawn(one_by_one(plots), rows, output / "plots"):
         if svg is None:
             notes.append(f"The plot '{plot.title}' is missing: a record holds a number that cannot be drawn.")
         else:
             drawings.append((plot, svg))
-    tables = side_tables(records, rows, against_table)
+    tables = side_tables(records, rows, against_tables)
     sentence = markdown_page.summary(records, rows)
     html = page.html(
         records,

@@ -17,7 +17,7 @@ from results.gate import baseline_check, comparison
 from results.gate.comparability import UnlikeError
 from results.gate.views import history_view, json_view, junit_view, text_view
 from results.record import Record, Status
-from results.report import headline, page, write
+from results.report import headline, page, published, write
 from results.report.anomalies import anomalies, warnings_of
 from results.report.side_tables import side_tables
 from results.summary import summarize
@@ -59,7 +59,7 @@ def odd_records(good: Record, values: tuple[Any, ...] = ODD) -> Iterator[Record]
 def reported(records: list[Record]) -> str:
     """Returns what a report of these records prints and writes, without its plots."""
     rows = summarize(records)
-    tables = side_tables(records, rows, "guide2017")
+    tables = side_tables(records, rows, [published.table("guide2017"), published.table("modern")])
     notes = [*anomalies(rows), *warnings_of(records)]
     texts = [*headline.lines(rows), *notes]
     page.html(
@@ -175,7 +175,7 @@ def test_a_page_masks_what_older_versions_recorded(tmp_path: Path, monkeypatch: 
     old = dataclasses.replace(
         run, identity=identity, environment={"variables": {"NVIDIA_API_KEY": "s3", "XLA_FLAGS": "-O"}}
     )
-    write.write([old], ["x"], tmp_path, against_table=None)
+    write.write([old], ["x"], tmp_path)
     text = (tmp_path / "report.html").read_text()
     assert "s3" not in text and "NVIDIA_API_KEY=***, XLA_FLAGS=-O" in text
 
@@ -193,7 +193,7 @@ def test_a_directory_with_odd_lines_is_appended_to(tmp_path: Path) -> None:
 def test_a_plot_shows_a_dollar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "PLOTS", [plot for plot in write.PLOTS if plot.name == "batches"])
     runs = [fake_run(model="$\\frac{$", batch_per_device=batch) for batch in (8, 16)]
-    _, notes = write.write(runs, ["x"], tmp_path, against_table=None)
+    _, notes = write.write(runs, ["x"], tmp_path)
     assert not [note for note in notes if "missing" in note]
     assert "$\\frac{$" in (tmp_path / "plots" / "batches.svg").read_text()
 
@@ -203,7 +203,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pyte
         raise ValueError("Axis limits cannot be NaN or Inf")
 
     monkeypatch.setattr("results.report.figures.save", fail)
-    _, notes = write.write([fake_run()], ["x"], tmp_path, against_table=None)
+    _, notes = write.write([fake_run()], ["x"], tmp_path)
     assert "The plot 'Step times' is missing: a record holds a number that cannot be drawn." in notes
     assert "is missing" in (tmp_path / "report.md").read_text()
 

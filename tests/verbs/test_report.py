@@ -125,7 +125,7 @@ def test_an_export_of_steps_has_a_row_per_step(run_bench: RunBench, tmp_path: Pa
         (["--format=parquet"], "--format=parquet is not text: give --output=FILE, too."),
         (["--format=bencher", "--table=steps"], "bencher has a view of its own. Tables are for csv, json, parquet."),
         (["--table=steps"], "give --format=csv, json or parquet, too."),
-        (["--format=md", "--against=modern"], "--against is about plots and the page: omit --format."),
+        (["--format=md", "--against=modern"], "--against is about the table and the page: omit --format."),
         (["--format=csv", "--output=."], "Is a directory. With --format, name a file that can be written."),
         (["--format=xls"], "--format=xls"),
     ],

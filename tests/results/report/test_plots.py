@@ -194,12 +194,12 @@ def test_reductions_are_by_size_and_those_of_a_model_are_left_out() -> None:
 
 
 def test_published_figures_are_those_of_the_table() -> None:
-    plot = against("guide2017")
+    plot = against(published.table("guide2017"))
     slower = run(8, 900.0, variable_update="parameter_server")
     (axis,) = panels(plot, [run(1, 200.0), run(8, 1500.0), slower, run(1, 99.0, model="trivial")])
     found = curves(axis)
     assert found.pop("yours") == points((1, 200), (8, 1500)), "the fastest with so many devices"
-    of_table = published.lines_of("guide2017", "resnet50")
+    of_table = published.lines_of(published.table("guide2017"), "resnet50")
     assert found == {name: points(*((f.devices, f.images_per_sec) for f in of_table[name])) for name in found}
     assert len(found) == min(len(of_table), figures.MOST_LINES - 1)
     assert points((1, 219))[0] in [line[0] for line in found.values()], "the first row of ResNet-50"

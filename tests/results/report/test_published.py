@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.sweep import grid, sweep_verb
+from results.exchange.public_table import Figure
 from results.report import published
+from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
 from results.summary import published_table, summarize
 from tests.support.records import fake_run
 
 GUIDE = published_table("guide2017")
+TABLE = published.table("guide2017")
 MODELS = {
     "Inception v3": "inception3",
     "ResNet-50": "resnet50",
@@ -33,12 +38,12 @@ GPUS_OF_A_HOST = 8
 def _configured(row: dict[str, str]) -> Config:
     """Returns the configuration of a row of the guide, on a machine with enough GPUs."""
     manager, *words = MANAGERS[row["variable_update"]]
-    gpus = int(row["gpus"])
+    gpus = int(row["devices"])
     if manager == "distributed_replicated":
         hosts = max(1, gpus // GPUS_OF_A_HOST)
         gpus //= hosts
         words.append(f"--local_cluster=ps:{hosts},worker:{hosts}")
-    words += [f"--variable_update={manager}", f"--num_gpus={gpus}", f"--batch_size={row['batch_per_gpu']}"]
+    words += [f"--variable_update={manager}", f"--num_gpus={gpus}", f"--batch_size={row['batch_per_device']}"]
     words += [f"--model={MODELS[row['model']]}", *(["--data_dir=imagenet"] if row["data"] == "real" else [])]
     return config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 64, {})
 
@@ -50,16 +55,16 @@ def test_every_row_of_the_guide_stands_beside_a_run_with_its_settings(model: str
     for row in rows:
         chosen = _configured(row)
         names = ("model", "variable_update", "num_devices", "num_workers", "batch_per_device", "data_name")
-        made[chosen.model, chosen.batch_per_device, chosen.towers_in_total] = fake_run(
+        made[chosen.model, chosen.batch_per_device, chosen.towers_in_total, row["data"]] = fake_run(
             **{name: getattr(chosen, name) for name in names}
         )
     records = list(made.values())
-    (table,) = [one for one in side_tables(records, summarize(records), "guide2017") if one.name == "published"]
-    found = sorted((where, setting, rate) for _, _, where, setting, rate, _ in table.lines)
+    (table,) = [one for one in side_tables(records, summarize(records), [TABLE]) if one.name == "published"]
+    found = sorted((where, setting, rate) for _, _, _, where, setting, rate, *_ in table.lines)
     assert found == sorted(
         (
-            row["platform"],
-            f"{row['variable_update']}, {row['data']}, batch {row['batch_per_gpu']}, {row['gpus']} devices",
+            row["machine"],
+            f"{row['variable_update']}, {row['data']}, batch {row['batch_per_device']}, {row['devices']} devices",
             f"{float(row['images_per_sec']):g}",
         )
         for row in rows
@@ -71,7 +76,7 @@ def test_the_guide_has_these_models_alone() -> None:
 
 
 def test_every_model_that_is_compared_exists() -> None:
-    missing = published.why_none([], "guide2017")
+    missing = published.why_none([], TABLE)
     for name in missing.partition("(batches per device): ")[2].split("; on")[0].split("), "):
         assert config.resolve(flag.parse([f"--model={name.split()[0]}"], run_flags.RUN_FLAGS).values, lambda: 1, {})
 
@@ -85,7 +90,7 @@ def test_the_preset_has_the_guides_models_and_batches() -> None:
     runs = {(c.config.model, c.config.batch_per_device, c.config.num_devices) for c in _cells("--device=gpu")}
     batches = {"alexnet": 512, "inception3": 64, "resnet50": 64, "resnet152": 64, "vgg16": 64}
     assert runs == {(model, batch, gpus) for model, batch in batches.items() for gpus in (1, 2, 4, 8)}
-    published_runs = {(MODELS[row["model"]], int(row["batch_per_gpu"]), int(row["gpus"])) for row in GUIDE}
+    published_runs = {(MODELS[row["model"]], int(row["batch_per_device"]), int(row["devices"])) for row in GUIDE}
     assert runs <= published_runs
     small = {(c.config.model, c.config.batch_per_device) for c in _cells("--device=gpu", "--batch_size=32")}
     assert small - {run[:2] for run in published_runs} == {("alexnet", 32)}
@@ -94,3 +99,87 @@ def test_the_preset_has_the_guides_models_and_batches() -> None:
 def test_on_a_cpu_the_preset_has_batches_that_fit_there() -> None:
     found = {c.config.model: c.config.batch_per_device for c in _cells("--device=cpu", "--num_gpus=1")}
     assert found.keys() == {*MODELS.values()} and max(found.values()) == 32
+
+
+def _table(*figures: Figure) -> published.Table:
+    return published.Table(name="t", source="made up", figures=figures)
+
+
+def _figure(**changes: object) -> Figure:
+    fields = {"machine": "M", "model": "resnet50", "devices": 1, "batch_per_device": 32, "images_per_sec": 320.0}
+    return Figure(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "unknown"),
+    [
+        ({}, ["inference", "precision", "data"]),
+        ({"model": "ResNet-50", "forward_only": False, "precision": "fp32", "data": "synthetic"}, []),
+        ({"model": "resnet50_v1.5"}, None),
+        ({"devices": 2}, None),
+        ({"batch_per_device": None}, None),
+        ({"forward_only": True}, None),
+        ({"precision": "fp16"}, None),
+        ({"data": "real"}, None),
+    ],
+)
+def test_figures_are_comparable_if_all_that_both_state_agrees(
+    changes: dict[str, object], unknown: list[str] | None
+) -> None:
+    (row,) = summarize([fake_run()])
+    figure = _figure(**changes)
+    assert published.beside(row, _table(figure)) == ([] if unknown is None else [figure])
+    assert unknown is None or published.unknown(row, figure) == unknown
+
+
+def test_real_data_stand_for_any_data_set() -> None:
+    (row,) = summarize([fake_run(data_name="imagenet")])
+    assert published.beside(row, _table(_figure(data="real"))) and published.beside(
+        row, _table(_figure(data="imagenet"))
+    )
+    assert not published.beside(row, _table(_figure(data="cifar10")))
+
+
+def test_a_ratio_lies_between_the_extremes_of_both_intervals() -> None:
+    (row,) = summarize([fake_run()])
+    row = dataclasses.replace(row, low=300.0, high=340.0)
+    found = published.ratio(row, _figure(images_per_sec=200.0, images_per_sec_low=190.0, images_per_sec_high=210.0))
+    assert (found.value, found.low, found.high) == pytest.approx((1.6, 300 / 210, 340 / 190))
+    assert found.in_words == "faster, beyond the intervals"
+    assert published.ratio(row, _figure(images_per_sec=310.0)).in_words == "within the intervals"
+    assert published.ratio(row, _figure(images_per_sec=400.0)).in_words == "slower, beyond the intervals"
+    alone = dataclasses.replace(row, low=None, high=None)
+    assert published.ratio(alone, _figure()).in_words == "no interval"
+
+
+def test_the_rank_counts_the_faster_figures() -> None:
+    (row,) = summarize([fake_run()])
+    figures = [
+        _figure(machine=name, images_per_sec=rate) for name, rate in zip("ABCD", (100, 300, 330, 900), strict=True)
+    ]
+    ((name, sentence),) = published.standings([row], [_table(*figures[:2]), _table(*figures[2:])])
+    assert sentence.startswith("rank 3 of 5 (4 comparable figures and yours): 1.07 x the figure of B")
+    assert "; 0.97 x the figure of C" in sentence and " A" not in sentence and " D" not in sentence
+    assert published.standings([row], [_table(_figure(devices=3))]) == []
+
+
+def test_without_a_comparable_figure_the_nearest_is_named_with_what_differs() -> None:
+    (row,) = summarize([fake_run()])
+    sentence = published.why_none(
+        [row], _table(_figure(machine="far", devices=8, precision="fp16"), _figure(devices=2))
+    )
+    assert sentence is not None
+    assert "a figure of M, which differs in devices (yours 1, theirs 2). " in sentence
+
+
+def test_the_plot_shows_the_intervals_of_both() -> None:
+    records = [fake_run(step_seconds=[0.1, 0.12] * 10)]
+    table = _table(_figure(images_per_sec_low=300.0, images_per_sec_high=350.0))
+    figure = against(table).draw(summarize(records))
+    assert figure is not None
+    bars = [container.lines[2][0].get_segments()[0][:, 1] for container in figure.axes[0].containers]
+    derived = records[0].derived
+    assert [tuple(bar) for bar in bars] == [
+        pytest.approx((300, 350)),
+        pytest.approx((derived.images_per_sec_low, derived.images_per_sec_high)),
+    ]

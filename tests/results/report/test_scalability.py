@@ -39,7 +39,7 @@ def curve_of(records: Sequence[Record], least: int = 3) -> scalability.Curve:
 
 
 def table_of(records: Sequence[Record]) -> list[Sequence[str]]:
-    found = [one for one in side_tables(records, summarize(records), None) if one.name == "scalability"]
+    found = [one for one in side_tables(records, summarize(records)) if one.name == "scalability"]
     return [line for one in found for line in one.lines]
 
 

@@ -1,0 +1,188 @@
+"""The public table: a CSV of published figures, one a line, which `COLUMNS` defines."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import shlex
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from results.gate.comparability import hardware_in_words, software_in_words
+from results.summary import Row, manager_of
+from results.text import csv_cell, one_line
+
+
+class TableError(ValueError):
+    """A table cannot be read. The message has its file and line, what was wanted, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One published rate over all devices. Except for the first four, None and empty text mean: not stated."""
+
+    machine: str
+    model: str
+    devices: int
+    images_per_sec: float
+    batch_per_device: int | None = None
+    images_per_sec_low: float | None = None
+    images_per_sec_high: float | None = None
+    software: str = ""
+    command: str = ""
+    variable_update: str = ""
+    precision: str = ""
+    data: str = ""
+    forward_only: bool | None = None
+    xla: bool | None = None
+    date: str = ""
+    source: str = ""
+
+    @property
+    def where(self) -> str:
+        """Returns the machine, and who measured it."""
+        return f"{self.machine} ({self.source})" if self.source else self.machine
+
+    @property
+    def setting(self) -> str:
+        """Returns variable manager, software, precision, data and batch, as far as they are stated."""
+        batch = f"batch {self.batch_per_device or 'unknown'}"
+        words = (self.variable_update, self.software, self.precision, "XLA" if self.xla else "", self.data, batch)
+        return ", ".join(word for word in words if word)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column: its name, what it means, the type of its cells, their unit, and whether each line must have it."""
+
+    name: str
+    meaning: str
+    kind: type = str
+    unit: str = ""
+    required: bool = False
+
+
+COLUMNS = (
+    Column("machine", "CPUs or GPUs, their number, and where they are", required=True),
+    Column("software", "framework and benchmark, with versions"),
+    Column("command", "the command that measured it"),
+    Column("model", "name as in `--model`, or a published one such as ResNet-50", required=True),
+    Column("devices", "devices of all workers", int, "devices", required=True),
+    Column("batch_per_device", "images per device and step", int, "images"),
+    Column("images_per_sec", "rate over all devices", float, "images/s", required=True),
+    Column("images_per_sec_low", "lower bound of its 95 % interval", float, "images/s"),
+    Column("images_per_sec_high", "upper bound of its 95 % interval", float, "images/s"),
+    Column("variable_update", "variable manager with its modifiers"),
+    Column("precision", "fp32, tf32, bf16 or fp16"),
+    Column("data", "synthetic, the name of a data set, or real for any data set"),
+    Column("forward_only", "true: inference; false: training", bool),
+    Column("xla", "whether XLA compiles the model", bool),
+    Column("date", "when it was measured, as YYYY-MM-DD"),
+    Column("source", "who published it, and where"),
+)
+_BOOLS = {"true": True, "false": False}
+
+
+def parsed(text: str, name: str) -> tuple[Figure, ...]:
+    """Reads a public table; other columns than its own are ignored.
+
+    Args:
+        text: of the file.
+        name: of the file, for messages.
+
+    Raises:
+        TableError: a required column is missing, or a cell is not what its column holds.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
+            raise TableError(
+                f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
+                f"table: {', '.join(column.name for column in COLUMNS)}."
+            )
+        return tuple(_figure(line, f"{name}:{reader.line_num}") for line in reader)
+    except csv.Error as error:
+        raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
+
+
+def _figure(line: dict[Any, Any], place: str) -> Figure:
+    """Returns the figure of a line; `place` is its file and line."""
+    if None in line or None in line.values():
+        more = "more" if None in line else "fewer"
+        raise TableError(f"{place}: it has {more} cells than the first line. Put text with a comma in double quotes.")
+    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place) for column in COLUMNS})
+    low, high = figure.images_per_sec_low, figure.images_per_sec_high
+    if (low is None) != (high is None) or (low is not None and high is not None and low > high):
+        raise TableError(
+            f"{place}: images_per_sec_low is {low} and images_per_sec_high is {high}. Give the lower and the higher "
+            "bound, or leave both empty."
+        )
+    return figure
+
+
+def _value(column: Column, cell: str, place: str) -> Any:
+    text = one_line(cell)
+    if not text:
+        if column.required:
+            raise TableError(f"{place}: column {column.name} is empty. It must have a value: {column.meaning}.")
+        return "" if column.kind is str else None
+    parse: Callable[[str], Any] = _BOOLS.__getitem__ if column.kind is bool else column.kind
+    try:
+        value = parse(text.lower() if column.kind is bool else text)
+        if column.kind in (int, float) and not 0 < value < math.inf:
+            raise ValueError
+    except (KeyError, ValueError, OverflowError) as error:
+        wanted = {int: "a whole number above 0", float: "a number above 0", bool: "true, false or nothing"}
+        raise TableError(
+            f"{place}: column {column.name} is '{text[:80]}'. Write {wanted[column.kind]} ({column.meaning})."
+        ) from error
+    return value
+
+
+def of_rows(rows: Iterable[Row]) -> tuple[Figure, ...]:
+    """Returns a figure for each row that has a rate."""
+    return tuple(_of_row(row) for row in rows if row.images_per_sec is not None)
+
+
+def _of_row(row: Row) -> Figure:
+    first, config = row.valid[0], row.config
+    stated: dict[str, Any] = {}
+    if isinstance(config.get("batch_per_device"), int) and row.count("batch_per_device") == config["batch_per_device"]:
+        stated["batch_per_device"] = config["batch_per_device"]
+    if row.low is not None and row.high is not None and 0 < row.low <= row.high < math.inf:
+        stated |= {"images_per_sec_low": row.low, "images_per_sec_high": row.high}
+    texts: dict[str, Any] = {
+        "machine": first.environment.get("machine") or hardware_in_words(first),
+        "model": config.get("model"),
+        "software": software_in_words(row.valid),
+        "command": f"run_bench.py {shlex.join(first.identity.command)}",
+        "variable_update": manager_of(config),
+        "precision": config.get("precision") or "",
+        "data": config.get("data_name") or "",
+        "date": max(record.identity.time_utc for record in row.valid)[:10],
+    }
+    stated |= {name: one_line(str(text)) for name, text in texts.items()}
+    return Figure(
+        devices=row.devices,
+        images_per_sec=row.rate,
+        forward_only=config["forward_only"] if isinstance(config.get("forward_only"), bool) else None,
+        xla=None if config.get("xla") is None else config["xla"] == "jit",
+        **stated,
+    )
+
+
+def written(figures: Iterable[Figure]) -> str:
+    """Returns figures as a public table; rates have six digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [column.name for column in COLUMNS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({c.name: _cell(getattr(figure, c.name)) for c in COLUMNS} for figure in figures)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else csv_cell(str(value))

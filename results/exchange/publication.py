@@ -1,0 +1,112 @@
+"""Folders of results that can be put online: `results.jsonl`, `table.csv` and `README.md`, made from records alone."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from results.exchange import public_table, whole
+from results.exchange.public_record import Stripping
+from results.gate.comparability import hardware_in_words
+from results.record import Kind, Record
+from results.report import headline
+from results.report.anomalies import title
+from results.store import JSONL_NAME, replace
+from results.summary import Row, summarize
+from results.text import counted, markdown
+
+TABLE_NAME, README_NAME = "table.csv", "README.md"
+
+
+def selected(records: Sequence[Record], stripping: Stripping) -> tuple[list[Record], Counter[str]]:
+    """Returns the runs that can be published, stripped, and for each reason to leave out others their number."""
+    kept, refused = [], Counter[str]()
+    for record in records:
+        if record.kind is not Kind.RUN:
+            refused[f"it is of the kind {record.kind}, and only runs have images/s"] += 1
+        elif why := next(iter(whole.why_not(record)), None):
+            refused[why] += 1
+        else:
+            try:
+                kept.append(stripping.record(record))
+            except ValueError as error:
+                refused[str(error)] += 1
+    return kept, refused
+
+
+def files_of(records: Sequence[Record]) -> dict[str, str]:
+    """Returns the files of a folder by their names; equal records give equal files."""
+    rows = summarize(records)
+    return {
+        JSONL_NAME: "".join(f"{record.to_json()}\n" for record in records),
+        TABLE_NAME: public_table.written(public_table.of_rows(rows)),
+        README_NAME: "\n".join(_readme(records, rows)) + "\n",
+    }
+
+
+def write(records: Sequence[Record], directory: Path) -> Path:
+    """Writes the files of a folder beside where it is to be, and returns where they are; `os.rename` puts them there.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)  # mkdtemp's is for its user alone
+    for name, text in files_of(records).items():
+        replace(folder / name, text)
+    return folder
+
+
+def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
+    days = sorted(record.identity.time_utc[:10] for record in records)
+    versions = dict.fromkeys(
+        f"{one.suite_version}{f' (commit {one.suite_commit})' if one.suite_commit else ''}"
+        for one in (record.identity for record in records)
+    )
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    machines = {record.identity.hardware_key: record for record in records}
+    lines = ["# How fast CNNs train on this machine" if len(machines) == 1 else "# How fast CNNs train", ""]
+    lines += [f"{counted(len(records), 'run')}, measured {when} with cnn-train-bench {', '.join(versions)}.", ""]
+    for number, record in enumerate(machines.values(), start=1):
+        lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
+    lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
+    lines += [*headline.markdown_rows(rows), ""]
+    warnings = Counter(warning for record in records for warning in set(record.warnings))
+    if warnings:
+        lines += [
+            "Warnings of the runs:",
+            "",
+            *(f"- {markdown(w)} ({n} of {len(records)})" for w, n in warnings.items()),
+        ]
+        lines += [""]
+    lines += ["## Repeat it", "", "Install this version of cnn-train-bench. `***` stands for what is not public."]
+    for row in rows:
+        command = shlex.join(["run_bench.py", *row.records[0].identity.command])
+        lines += ["", f"{markdown(title(row))}, {counted(len(row.records), 'run')}:", "", "```", command, "```"]
+    lines += ["", "## Files", "", f"- `{JSONL_NAME}`: the records, with every step"]
+    lines += [f"- `{TABLE_NAME}`: the results as a table, for `run_bench.py report --against={TABLE_NAME}`", ""]
+    return [*lines, "`run_bench.py check-publication .` checks this folder."]
+
+
+def _machine(record: Record) -> list[str]:
+    environment = record.environment
+    facts = {
+        "title": environment.get("machine"),
+        "hardware": hardware_in_words(record),
+        "operating system": environment.get("operating_system"),
+        "GPU driver": environment.get("gpu_driver_version"),
+        **{
+            label: environment.get(f"{label.lower()}_version")
+            for label in ("Python", "TensorFlow", "Keras", "NumPy", "CUDA", "cuDNN", "NCCL")
+        },
+    }
+    variables = environment.get("variables") or {}
+    facts["variables"] = ", ".join(f"{name}={value}" for name, value in variables.items())
+    return [f"- {name}: {markdown(str(value))}" for name, value in facts.items() if value]

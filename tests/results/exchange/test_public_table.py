@@ -1,0 +1,102 @@
+"""The public table: what it holds, what is written and read again, and what is refused with file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+
+import pandas
+import pytest
+
+from results.exchange import public_table
+from results.exchange.public_table import COLUMNS, Figure, TableError
+from results.summary import published_table, summarize
+from tests.support.records import fake_run
+
+HEADER = "machine,model,devices,batch_per_device,images_per_sec,images_per_sec_low,images_per_sec_high,forward_only"
+
+
+def test_every_column_is_a_field_of_a_figure() -> None:
+    fields = {field.name for field in dataclasses.fields(Figure)}
+    assert fields == {column.name for column in COLUMNS}
+    required = {field.name for field in dataclasses.fields(Figure) if field.default is dataclasses.MISSING}
+    assert required == {column.name for column in COLUMNS if column.required}
+
+
+def test_a_figure_that_is_written_is_read_again() -> None:
+    (row,) = summarize([fake_run(num_devices=2, step_seconds=[0.1, 0.2] * 5, xla="jit")])
+    (figure,) = public_table.of_rows([row])
+    assert (figure.machine, figure.model, figure.devices, figure.batch_per_device) == (
+        "hardware " + KEY,
+        "resnet50",
+        2,
+        32,
+    )
+    # 640 images in 1.5 s of ten steps
+    assert figure.images_per_sec == pytest.approx(640 / 1.5) and figure.xla is True and figure.forward_only is False
+    assert figure.variable_update == "replicated psgpu" and figure.command.startswith("run_bench.py --model=resnet50")
+    (again,) = public_table.parsed(public_table.written([figure]), "t.csv")
+    assert again.images_per_sec == pytest.approx(figure.images_per_sec, rel=1e-5)
+    rounded = ("images_per_sec", "images_per_sec_low", "images_per_sec_high")
+    assert dataclasses.replace(again, **{name: getattr(figure, name) for name in rounded}) == figure
+
+
+KEY = fake_run().identity.hardware_key
+
+
+def test_pandas_reads_it_with_the_types_of_the_columns() -> None:
+    figures = public_table.of_rows(summarize([fake_run(), fake_run(model="vgg16", step_seconds=[0.2] * 9)]))
+    frame = pandas.read_csv(io.StringIO(public_table.written(figures)))
+    assert list(frame.columns) == [column.name for column in COLUMNS]
+    assert list(frame["images_per_sec"]) == pytest.approx([320, 160]) and list(frame["devices"]) == [1, 1]
+
+
+def test_order_of_columns_other_columns_and_empty_cells_do_not_matter() -> None:
+    (figure,) = public_table.parsed("extra,images_per_sec,devices,model,machine,precision\n?,10,2,vgg16,M,\n", "t.csv")
+    assert figure == Figure(machine="M", model="vgg16", devices=2, images_per_sec=10.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("M,m,0,8,1,,,", "t.csv:2: column devices is '0'. Write a whole number above 0"),
+        ("M,m,1.5,8,1,,,", "column devices is '1.5'"),
+        ("M,m,1,many,1,,,", "column batch_per_device is 'many'"),
+        ("M,m,1,8,nan,,,", "column images_per_sec is 'nan'. Write a number above 0"),
+        ("M,m,1,8,inf,,,", "column images_per_sec is 'inf'"),
+        ("M,m,1,8,1e999,,,", "column images_per_sec"),
+        ("M,m,1,8,,,,", "column images_per_sec is empty"),
+        (",m,1,8,1,,,", "column machine is empty"),
+        ("M,m,1,8,1,,,maybe", "column forward_only is 'maybe'. Write true, false or nothing"),
+        ("M,m,1,8,1,2,,", "images_per_sec_low is 2.0 and images_per_sec_high is None"),
+        ("M,m,1,8,1,3,2,", "Give the lower and the higher bound"),
+        ("M,m,1,8,1,,,,", "it has more cells than the first line"),
+        ("M,m,1", "it has fewer cells than the first line"),
+        ('M,"m,1', "this is no CSV"),
+    ],
+)
+def test_a_wrong_line_is_named(line: str, words: str) -> None:
+    with pytest.raises(TableError) as caught:
+        public_table.parsed(f"{HEADER}\n{line}\n", "t.csv")
+    assert words in str(caught.value) and str(caught.value).startswith("t.csv:")
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "\0"])
+def test_a_table_without_its_columns_is_refused(text: str) -> None:
+    with pytest.raises(TableError, match=r"t\.csv:"):
+        public_table.parsed(text, "t.csv")
+
+
+def test_text_of_a_table_controls_no_terminal_and_is_no_formula() -> None:
+    text = f'{HEADER}\n"A \x1b[2J\nB",=m,1,8,1,,,\n'
+    (figure,) = public_table.parsed(text, "t.csv")
+    assert figure.machine == "A  [2J B"
+    (line,) = csv.DictReader(public_table.written([figure]).splitlines())
+    assert line["model"] == "'=m"
+
+
+@pytest.mark.parametrize("name", ["guide2017", "modern"])
+def test_the_tables_of_the_suite_are_public_tables(name: str) -> None:
+    lines = published_table(name)
+    assert lines and set(lines[0]) <= {column.name for column in COLUMNS}

@@ -1,0 +1,335 @@
+"""Published records: what is left out of every field, what stays comparable, and what a check refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import results
+from benchmarks.cli import publish_verb
+from benchmarks.config import config, flag, run_flags
+from benchmarks.system.provenance import RECORDED_VARIABLES, describe_software
+from results import store
+from results.exchange import public_fields, publication, publication_check, whole
+from results.exchange.public_record import Stripping, Vocabulary
+from results.measurement import Derived, Measurement
+from results.quality import Conditions, quality_warnings
+from results.record import Record, flat
+from results.summary import summarize
+from tests.support.records import fake_run, golden_records
+
+CANARIES = ("canaryhost", "canaryuser", "/home/canaryuser/data", "10.20.30.40", "canaryuser@canaryhost.corp.example")
+VOCABULARY = dataclasses.replace(publish_verb._vocabulary(), private=frozenset({"canaryhost", "canaryuser"}))
+SOFTWARE = {name: "9.1.0" for name in describe_software()}
+GPU = {
+    "index": 0,
+    "uuid": "GPU-1234-5678",
+    "slowed_shares": {"power limit": 0.5},
+    "clock_mhz_by_half": [1400.0, 1410.0],
+    "peak_memory_bytes": 10**9,
+}
+
+
+def run(**config: Any) -> Record:
+    """A run as one on a real machine is recorded, with something in each field that may name a place."""
+    record = fake_run(step_seconds=[0.1, 0.11, 0.12] * 4, **config)
+    environment = {
+        "cpu_model": "Intel(R) Xeon(R) Platinum 8480+ (6/143/8)".replace("+", ""),
+        "cpu_cores_usable": 16,
+        "memory_gib": 128,
+        "gpus": ["NVIDIA H100 80GB HBM3 80 GiB"],
+        **SOFTWARE,
+        "tensorflow_git_version": "v2.21.0-rc1-5-ga481b10260d",
+        "operating_system": "Linux-6.1.0-canaryhost-x86_64-with-glibc2.36",
+        "variables": {"OMP_NUM_THREADS": "4", "TF_CONFIG": '{"cluster": {"worker": ["canaryhost:1"]}}'},
+        "verified_first": "all of /home/canaryuser",
+    }
+    telemetry = [
+        {"window_seconds": 1.0, "gpus": [GPU], "energy_of": "GPU only", "mean_watts": {"GPU-1234-5678": 300.0}}
+    ]
+    command = ["run", "--model=resnet50", "--batch_size", "32", "--output_dir", "/home/canaryuser", "--nofused_bn"]
+    return dataclasses.replace(
+        record,
+        identity=dataclasses.replace(record.identity, command=[*command, "--data_dir=/data"], session_id="5e551011"),
+        config={
+            **record.config,
+            "data_dir": "/data",
+            "data_set": "files of canaryuser",
+            "notices": ["At 10.20.30.40."],
+        },
+        config_aside=["output_dir", "data_dir", "notices"],
+        environment=environment,
+        measurement=dataclasses.replace(record.measurement, telemetry=telemetry),
+        warnings=["The machine was busy before the run (load 6.4 per core).", "canaryuser said so."],
+    )
+
+
+def published(*records: Record) -> list[Record]:
+    kept, refused = publication.selected(records, Stripping(VOCABULARY))
+    assert not refused
+    return kept
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yields the path of each string in nested lists and mappings."""
+    if isinstance(value, str):
+        yield path
+    elif isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from paths(item, (*path, key))
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_names_a_person_or_place_in_any_text_of_a_record_is_in_no_file(canary: str, alone: bool) -> None:
+    whole_record = json.loads(run(cluster={"workers": ["a:1"]}).to_json())
+    tried = 0
+    for path in paths(whole_record):
+        fields = json.loads(json.dumps(whole_record))
+        part = fields
+        for key in path[:-1]:
+            part = part[key]
+        part[path[-1]] = canary if alone else f"{part[path[-1]]} {canary}"
+        try:
+            record = Record.from_json(json.dumps(fields))
+        except ValueError:
+            continue
+        kept, _ = publication.selected([record], Stripping(VOCABULARY))
+        for text in publication.files_of(kept).values() if kept else ():
+            assert "canary" not in text and "10.20.30" not in text, path
+        tried += bool(kept)
+    assert tried > 40
+
+
+def test_fields_that_nobody_knows_are_left_out() -> None:
+    record = run()
+    parts = {
+        name: {**getattr(record, name), "new_field": "10.20.30.40", "new": {"deep": 1}, "canaryhost": 2}
+        for name in ("config", "environment", "model", "placement")
+    }
+    measurement = dataclasses.replace(record.measurement, input_stages={"canaryhost": 1.0, "read": 2.0})
+    (kept,) = published(dataclasses.replace(record, **parts, measurement=measurement))
+    text = kept.to_json()
+    assert "new" not in {name for part in parts for name in getattr(kept, part)} and "canaryhost" not in text
+    assert "new_field" not in text and kept.measurement.input_stages == {"read": 2.0}
+
+
+# Every field of the configuration is public or here. A new one belongs into `public_fields`, or here with its reason.
+NOT_PUBLIC = {
+    "data_dir": "a path",
+    "output_dir": "a path",
+    "output_format": "says nothing",
+    "session_id": "says nothing",
+    "notices": "free text that may quote paths",
+}
+
+
+def test_every_field_of_the_configuration_is_public_or_left_out_for_a_reason() -> None:
+    chosen = config.resolve(flag.parse(["--model=trivial"], run_flags.RUN_FLAGS).values, lambda: 1, {})
+    parts = {name.removeprefix("config.").partition(".")[0] for name in public_fields.PLAIN if name[:7] == "config."}
+    assert {*chosen.to_dict()} - {*parts, *NOT_PUBLIC} == {"between"}, "of paths, and of what happens between steps"
+    known = {name: value for name, value in chosen.to_dict().items() if name not in {"between", *NOT_PUBLIC}}
+    names = {f"config.{name}" for name in flat(known)}
+    parents = {name.rpartition(".")[0] for name in public_fields.PLAIN}
+    assert names <= {*public_fields.PLAIN, *public_fields.FORMS, *parents}
+
+
+def test_public_variables_are_recorded_ones() -> None:
+    prefix = "environment.variables."
+    assert {name.removeprefix(prefix) for name in public_fields.PLAIN if name.startswith(prefix)} <= RECORDED_VARIABLES
+
+
+def test_a_published_record_groups_compares_and_is_valid() -> None:
+    records = [run(), run(), run(variable_update="independent"), run(precision="fp16")]
+    kept = published(*records)
+    before, after = summarize(records), summarize(kept)
+    for one, other in zip(before, after, strict=True):
+        assert (one.images_per_sec, one.low, one.high, one.devices) == (
+            other.images_per_sec,
+            other.low,
+            other.high,
+            other.devices,
+        )
+    schema = json.loads((Path(results.__file__).parent / "data" / "record.schema.json").read_text())
+    for record, other in zip(records, kept, strict=True):
+        jsonschema.validate(json.loads(other.to_json()), schema)
+        keys = ("run_id", "config_key", "hardware_key", "software_key", "suite_commit", "time_utc")
+        assert [getattr(record.identity, key) for key in keys] == [getattr(other.identity, key) for key in keys]
+    first = kept[0]
+    assert first.environment["gpus"] == ["NVIDIA H100 80GB HBM3 80 GiB"]
+    assert first.environment["operating_system"] == "Linux-6.1.0-x86_64-with-glibc2.36"
+    assert first.environment["variables"] == {"OMP_NUM_THREADS": "4"}
+    assert first.measurement.telemetry[0]["mean_watts"] == {"device 0": 300.0}
+    assert first.measurement.telemetry[0]["gpus"][0]["uuid"] == "device 0"
+    assert first.identity.command == ["run", "--model=resnet50", "--batch_size", "32", "--nofused_bn", "--data_dir=***"]
+    assert first.warnings == ["The machine was busy before the run.", "A warning was left out."]
+
+
+def test_a_published_record_is_published_unchanged() -> None:
+    kept = published(run(), run(model="/home/x/net.py:build", model_digest="0a1b2c3d4e"))
+    assert kept[1].config["model"] == "own model" and kept[1].config["model_digest"] == "0a1b2c3d4e"
+    assert published(*kept) == kept
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_runs_that_older_versions_recorded_can_be_published(number: int, tmp_path: Path) -> None:
+    kept, _ = publication.selected(golden_records(number), Stripping(VOCABULARY))
+    assert kept
+    folder = publication.write(kept, tmp_path / "public")
+    assert publication_check.check(folder, VOCABULARY).refusals == []
+
+
+def test_every_warning_about_quality_has_a_public_form() -> None:
+    measurement = Measurement(
+        images_per_step=8, step_seconds=[0.1] * 6 + [0.5] * 6, losses=[1.0, 9.0], skipped_records=1
+    )
+    derived = Derived(images_per_sec=20.0, images_per_sec_jitter=9.0, slowest_tower=1, slowest_tower_ratio=2.0)
+    conditions = Conditions(load_per_core=3.0, cpu_devices=9, cores=2)
+    found = quality_warnings(measurement, derived, conditions)
+    assert len(found) >= 6 and public_fields.OTHER_WARNING not in map(public_fields.warning, found)
+    assert {
+        words: public_fields.warning(text) for words, text in public_fields.WARNINGS.items()
+    } == public_fields.WARNINGS
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("AMD EPYC (25/1/1)", True),
+        ("AMD EPYC 7B13 (25/1/1)", True),
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz (6/79/0)", True),
+        ("Intel(R) Xeon(R) CPU E5-2699 v4 @ 2.20GHz (6/79/1)", True),
+        ("12th Gen Intel(R) Core(TM) i7-1280P", False),  # unknown words are not kept
+        ("NVIDIA A100-SXM4-40GB 40 GiB", True),
+        ("NVIDIA H100 PCIe 80 GiB", True),
+        ("NVIDIA GeForce RTX 4090 24 GiB", True),
+        ("Tesla V100-SXM2-16GB 16 GiB", True),
+        ("node17", False),
+        ("Intel of alice", False),
+        ("GPU 10.20.30.40", False),
+    ],
+)
+def test_a_name_of_hardware_is_told_from_other_names(name: str, is_one: bool) -> None:
+    assert public_fields.is_hardware(name) == is_one
+
+
+def changed(**parts: Any) -> Callable[[Record], Record]:
+    """Returns what replaces fields of parts of a record: `derived={...}`."""
+
+    def change(record: Record) -> Record:
+        for part, fields in parts.items():
+            now = getattr(record, part)
+            new = {**now, **fields} if isinstance(now, dict) else dataclasses.replace(now, **fields)
+            record = dataclasses.replace(record, **{part: new})
+        return record
+
+    return change
+
+
+REFUSED = {
+    "steps_per_turn: its steps were interleaved": changed(environment={"steps_per_turn": 5}),
+    "slowed_down_by: its steps were delayed": changed(environment={"slowed_down_by": 0.1}),
+    "suite_commit ends in +": changed(identity={"suite_commit": "abc+"}),
+    "it has 4 steps, and an interval needs 5": changed(measurement={"step_seconds": [0.1] * 4}),
+    "derived.images_per_sec is 1.0, and 290.909": changed(derived={"images_per_sec": 1.0}),
+    "derived.images_per_sec_low is 1.0": changed(derived={"images_per_sec_low": 1.0}),
+    "derived.images_per_sec_high is None": changed(derived={"images_per_sec_high": None}),
+    "images_per_step is 64, and batch_per_device times all devices is 32": changed(measurement={"images_per_step": 64}),
+    "images_per_step is missing": changed(measurement={"images_per_step": None}),
+    "environment lacks cpu_model": changed(environment={"cpu_model": None}),
+    "environment lacks gpus": changed(environment={"gpus": []}),
+    "config lacks batch_per_device": changed(config={"batch_per_device": None}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_run_that_is_not_whole_is_neither_published_nor_passed(words: str, tmp_path: Path) -> None:
+    (good,) = published(run())
+    assert list(whole.why_not(good)) == []
+    bad = REFUSED[words](good)
+    assert words in " ".join(whole.why_not(bad))
+    assert publication.selected([bad], Stripping(VOCABULARY))[0] == []
+    folder = publication.write([bad], tmp_path / "public")
+    assert any(words in refusal for refusal in publication_check.check(folder, VOCABULARY).refusals)
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "words"),
+    [
+        ("environment", {"memory_gib": 64}, "hardware_key is that of"),
+        ("environment", {"numpy_version": "1.26.0"}, "software_key is that of"),
+        ("config", {"precision": "fp16"}, "config_key is that of"),
+        ("identity", {"hardware_key": "0" * 12}, "with the same hardware"),
+        ("identity", {"software_key": "0" * 12}, "with the same software"),
+        ("identity", {"config_key": "0" * 12}, "with the same configuration"),
+    ],
+)
+def test_keys_that_contradict_what_records_state_are_refused(part: str, fields: dict[str, Any], words: str) -> None:
+    first, second = published(*(changed(config={"data_set": None})(run()) for _ in range(2)))
+    assert list(whole.mixed([first, second])) == []
+    (sentence,) = whole.mixed([first, changed(**{part: fields})(second)])
+    assert words in sentence and second.identity.run_id in sentence
+
+
+def test_a_change_of_a_file_of_the_folder_is_found(tmp_path: Path) -> None:
+    folder = publication.write(published(run(), run(model="vgg16")), tmp_path / "public")
+    assert publication_check.check(folder, VOCABULARY).refusals == []
+    table = (folder / "table.csv").read_text()
+    for text, words in (
+        (table.replace("290.909", "390.909"), "column images_per_sec is '390.909', and the records give '290.909'"),
+        (table.replace("images_per_sec,", "rate,", 1), "there is no column images_per_sec"),
+        ("".join(table.splitlines(keepends=True)[:2]), "it must have 3 lines"),
+        (table.replace("machine,", "machine,host,", 1).replace("\n", ",x\n", 2), "table.csv"),
+    ):
+        (folder / "table.csv").write_text(text)
+        refusals = publication_check.check(folder, VOCABULARY).refusals
+        assert any(words in refusal for refusal in refusals), (words, refusals)
+    (folder / "table.csv").write_text(table)
+    with (folder / "README.md").open("a") as file:
+        file.write("Run by canaryuser.\n")
+    checked = publication_check.check(folder, VOCABULARY)
+    assert "'canaryuser' looks like a path, host, user or address" in checked.refusals[0]
+    assert any("was edited" in warning for warning in checked.warnings)
+    (folder / "README.md").write_text("Mine.\n")
+    assert publication_check.check(folder, VOCABULARY).refusals == []
+    (folder / "notes.txt").touch()
+    assert "notes.txt: this file is no part" in publication_check.check(folder, VOCABULARY).refusals[0]
+
+
+def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
+    folder = publication.write(published(run()), tmp_path / "public")
+    path = folder / store.JSONL_NAME
+    line = path.read_text()
+    for text, words in (
+        (line + line, "two have the same run_id"),
+        (line + line[:99], "skipped a damaged line"),
+        (line.replace('"format_version":4', '"format_version":9'), "has format 9"),
+        ("", "there is no record"),
+    ):
+        path.write_text(text)
+        assert any(words in refusal for refusal in publication_check.check(folder, VOCABULARY).refusals), words
+
+
+def test_a_record_with_private_fields_is_refused_with_their_names(tmp_path: Path) -> None:
+    folder = publication.write([run()], tmp_path / "public")
+    text = " ".join(publication_check.check(folder, VOCABULARY).refusals)
+    assert "not in a public form" in text and "identity.command" in text
+
+
+def test_only_free_text_is_searched_for_what_looks_private() -> None:
+    known = Vocabulary(words=frozenset({"batch"}), flags=frozenset(), private=frozenset({"batch", "alice"}))
+    for text in ("at /data/x", "10.1.2.3", "a@b", "see ~/x", "box.example.com", "Alice's box", "fe80:0:0:0:1::2"):
+        assert known.private_in(text), text
+    for text in (
+        "two cores of a cloud machine",
+        "12.5 images/s, batch 32",
+        "Xeon (6/79/0) @ 2.20 GHz",
+        "95 % interval",
+    ):
+        assert known.private_in(text) is None, text

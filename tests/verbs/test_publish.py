@@ -1,0 +1,129 @@
+"""The verbs `publish` and `check-publication`, and `report --against` with what they wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from results import store
+from results.record import Status
+from results.store import Store
+from tests.results.exchange.test_publication import run
+from tests.support.commands import Finished
+from tests.support.records import fake_run
+
+RunBench = Callable[..., Finished]
+
+
+def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(
+        run(), run(), run(model="vgg16"), fake_run(status=Status.CRASH, reason="At /home/x.")
+    )
+    done = run_bench("publish", "public", "out", "--machine=my <b>box", "--where=model=resnet50")
+    assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
+    assert "Left out or replaced, as far as it is not public: " in done.stdout and "config.data_dir" in done.stdout
+    assert "1 record left out: kind and status must be run and ok, and are run and crash" in done.stderr
+    folder = tmp_path / "public"
+    assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
+    assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700
+    readme = (folder / "README.md").read_text()
+    assert "- title: my &lt;b>box" in readme and "run --model=resnet50 --batch_size 32" in readme
+    assert {record.environment["machine"] for record in store.load(folder / "results.jsonl").records} == {"my <b>box"}
+    done = run_bench("check-publication", "public")
+    assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
+
+
+def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(run())
+    Store(tmp_path / "failed").append(fake_run(status=Status.CRASH, reason="It broke."))
+    host = f"box {socket.gethostname()}"
+    for words, message in (
+        (("publish",), "name the folder to make"),
+        (("publish", "out"), "out exists and is not an empty directory"),
+        (("publish", "new", "failed"), "there is no valid run to publish. Nothing was written."),
+        (("publish", "new", "out", "--machine=mine at /data"), "'/data' looks like a path"),
+        (("publish", "new", "out", f"--machine={host}"), "looks like a path, host, user or address"),
+        (("publish", "out/results.csv/new", "out"), "Name a folder that can be made"),
+        (("check-publication",), "name the folder to check"),
+        (("check-publication", "nowhere"), "nowhere: there is no results.jsonl in it"),
+    ):
+        done = run_bench(*words)
+        assert done.status == 2 and message in done.stderr, (words, done.stderr)
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".new*"))
+    (tmp_path / "empty").mkdir()
+    assert run_bench("publish", "empty", "out").status == 0
+
+
+def test_a_folder_that_is_not_whole_is_refused_with_the_reasons(run_bench: RunBench, tmp_path: Path) -> None:
+    Store(tmp_path / "out").append(run())
+    assert run_bench("publish", "public", "out").status == 0
+    (tmp_path / "public" / "table.csv").unlink()
+    done = run_bench("check-publication", "public")
+    assert done.status == 5 and "table.csv: No such file or directory. Publish again." in done.stderr
+    (tmp_path / "public" / "table.csv").write_bytes(b"\xff\xfe\xff")
+    assert run_bench("check-publication", "public").status == 5
+    done = run_bench("check-publication", "out")
+    assert done.status == 5 and "not in a public form" in done.stderr and "out is refused" in done.stderr
+
+
+def test_a_folder_that_does_not_pass_its_own_check_is_not_left(run_bench: RunBench, tmp_path: Path) -> None:
+    first = run()
+    other = dataclasses.replace(run(), environment={**first.environment, "memory_gib": 1})  # with the same hardware_key
+    Store(tmp_path / "out").append(first, other)
+    done = run_bench("publish", "public", "out")
+    assert done.status == 5 and "hardware_key is that of" in done.stderr and "Nothing was written" in done.stderr
+    assert not (tmp_path / "public").exists() and not list(tmp_path.glob(".public*"))
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    from results.report import write
+
+    monkeypatch.setattr(write, "drawn", lambda plots, rows, folder: iter(()))
+
+
+def test_a_report_states_the_rank_among_the_figures_of_several_tables(
+    no_plots: None, run_bench: RunBench, tmp_path: Path
+) -> None:
+    Store(tmp_path / "theirs").append(fake_run(step_seconds=[0.2] * 20))
+    Store(tmp_path / "out").append(fake_run())  # 32 images in 0.1 s
+    (tmp_path / "t.csv").write_text(
+        "machine,model,devices,batch_per_device,images_per_sec,images_per_sec_low,images_per_sec_high\n"
+        "<script>alert(1)</script> | \x1b[2J,ResNet-50,1,32,400,390,410\n"
+    )
+    done = run_bench("report", "out", "--output=report", "--against=theirs,t.csv,t.csv")
+    assert done.status == 0 and "rank 2 of 3 (2 comparable figures and yours): 2.00 x the figure of" in done.stdout
+    assert "0.80 x the figure of <script>alert(1)</script> |  [2J (0.78 to 0.82), slower, beyond" in done.stdout
+    assert "not stated: inference, precision, data" in done.stdout and "\x1b" not in done.stdout
+    page, text = ((tmp_path / "report" / name).read_text() for name in ("report.html", "report.md"))
+    assert "<script>alert" not in page and "\\|" in text and "Where yours stand" in page
+
+
+@pytest.mark.parametrize(
+    ("against", "status", "message"),
+    [
+        ("nowhere", 2, "nowhere: No such file or directory. Name guide2017, modern, a directory of results, or a CSV"),
+        ("guide2071", 2, "Did you mean 'guide2017'?"),
+        ("empty", 5, "empty: there is no results.jsonl in it"),
+        ("failed", 5, "there is no valid run in it"),
+        ("bad.csv", 5, "bad.csv:2: column devices is 'one'. Write a whole number above 0"),
+        ("head.csv", 5, "there is no figure below its first line"),
+        ("binary.csv", 5, "it is not UTF-8"),
+    ],
+)
+def test_a_table_that_cannot_be_compared_with_is_refused(
+    run_bench: RunBench, tmp_path: Path, against: str, status: int, message: str
+) -> None:
+    Store(tmp_path / "out").append(fake_run())
+    Store(tmp_path / "failed").append(fake_run(status=Status.CRASH, reason="It broke."))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad.csv").write_text("machine,model,devices,images_per_sec\nM,m,one,3\n")
+    (tmp_path / "head.csv").write_text("machine,model,devices,images_per_sec\n")
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe")
+    done = run_bench("report", "out", "--output=report", f"--against={against}")
+    assert done.status == status and message in done.stderr
+    assert not (tmp_path / "report").exists()
