@@ -22,6 +22,7 @@ from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.sweep.progress import in_few_words
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
+from benchmarks.trackers import catalog as trackers
 from results.record import Record, Status
 
 # `CellRunner` sets these flags itself.
@@ -43,7 +44,7 @@ def run(config: Config) -> Record:
 
     Raises:
         UsageError: the configuration was made otherwise, is a task of a cluster that others start, or names an
-            `output_dir` that cannot be written.
+            `output_dir` that cannot be written, or a tracker that cannot be used.
         KeyboardInterrupt: after the run has ended and its record is saved.
     """
     if config.command is None:
@@ -53,6 +54,7 @@ def run(config: Config) -> Record:
             "run() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all of them with "
             "local_cluster or hosts, or unset TF_CONFIG."
         )
+    trackers.require(config.trackers)
     for notice in config.notices:
         warn(notice)
     cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)

@@ -21,6 +21,8 @@ from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.regression.compare_verb import WHERE
+from benchmarks.trackers import catalog as trackers
+from benchmarks.trackers import handover
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
 from results.record import Record, flat
@@ -52,8 +54,11 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     if not records:
         raise UsageError(f"There are no such records in {', '.join(map(str, paths))}.")
     gc.freeze()  # records have no cycles; with 100,000 of them, each search for some takes seconds
+    targets = trackers.targets_of(values)
+    trackers.require(targets)
     if values["format"] is not None:
-        return _export(records, values)
+        _export(records, values)
+        return _sent(records, targets, paths)
     if values["table"] is not None:
         raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
     tables = _tables(values["against"] or "")
@@ -63,7 +68,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         standings = [f"{name}: {standing}" for name, standing in published.standings(rows, tables)]
         for line in [*headline.lines(rows), "", *standings, *unmatched, *anomalies(rows), *warnings_of(records)]:
             say(line)
-        return ExitStatus.OK
+        return _sent(records, targets, paths)
     from results.report import write  # with matplotlib, which takes its time
 
     output = Path(values["output"])
@@ -86,10 +91,15 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     for note in notes[:_MOST_NOTES]:
         warn(note)
     say(f"{len(records)} records: {output / 'report.html'}, report.md, results.csv and plots/")
-    return ExitStatus.OK
+    return _sent(records, targets, paths)
 
 
-def _export(records: Sequence[Record], values: Mapping[str, Any]) -> ExitStatus:
+def _sent(records: Sequence[Record], targets: trackers.Targets, paths: Sequence[Path]) -> ExitStatus:
+    """Sends records to trackers, if there are some; their failure is that of the report."""
+    return ExitStatus.OK if handover.send(records, targets, paths, say) else ExitStatus.RUN_FAILED
+
+
+def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
     """Writes records in the format of --format to the file --output, or to stdout.
 
     Raises:
@@ -112,14 +122,13 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> ExitStatus:
     if values["output"] is None:
         for line in str(content).removesuffix("\n").split("\n"):
             say(line)
-        return ExitStatus.OK
+        return
     try:
         replace(Path(values["output"]), content)
     except OSError as error:
         raise UsageError(
             f"--output={values['output']}: {error.strerror or error}. With --format, name a file that can be written."
         ) from error
-    return ExitStatus.OK
 
 
 def _tables(names: str) -> list[published.Table]:
@@ -185,6 +194,8 @@ def _why_not_again(command: Sequence[str]) -> str | None:
     parsed = flag.parse(given, _REPEATED[name].flags)
     if any(parsed.values.get(open_to_others) for open_to_others in _OPEN_TO_OTHERS):
         return "its command is for a cluster whose servers other hosts can reach."
+    if sends := [name for name in trackers.FLAGS if parsed.values.get(name)]:
+        return f"--{sends[0]} sends its result to a tracker."
     if parsed.values.get("private_network") is False:
         return "--noprivate_network opens its servers to other hosts."
     return f"'{one_line(parsed.words[0])}' in its command is no flag of {name}." if parsed.words else None
@@ -260,7 +271,8 @@ REPORT = Verb(
                 known=tuple(published.SOURCES),
             ),
             WHERE,
-        )
+        ),
+        "Experiment trackers": flag.only(run_verb.VERB.flags["Output"], *trackers.FLAGS),
     },
     lambda given, command: report(given.words, given.values),
     takes="words",

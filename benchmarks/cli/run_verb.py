@@ -21,6 +21,7 @@ from benchmarks.input.catalog import existing_directory
 from benchmarks.one_run import cluster_launch, runner
 from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
+from benchmarks.trackers import catalog as trackers
 from benchmarks.tune import batch_size
 from benchmarks.verify import first
 
@@ -39,10 +40,13 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         return _print_config(resolve)
     resolved = resolve(count_gpus)
     require("tensorflow")  # a run would take its absence for a crash
-    if launch_plan.is_asked_for(values):
+    starts_tasks = launch_plan.is_asked_for(values)
+    leads = resolved.cluster is None or resolved.cluster.own == resolved.cluster.leader
+    if starts_tasks or leads:  # who leads sends the record
+        trackers.require(resolved.trackers)
+    if starts_tasks:
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
     words = cluster_launch.command_of_user(command, values)
-    leads = resolved.cluster is None or resolved.cluster.own == resolved.cluster.leader
     if not (resolved.verify_first and leads):
         return runner.run(resolved, words)
     return runner.run(resolved, words, functools.partial(first.verify, resolved, values))

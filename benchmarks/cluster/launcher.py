@@ -45,7 +45,13 @@ _COPYING_SECONDS = 2.0
 
 def enter_private_network(command: Sequence[str]) -> None:
     """Replaces this process by the same command in a private network, if that is permitted. Does not return."""
-    os.execv(sys.executable, [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command])
+    words = in_private_network(command)
+    os.execv(words[0], words)
+
+
+def in_private_network(command: Sequence[str]) -> list[str]:
+    """Returns the words that run a command in a private network."""
+    return [sys.executable, private_network.__file__, str(subprocesses.RUN_BENCH), *command]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,7 @@ from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, placement
 from benchmarks.topology.cluster import Cluster
+from benchmarks.trackers.catalog import Targets, targets_of
 from models.model_spec import ModelSpec
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.place import Place
@@ -142,6 +143,7 @@ class Config:
     display_every: int = _aside()
     loss_type_to_report: LossType = _aside(default="total_loss")
     session_id: str = _aside()
+    trackers: Targets = _aside(default=Targets())
     notices: tuple[str, ...] = _aside()
     command: tuple[str, ...] | None = dataclasses.field(init=False, default=None, repr=False, compare=False)
 
@@ -298,10 +300,9 @@ def resolve(
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
         deterministic=bool(given["deterministic"]),
         **_length(given, on_gpu),
-        output_dir=given["output_dir"] or DEFAULTS["output_dir"],
-        output_format=given["output_format"] or DEFAULTS["output_format"],
-        display_every=given["display_every"] or DEFAULTS["display_every"],
+        **{name: given[name] or DEFAULTS[name] for name in ("output_dir", "output_format", "display_every")},
         session_id=given["session_id"] or "",
+        trackers=targets_of(given),
         notices=gone_notices + place_notices + data_notices + variable_notices + notices + optimizer_notices,
     )
     problem = why_not(config.variable_update, config.modifiers, config.place)

@@ -25,6 +25,7 @@ from benchmarks.config.precision_options import (
 from benchmarks.topology.addresses import LAST_PORT
 from benchmarks.topology.cluster import JOBS
 from benchmarks.topology.discovery import DEFAULT_SERVER_PORT
+from benchmarks.trackers.catalog import KINDS
 from models import specs
 from variable_mgr import catalog
 from variable_mgr.modifiers import Modifiers
@@ -359,6 +360,7 @@ RUN_FLAGS: Groups = {
             default="total_loss, where one process takes all steps together and all copies of the weights are equal",
         ),
         Flag("session_id", str, "a name that records of several runs share; sweep gives its runs one"),
+        *(Flag(kind.flag, str, kind.help, path=kind.path) for kind in KINDS),
         Flag("print_config", bool, "print the resolved configuration as JSON and stop"),
     ),
 }

@@ -15,16 +15,19 @@ from typing import Any
 from benchmarks.cluster import launcher
 from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
-from benchmarks.console import warn
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.one_run.runner import record_without_run
-from benchmarks.process import private_network
+from benchmarks.process import private_network, subprocesses
+from benchmarks.process.signals import raise_on_termination
 from benchmarks.record_files import keep, open_store
 from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
+from benchmarks.trackers import handover
 from results.record import Record, Status
 from results.store import Store
+from results.text import without_secrets
 
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)
@@ -52,6 +55,8 @@ def run(
     assert cluster is not None, "there is a planned cluster"
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
+            if config.trackers.named and keeps_record:
+                return _run_and_send(config, command)
             launcher.enter_private_network(command)
         warn(
             "--noprivate_network: while the cluster runs, any host or user that reaches this host's ports can execute "
@@ -76,6 +81,24 @@ def run(
             f"checkpoint of --train_dir={config.between.train_dir}."
         )
         time.sleep(pause)
+
+
+def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
+    """Runs the command in a private network, which reaches no tracker, and sends its records from here."""
+    store = open_store(config.output_dir)
+    before, limit = store.size_bytes(), handover.STOPPED_SECONDS
+    raise_on_termination()
+    inside = subprocesses.Command(
+        words=launcher.in_private_network(command), stdout=None, stderr=None, variables=handover.sent_by_parent()
+    )
+    try:
+        (ended,) = subprocesses.run(inside, timeout_seconds=None)
+        limit = handover.SEND_SECONDS
+    finally:  # also of a run that was stopped
+        written = without_secrets(command)
+        for record in (each for each in store.load(before).records if each.identity.command == written):
+            handover.send_of_run(record, config.trackers, [store.jsonl_path], say, limit)
+    return ExitStatus(ended.returncode) if ended.returncode in set(ExitStatus) else ExitStatus.CLUSTER
 
 
 def _attempt(

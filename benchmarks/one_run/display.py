@@ -101,6 +101,9 @@ class Display:
     def stored(self, location: str) -> None:
         """The record is on disk."""
 
+    def sent(self, location: str) -> None:
+        """A tracker has the record."""
+
 
 class TextDisplay(Display):
     """Prints the run's settings, the first step and every `display_every`th, and the result.
@@ -209,3 +212,8 @@ class TextDisplay(Display):
         """Prints where the record is."""
         if self._started:
             say(f"record:         {location}")
+
+    def sent(self, location: str) -> None:
+        """Prints which tracker has the record, and where."""
+        if self._started:
+            say(f"sent to:        {location}")

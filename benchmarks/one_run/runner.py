@@ -24,6 +24,7 @@ from benchmarks.process.watchdog import SHOW_SECONDS, Watchdog, ended_after, wat
 from benchmarks.record_files import keep, open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.trackers import handover
 from models import specs
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
@@ -37,7 +38,8 @@ from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None] = lambda log: None) -> ExitStatus:
     """Runs `config`, saves a record of it, and prints its result.
 
-    In a cluster this is one of its tasks, and the leader saves the record of all.
+    In a cluster this is one of its tasks, and the leader saves the record of all. What saves it also sends it to
+    trackers, at the very end: a record that another process saves, because this one was killed or hangs, is not sent.
 
     Args:
         config: what to run.
@@ -70,10 +72,14 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
             error = _attempt(config, log, display, watchdog, verify)
         end.save(error)
     if not isinstance(error, StoppedError):
-        return end.show(error)
+        status = end.show(error)
+        end.send(handover.SEND_SECONDS)
+        return status
     signals.ignore()
     with ended_after(SHOW_SECONDS, error.exit_status):  # a reader of stdout may have paused
-        return end.show(error)
+        status = end.show(error)
+    end.send(handover.STOPPED_SECONDS)
+    return status
 
 
 def empty_log(config: Config) -> RunLog:
@@ -157,6 +163,12 @@ class _End:
         if error is not None:
             return error.exit_status
         return ExitStatus.OK if self.is_kept else ExitStatus.RUN_FAILED
+
+    def send(self, limit_seconds: float) -> None:
+        """Sends the saved record to trackers, which can no longer change a result or a status."""
+        if self.record is not None and self.store is not None and self.is_kept:
+            stored_in = [self.store.jsonl_path]
+            handover.send_of_run(self.record, self.config.trackers, stored_in, self.display.sent, limit_seconds)
 
 
 def _attempt(

@@ -62,7 +62,8 @@ class Command:
         words: program and arguments.
         stdout: file for its output; None is our own output.
         stderr: file for its errors; None is our own.
-        stdin: `DEVNULL`; or `PIPE`: left open and empty, so that it closes when this process has ended.
+        stdin: `DEVNULL`; the descriptor of a file that it reads; or `PIPE`: left open and empty, so that it closes when
+            this process has ended.
         first_to_be_killed: whether the kernel kills it before any other if the host's memory does not suffice; else it
             is as likely to be killed as this process.
         variables: of the environment, beside those of this process.

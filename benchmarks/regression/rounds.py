@@ -22,6 +22,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, run_together
 from benchmarks.sweep.progress import in_few_words, what_is_run
 from benchmarks.system.provenance import Provenance, of_this_run
+from benchmarks.trackers import catalog as trackers
 from results.gate.baselines import BASELINES_DIR
 from results.gate.comparability import differences, hardware, listed
 from results.gate.findings import Finding, Verdict
@@ -72,11 +73,22 @@ class RoundsPlan:
 
 
 def resolve(values: Mapping[str, Any], cells: Sequence[Cell], max_rounds: int, output_dir: str) -> RoundsPlan:
-    """Turns flag values (None: not given) into a plan; `output_dir` is the default."""
+    """Turns flag values (None: not given) into a plan; `output_dir` is the default.
+
+    Raises:
+        UsageError: the runs would be sent to trackers.
+    """
+    directory = Path(values["output_dir"] or output_dir)
+    words = (word for cell in cells for word in cell.arguments)
+    if sends := next((word for word in words if word.startswith(tuple(f"--{name}=" for name in trackers.FLAGS))), None):
+        raise UsageError(
+            f"{sends}: runs that are compared in pairs are not sent to trackers. Omit it, and send their records "
+            f"afterwards: report {directory / CANDIDATE} {sends}"
+        )
     return RoundsPlan(
         cells=cells,
         max_rounds=max_rounds,
-        output_dir=Path(values["output_dir"] or output_dir),
+        output_dir=directory,
         baselines_dir=Path(values["baselines_dir"] or BASELINES_DIR),
         warmup_round=values.get("warmup_round") is not False,
         interleave_steps=values["steps_in_turn"] is not False,

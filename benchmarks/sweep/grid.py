@@ -13,12 +13,14 @@ from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan
+from benchmarks.trackers import catalog as trackers
 from models import specs
 
 # The values of these flags contain commas; several values of the second group are separated by semicolons.
 _NO_LISTS = (
     *("gpus", "ps_hosts", "worker_hosts", "hosts", "cluster_spec", *peer_flags.SINGLE),
     *("eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"),
+    *trackers.FLAGS,
 )
 _SEMICOLONS = ("local_cluster",)
 _ALL_MODELS = "all"

@@ -25,6 +25,7 @@ from benchmarks.sweep.isolated_run import DEFAULT_TIMEOUT_SECONDS, CellRunner, g
 from benchmarks.sweep.progress import SweepDisplay, grid_lines, what_is_run
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, describe_software, of_this_run
+from benchmarks.trackers import catalog as trackers
 from results.gate.comparability import differences, listed
 from results.record import Record, Status, key_of
 from results.report import headline, side_tables
@@ -38,7 +39,7 @@ _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 _SOFTWARE = ("software_key", "suite_version", "suite_commit")
 # Fields that do not change what is run; the data set in a directory is known only after the run.
 _NOT_CHOSEN = set(
-    "output_dir output_format display_every loss_type_to_report session_id notices data_set cluster".split()
+    "output_dir output_format display_every loss_type_to_report session_id notices data_set cluster trackers".split()
 )
 
 
@@ -84,6 +85,8 @@ def run_cells(
     """
     repeats = values["repeats"] or 1
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
+    for targets in {cell.config.trackers for cell in cells if cell.config}:
+        trackers.require(targets)
     store = open_store(output_dir)
     earlier = store.load().records
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]

@@ -26,6 +26,7 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import cache, linux
 from benchmarks.system.provenance import of_this_run
+from benchmarks.trackers import catalog as trackers
 from results.record import Record, Status
 
 AUTO = "auto"
@@ -44,6 +45,7 @@ _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 _NOT_PASSED_ON = (
     *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every", "verify_first"),
     *(flag.name for group in BETWEEN_FLAGS.values() for flag in group),
+    *trackers.FLAGS,
 )
 PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 

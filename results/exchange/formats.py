@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results import store
-from results.record import Record, strict
+from results.exchange import mllog
+from results.record import Kind, Record, strict
 from results.report import markdown_page
 from results.report.anomalies import anomalies, title, warnings_of
 from results.report.side_tables import side_tables
@@ -117,6 +118,11 @@ def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
     return json.dumps(strict(found), allow_nan=False, indent=1) + "\n"
 
 
+def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
+    """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
+    return "".join(f"{line}\n" for record in records if record.kind is Kind.RUN for line in mllog.lines(record))
+
+
 def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:
     """Returns gauges per configuration, for the textfile collector of Prometheus' node_exporter.
 
@@ -218,5 +224,6 @@ FORMATS: Mapping[str, Format] = {
     ),
     "md": Format("the report without its plots", render_markdown),
     "bencher": Format("Bencher Metric Format", render_bencher),
+    "mllog": Format("MLPerf's log lines of each run", render_mllog),
     "openmetrics": Format("for node_exporter's textfile collector", render_openmetrics),
 }

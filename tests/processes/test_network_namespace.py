@@ -4,9 +4,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.support.commands import Finished
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30
@@ -156,3 +159,17 @@ def test_a_process_that_was_not_moved_does_not_take_itself_for_one(tmp_path: Pat
     flags = ["--noprivate_network", "-X", "cnn_bench_private_network"]
     done = subprocess.run([sys.executable, "-c", SHOW, *flags], capture_output=True, text=True, timeout=SECONDS)
     assert done.stdout == f"{flags} False\n"
+
+
+def test_the_record_of_a_cluster_in_a_private_network_is_sent_from_outside(
+    run_process: Callable[..., Finished], tmp_path: Path
+) -> None:
+    network = Path("/proc/self/ns/net").readlink()
+    (tmp_path / "wandb.py").write_text("import os\nraise OSError(os.readlink('/proc/self/ns/net'))\n")
+    small = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=0")
+    tasks = ("--local_cluster=worker:1", "--variable_update=collective_all_reduce", "--wandb_project=demo")
+    done = run_process(*small, *tasks, PYTHONPATH=str(tmp_path))
+    if "There is no private network" in done.stderr:
+        pytest.skip("no network can be made here: the kernel permits none")
+    assert done.status == 0 and done.stderr.count("was not sent") == 1
+    assert f"the run was not sent: OSError: {network}." in done.stderr

@@ -5,6 +5,8 @@ MOST_SECONDS = 10.0
 
 # Node identifiers, without parameters, of default tests that may take longer, each with the reason.
 LONG_TESTS = {
+    "tests/benchmarks/trackers/test_handover.py::test_mlflow_has_the_run_once_after_it_was_sent_twice": "starts MLflow "
+    "three times, and makes a database",
     "tests/processes/test_clusters.py::test_ctrl_c_leaves_a_record_and_nobody": "four tasks start TensorFlow",
     "tests/processes/test_clusters.py::test_the_guides_four_commands": "four tasks start TensorFlow at once",
     "tests/processes/test_clusters.py::test_the_placement_of_a_cluster_is_that_of_all_tasks": "three tasks start",

@@ -1,0 +1,1 @@
+"""Sends stored records to experiment trackers, from processes of their own."""

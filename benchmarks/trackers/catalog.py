@@ -1,0 +1,127 @@
+"""The trackers that a record can be sent to, and the flags that name where. Imports none of their libraries."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+
+# W&B takes no project with one of these in its name.
+_NOT_IN_A_PROJECT = re.compile(r"[/\\#?%:]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A tracker. To add one is to write its class, and to add a line to `KINDS` and a field to `Targets`.
+
+    Attributes:
+        flag: the flag that names where, and its field in `Targets`.
+        title: its name in sentences.
+        package: what is imported, and the extra that installs it.
+        sender: module and name of the class that sends, see `tracked_run.Tracker`.
+        help: of the flag.
+        path: what kind of path the flag's value is.
+        variables: of the environment of the process that sends, unless they are set.
+    """
+
+    flag: str
+    title: str
+    package: str
+    sender: str
+    help: str
+    path: Literal["directory"] | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+KINDS = (
+    Kind(
+        "tensorboard_dir",
+        "TensorBoard",
+        "tensorboard",
+        "benchmarks.trackers.to_tensorboard:TensorBoard",
+        "after the run, write its settings, rates and steps for TensorBoard into a folder of this directory",
+        path="directory",
+    ),
+    Kind(
+        "wandb_project",
+        "Weights & Biases",
+        "wandb",
+        "benchmarks.trackers.to_wandb:WeightsAndBiases",
+        "after the run, send the same to this project of Weights & Biases",
+    ),
+    Kind(
+        "mlflow_uri",
+        "MLflow",
+        "mlflow",
+        "benchmarks.trackers.to_mlflow:MLflow",
+        "after the run, send the same to this MLflow server or database, such as sqlite:///mlflow.db",
+        # With MLflow's own 7 retries, a server that is down takes longer than the deadline.
+        variables=(("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"),),
+    ),
+)
+FLAGS = tuple(kind.flag for kind in KINDS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Targets:
+    """Where a record is sent: the values of the flags in `KINDS`; None: not to this tracker."""
+
+    tensorboard_dir: str | None = None
+    wandb_project: str | None = None
+    mlflow_uri: str | None = None
+
+    @property
+    def named(self) -> dict[Kind, str]:
+        """Returns the trackers that get the record, each with its target."""
+        targets = {kind: getattr(self, kind.flag) for kind in KINDS}
+        return {kind: target for kind, target in targets.items() if target is not None}
+
+
+def targets_of(given: Mapping[str, Any]) -> Targets:
+    """Returns where flag values (None: not given) send a record.
+
+    Raises:
+        UsageError: a value is empty, or cannot be what the tracker wants.
+    """
+    targets = Targets(**{name: given[name] for name in FLAGS})
+    for kind, target in targets.named.items():
+        if not target.strip():
+            raise UsageError(f"--{kind.flag}= is empty: name {kind.path or 'what'} {kind.title} uses, or omit it.")
+    if targets.wandb_project and (found := _NOT_IN_A_PROJECT.search(targets.wandb_project)):
+        raise UsageError(
+            f"--wandb_project={targets.wandb_project}: the name of a project has no '{found[0]}'. Give the name alone; "
+            "the environment variable WANDB_ENTITY names the team."
+        )
+    if targets.tensorboard_dir and "://" in targets.tensorboard_dir:
+        raise UsageError(f"--tensorboard_dir={targets.tensorboard_dir}: give a directory of this machine, no address.")
+    return targets
+
+
+def require(targets: Targets) -> None:
+    """Checks before a run that its record can be sent from this machine, as far as that is known without sending.
+
+    Raises:
+        UsageError: a library is not installed, or a directory cannot be written.
+    """
+    for kind, target in targets.named.items():
+        if importlib.util.find_spec(kind.package) is None:
+            raise UsageError(
+                f"--{kind.flag} needs the package '{kind.package}', which is not installed: "
+                f"run pip install 'cnn-train-bench[{kind.package}]', or omit the flag."
+            )
+        if kind.path == "directory" and (problem := _why_not_written(Path(target))):
+            raise UsageError(f"--{kind.flag}={target} cannot be written: {problem}. Name a directory that can be.")
+
+
+def _why_not_written(directory: Path) -> str | None:
+    """Returns why a directory cannot be made or written; None if it can be."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        return f"{existing} is not a directory"
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"there is no permission to write to {existing}"

@@ -1,0 +1,47 @@
+"""Weights & Biases: a run of its own for each record, with the same id."""
+
+from __future__ import annotations
+
+import wandb
+
+from benchmarks.trackers.tracked_run import TrackedRun
+
+# The machine, the program and the files that send are not those that were measured.
+_ONLY_WHAT_IS_SENT = {
+    "console": "off",
+    "disable_git": True,
+    "save_code": False,
+    "silent": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+_FAILED = 1
+
+
+class WeightsAndBiases:
+    """Sends runs to a project. WANDB_MODE, WANDB_ENTITY and the library's other variables apply."""
+
+    def __init__(self, target: str) -> None:
+        self._project = target
+
+    def send(self, run: TrackedRun) -> str:
+        """Sends a run; if the project has it, its configuration, summary and notes are replaced, and its steps stay."""
+        sent = wandb.init(
+            project=self._project,
+            id=run.run_id,
+            name=run.name,
+            group=run.group or None,
+            tags=[label[:64] for label in run.labels],
+            notes=run.notes or None,
+            config={**run.parameters, "facts": dict(run.tags)},
+            allow_val_change=True,
+            resume="allow",
+            settings=wandb.Settings(**_ONLY_WHAT_IS_SENT),
+        )
+        for point in run.points:
+            sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)
+        sent.summary.update(dict(run.metrics))
+        where = sent.url or sent.settings.sync_dir
+        sent.finish(exit_code=0 if run.is_ok else _FAILED)
+        return str(where)

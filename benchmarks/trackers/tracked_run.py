@@ -1,0 +1,176 @@
+"""What trackers get of a run: computed once from its record, and the same for all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from results.columns import COLUMNS
+from results.exchange import step_times
+from results.exchange.step_times import StepTimes
+from results.frame import Results
+from results.record import Record, Status, flat
+from results.text import markdown
+
+# MLflow takes 6,000.
+_LONGEST_TEXT = 5000
+# A record may come from anywhere; trackers take these in names, and a file system takes the others in an id.
+_ODD_IN_NAME, _ODD_IN_ID = re.compile(r"[^\w\-. /]", re.ASCII), re.compile(r"[^\w-]", re.ASCII)
+# Of a step, beside its time; the wait for images is that of measured steps alone.
+_OF_A_STEP = ("loss", "top_1_accuracy", "top_5_accuracy", "loss_scale", "input_wait_seconds")
+
+Value = str | int | float | bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """Numbers at a step of the training, by name; `at` is in seconds since 1970."""
+
+    step: int
+    at: float
+    values: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """A run for trackers. Names have letters, digits and `_-. /`; texts are of at most 5,000 characters.
+
+    Attributes:
+        run_id: of the record; has letters, digits, `_` and `-`.
+        name: what is shown.
+        group: shared by the runs of one session; empty for a single run.
+        is_ok: whether its rate may be used.
+        parameters: the configuration, with names such as `input.cycle_length`.
+        metrics: the columns of `results.csv` that are numbers, and telemetry such as
+            `telemetry/GPU 0/power_watts.mean`.
+        tags: status, keys, versions, command and environment.
+        notes: reason and warnings, as Markdown.
+        labels: words to find it by.
+        points: numbers of steps and evaluations, by step.
+        began: when, in seconds since 1970, as `StepTimes` has it.
+        ended: when.
+    """
+
+    run_id: str
+    name: str
+    group: str
+    is_ok: bool
+    parameters: Mapping[str, Value]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    notes: str
+    labels: Sequence[str]
+    points: Sequence[Point]
+    began: float
+    ended: float
+
+
+class Tracker(Protocol):
+    """Where runs are sent. It is made with the value of its flag."""
+
+    def send(self, run: TrackedRun) -> str:
+        """Sends a run, in place of the one with the same id if there is one; returns where it can be seen."""
+        ...
+
+
+def tracked(record: Record) -> TrackedRun:
+    """Returns what trackers get of a record."""
+    record, times = record.masked(), step_times.of_record(record)
+    run_id = _ODD_IN_ID.sub("_", record.identity.run_id)
+    model = str(record.config.get("model") or record.kind)
+    return TrackedRun(
+        run_id=run_id,
+        name=_text(f"{model} {run_id}"),
+        group=_text(record.identity.session_id),
+        is_ok=record.status is Status.OK,
+        parameters=_named(record.config),
+        metrics=_metrics(record),
+        tags={name: str(value) for name, value in _named(_facts(record)).items()},
+        notes="\n\n".join(markdown(sentence) for sentence in (record.reason, *record.warnings) if sentence),
+        labels=[_text(label) for label in dict.fromkeys((str(record.status), str(record.kind), model))],
+        points=_points(record, times),
+        began=times.began,
+        ended=times.ended,
+    )
+
+
+def _facts(record: Record) -> Mapping[str, Any]:
+    identity = {name: value for name, value in vars(record.identity).items() if name != "command"}
+    return {
+        **identity,
+        "command": " ".join(record.identity.command),
+        "status": str(record.status),
+        "kind": str(record.kind),
+        "reason": record.reason,
+        "warnings": list(record.warnings),
+        "environment": record.environment,
+    }
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Value]:
+    """Returns nested values by their names with dots; lists as JSON, and nothing that is empty."""
+    found: dict[str, Value] = {}
+    for name, value in flat(values).items():
+        if value is None or value == [] or value == "":
+            continue
+        simple = value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
+        found[_name(name)] = _text(simple) if isinstance(simple, str) else simple
+    return found
+
+
+def _metrics(record: Record) -> dict[str, float]:
+    found = {column.name: column.of(record) for column in COLUMNS if column.kind in (int, float)}
+    several = len(record.measurement.telemetry) > 1
+    for row in Results([record]).telemetry().to_dict("records"):
+        where = f"worker {row['worker']}/{row['device']}" if several else row["device"]
+        found |= {
+            _name(f"telemetry/{where}/{name}"): value
+            for name, value in row.items()
+            if name not in ("run_id", "worker", "device", "index")
+        }
+    return {name: float(value) for name, value in found.items() if _is_number(value)}
+
+
+def _points(record: Record, times: StepTimes) -> list[Point]:
+    taken = record.measurement
+    values: dict[int, dict[str, float]] = {}
+    ends = dict(zip(times.numbers, times.step_ends, strict=True))
+    for number, row in zip(times.numbers, Results([record]).steps().to_dict("records"), strict=True):
+        timed = {
+            f"{row['phase']}/step_seconds": row["seconds"],
+            f"{row['phase']}/images_per_sec": row["images_per_sec"],
+        }
+        values[number] = dict(_numbers({**timed, **{name: row[name] for name in _OF_A_STEP}}))
+    for number, loss in zip(taken.aside_steps, taken.aside_losses, strict=False):
+        values.setdefault(number, {}).update(_numbers({"loss": loss}))
+    for evaluation, (_, end) in zip(taken.evaluations, times.evaluations, strict=True):
+        if isinstance(step := evaluation.get("step"), int):
+            found = {_name(f"evaluation/{name}"): value for name, value in evaluation.items() if name != "step"}
+            values.setdefault(step, {}).update(_numbers(found))
+            ends.setdefault(step, end)
+    points, at = [], times.first_step
+    for number in sorted(values):
+        at = max(at, ends.get(number, at))  # a step that was not measured has no time of its own
+        points.append(Point(number, at, values[number]))
+    return points
+
+
+def _numbers(values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    return ((name, float(value)) for name, value in values.items() if _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a finite number; pandas' missing values are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _name(text: str) -> str:
+    return _ODD_IN_NAME.sub("_", text)[:200]
+
+
+def _text(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."

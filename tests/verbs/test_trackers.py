@@ -1,0 +1,121 @@
+"""The flags of trackers, as users of `run`, `report`, `rerun`, `sweep` and `ab` meet them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.config import config, flag, run_flags
+from benchmarks.sweep import grid
+from benchmarks.trackers import handover
+from benchmarks.tune import batch_size
+from results.store import Store
+from tests.support.commands import Finished
+from tests.support.records import fake_run
+
+RunBench = Callable[..., Finished]
+Records = Callable[[], list[dict[str, Any]]]
+SMALL = ("--model=trivial", "--device=cpu", "--batch_size=2", "--num_batches=2", "--num_warmup_batches=0")
+SENT = ("--tensorboard_dir=tb", "--wandb_project=demo", "--mlflow_uri=http://me:hunter2@host")
+# Libraries that note which process imports them, and send nothing.
+NOTING = (
+    "import os\nopen(os.environ['STARTED'], 'a').write(f'{os.getpid()} {os.getppid()}\\n')\nraise OSError('down')\n"
+)
+
+
+def test_no_flag_of_a_tracker_changes_the_configuration_key() -> None:
+    plain, sending = (
+        config.resolve(flag.parse([*SMALL, *flags], run_flags.RUN_FLAGS).values, lambda: 0) for flags in ((), SENT)
+    )
+    assert sending.trackers.wandb_project == "demo" and plain.key_fields() == sending.key_fields()
+    assert "trackers" in sending.aside_fields()
+
+
+@pytest.mark.process
+def test_a_run_is_sent_from_other_processes_whose_failure_leaves_its_status(
+    run_bench: RunBench, records: Records, tmp_path: Path
+) -> None:
+    for name in ("wandb", "mlflow"):
+        (tmp_path / f"{name}.py").write_text(NOTING)
+    started = tmp_path / "started"
+    done = run_bench(*SMALL, *SENT, PYTHONPATH=str(tmp_path), STARTED=str(started))
+    assert done.status == 0
+    (record,) = records()
+    run_id = record["identity"]["run_id"]
+    assert f"sent to:        TensorBoard, tb/{run_id}" in done.stdout and (tmp_path / "tb" / run_id).is_dir()
+    assert "Weights & Biases: the run was not sent: OSError: down" in done.stderr
+    assert f"report out/results.jsonl --where=run_id={run_id} --wandb_project=demo" in done.stderr
+    processes = [line.split() for line in started.read_text().splitlines()]
+    assert len(processes) == 2 and {parent for _, parent in processes} == {str(os.getpid())}
+    assert "hunter2" not in str(record) + done.stderr + done.stdout
+    assert record["config"]["trackers"]["mlflow_uri"] == "http://***@host"
+
+
+@pytest.mark.process
+def test_a_tracker_that_hangs_leaves_the_status_of_the_run(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wandb.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(handover, "SEND_SECONDS", 2.0)
+    done = run_bench(*SMALL, "--wandb_project=demo", PYTHONPATH=str(tmp_path))
+    assert done.status == 0 and "the run was not sent: it took longer than 2 s" in done.stderr
+
+
+@pytest.mark.parametrize("verb", [("run",), ("sweep",), ("report", "out/results.jsonl")])
+def test_a_missing_library_is_refused_before_anything_runs(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "wandb" else found(name, *_))
+    if verb[0] == "report":
+        Store(tmp_path / "out").append(fake_run())
+    flags = () if verb[0] == "report" else SMALL
+    done = run_bench(*verb, *flags, "--wandb_project=demo")
+    assert done.status == 2 and "pip install 'cnn-train-bench[wandb]'" in done.stderr
+    assert verb[0] == "report" or not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", [("ab", "--base_command=true"), ("calibrate",)])
+def test_runs_that_are_compared_in_pairs_are_not_sent(run_bench: RunBench, verb: tuple[str, ...]) -> None:
+    done = run_bench(*verb, *SMALL, "--wandb_project=demo")
+    assert done.status == 2 and "--wandb_project=demo: runs that are compared in pairs are not sent" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["recommend", "verify", "doctor"])
+def test_commands_that_try_settings_have_no_such_flag(run_bench: RunBench, verb: str) -> None:
+    done = run_bench(verb, "--wandb_project=demo")
+    assert done.status == 2 and f"{verb} has no flag --wandb_project" in done.stderr
+
+
+def test_the_trials_of_a_batch_are_not_sent() -> None:
+    assert {"tensorboard_dir", "wandb_project", "mlflow_uri"} <= set(batch_size._NOT_PASSED_ON)
+
+
+def test_a_sweep_sends_each_run_and_takes_a_comma_as_part_of_the_name() -> None:
+    values = grid.of_flags({"model": "trivial,mlp", "mlflow_uri": "http://a,b"})
+    assert [cell.config.trackers.mlflow_uri for cell in grid.cells([values], lambda: 0)] == ["http://a,b"] * 2
+
+
+@pytest.mark.process
+def test_report_sends_stored_records_and_fails_if_that_fails(run_bench: RunBench, tmp_path: Path) -> None:
+    (tmp_path / "wandb.py").write_text("raise OSError('down')")
+    Store(tmp_path / "out").append(fake_run(model="vgg16"), fake_run(), fake_run())
+    done = run_bench("report", "--where=model=resnet50", "--tensorboard_dir=tb")
+    assert done.status == 0 and "TensorBoard, 2 runs in tb" in done.stdout
+    assert len(list((tmp_path / "tb").iterdir())) == 2
+    failed = run_bench("report", "--wandb_project=demo", PYTHONPATH=str(tmp_path))
+    assert failed.status == 4 and "Weights & Biases: 3 of 3 runs were not sent: OSError: down" in failed.stderr
+
+
+def test_the_command_of_a_record_that_sends_is_not_run_again(run_bench: RunBench, tmp_path: Path) -> None:
+    run = fake_run()
+    identity = dataclasses.replace(run.identity, command=["--model=trivial", "--mlflow_uri=http://elsewhere"])
+    Store(tmp_path / "out").append(dataclasses.replace(run, identity=identity))
+    done = run_bench("rerun", run.identity.run_id)
+    assert done.status == 2 and "--mlflow_uri sends its result to a tracker" in done.stderr
