@@ -35,7 +35,7 @@ PAGES = [page for page in docs.pages(ROOT) if page.name != "acceptance.md"]  # i
 PROGRAMS = ("run_bench.py", "run-bench")
 PLACEHOLDERS = {"VERB": "run", "MANAGER": "parameter_server"}
 # Verbs whose words are files: their flags are parsed, and nothing else.
-READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history", "publish", "check-publication")
+READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history", "publish")
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),

@@ -16,7 +16,6 @@ from results.version import SUITE_VERSION
 _WIDTH = 80
 _PROGRAM = "run_bench.py"
 _FEW = 15
-_WIDE_NAME = 12  # a longer one moves its own line only
 _MOST_USED = (
     "model",
     "batch_size",
@@ -34,15 +33,14 @@ _MOST_USED = (
 def of_program(verbs: Mapping[str, Sequence[Verb]]) -> str:
     """Returns the short help: the verbs by title, the flags that most runs use, and where to find more."""
     table = {one.name: one for group in RUN_FLAGS.values() for one in group}
-    names = [verb.name for group in verbs.values() for verb in group]
-    width = 1 + max(len(name) for name in names if len(name) <= _WIDE_NAME)
+    width = 2 + max(len(verb.name) for group in verbs.values() for verb in group)
     lines = [
         "Measures how fast a CNN trains on these devices and this TensorFlow build.",
         "",
         f"usage: {_PROGRAM} [VERB] --flag=value ...",
     ]
     for title, group in verbs.items():
-        lines += ["", f"{title}:", *(f"  {verb.name:{width}} {verb.meaning}" for verb in group)]
+        lines += ["", f"{title}:", *(f"  {verb.name:{width}}{verb.meaning}" for verb in group)]
     lines += ["", "Flags that most runs use:", *_flag_lines(table[name] for name in _MOST_USED)]
     examples = [verb.examples[0] for group in verbs.values() for verb in group if verb.name in ("run", "sweep", "ab")]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""The verbs `publish` and `check-publication`: results that can be put online. No TensorFlow."""
+"""The verb `publish`: results that can be put online. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ _USUAL_NAMES = frozenset({"root", "user", "admin", "ubuntu", "runner", "localhos
 
 
 def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Makes a folder of runs that can be put online, checked as `check-publication` does.
+    """Makes a folder of runs that can be put online, checked as --check does.
 
     Raises:
         UsageError: no folder is named, it has files, or no run can be published.
         DataError: a file cannot be read, or the folder does not pass its check.
     """
+    if values["check"]:
+        return check(words, values)
     if not words:
         raise UsageError("publish: name the folder to make, and files of records, such as publish public out.")
     directory, vocabulary, machine = Path(words[0]), _vocabulary(), values["machine"] or ""
@@ -83,15 +85,15 @@ def _written(folder: Path, directory: Path, vocabulary: Vocabulary) -> Checked:
     return checked
 
 
-def check(words: Sequence[str]) -> ExitStatus:
+def check(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     """Checks a folder that `publish` made, and prints a sentence for each of its rows.
 
     Raises:
-        UsageError: not one folder is named.
+        UsageError: not one folder is named, or a flag is about a new one.
         DataError: it cannot be read, or is refused.
     """
-    if len(words) != 1:
-        raise UsageError("check-publication: name the folder to check, such as check-publication public.")
+    if len(words) != 1 or values["machine"] or values["where"]:
+        raise UsageError("publish --check: name the folder to check and nothing else, such as publish public --check.")
     directory = Path(words[0])
     if not (directory / JSONL_NAME).is_file():
         raise UsageError(f"{directory}: there is no {JSONL_NAME} in it. Name a folder that `publish` made.")
@@ -134,11 +136,12 @@ def _vocabulary() -> Vocabulary:
     )
 
 
-PUBLISH = Verb(
+VERB = Verb(
     "publish",
-    "makes a folder of results that can be put online",
+    "make a folder of results that can be put online, or check one",
     {
         "The folder": (
+            Flag("check", bool, "make nothing: check whether a folder is whole, comparable and fit to be public"),
             Flag("machine", str, "what to call the machine; its hardware is always named, too"),
             WHERE,
         )
@@ -146,16 +149,7 @@ PUBLISH = Verb(
     lambda given, command: publish(given.words, given.values),
     takes="words",
     words="DIR [FILE ...]",
-    details="Leaves out what names people, hosts, places or files, and checks the folder.",
-    examples=("publish public out/results.jsonl --machine='one H100, 16 cores'",),
-)
-CHECK_PUBLICATION = Verb(
-    "check-publication",
-    "is a folder of results whole and fit to be public?",
-    {},
-    lambda given, command: check(given.words),
-    takes="words",
-    words="DIR",
-    details="Exit status 5, with the reasons, if it is refused.",
-    examples=("check-publication public",),
+    details="Leaves out what names people, hosts, places or files, and checks the folder. One that is refused ends with "
+    "status 5 and the reasons.",
+    examples=("publish public out/results.jsonl --machine='one H100, 16 cores'", "publish public --check"),
 )

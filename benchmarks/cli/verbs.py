@@ -42,8 +42,7 @@ VERBS_BY_TITLE: Mapping[str, Sequence[Verb]] = {
         report_verb.REPORT,
         report_verb.DIFF,
         report_verb.RERUN,
-        publish_verb.PUBLISH,
-        publish_verb.CHECK_PUBLICATION,
+        publish_verb.VERB,
     ),
     "Is it slower than before": (
         ab_verb.VERB,

@@ -92,7 +92,7 @@ def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
         lines += ["", f"{markdown(title(row))}, {counted(len(row.records), 'run')}:", "", "```", command, "```"]
     lines += ["", "## Files", "", f"- `{JSONL_NAME}`: the records, with every step"]
     lines += [f"- `{TABLE_NAME}`: the results as a table, for `run_bench.py report --against={TABLE_NAME}`", ""]
-    return [*lines, "`run_bench.py check-publication .` checks this folder."]
+    return [*lines, "`run_bench.py publish . --check` checks this folder."]
 
 
 def _machine(record: Record) -> list[str]:

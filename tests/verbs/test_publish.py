@@ -1,4 +1,4 @@
-"""The verbs `publish` and `check-publication`, and `report --against` with what they wrote."""
+"""The verb `publish`, and `report --against` with what they wrote."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     readme = (folder / "README.md").read_text()
     assert "- title: my &lt;b>box" in readme and "run --model=resnet50 --batch_size 32" in readme
     assert {record.environment["machine"] for record in store.load(folder / "results.jsonl").records} == {"my <b>box"}
-    done = run_bench("check-publication", "public")
+    done = run_bench("publish", "--check", "public")
     assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
 
 
@@ -48,8 +48,8 @@ def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: 
         (("publish", "new", "out", "--machine=mine at /data"), "'/data' looks like a path"),
         (("publish", "new", "out", f"--machine={host}"), "looks like a path, host, user or address"),
         (("publish", "out/results.csv/new", "out"), "Name a folder that can be made"),
-        (("check-publication",), "name the folder to check"),
-        (("check-publication", "nowhere"), "nowhere: there is no results.jsonl in it"),
+        (("publish", "--check"), "name the folder to check"),
+        (("publish", "--check", "nowhere"), "nowhere: there is no results.jsonl in it"),
     ):
         done = run_bench(*words)
         assert done.status == 2 and message in done.stderr, (words, done.stderr)
@@ -62,11 +62,11 @@ def test_a_folder_that_is_not_whole_is_refused_with_the_reasons(run_bench: RunBe
     Store(tmp_path / "out").append(run())
     assert run_bench("publish", "public", "out").status == 0
     (tmp_path / "public" / "table.csv").unlink()
-    done = run_bench("check-publication", "public")
+    done = run_bench("publish", "--check", "public")
     assert done.status == 5 and "table.csv: No such file or directory. Publish again." in done.stderr
     (tmp_path / "public" / "table.csv").write_bytes(b"\xff\xfe\xff")
-    assert run_bench("check-publication", "public").status == 5
-    done = run_bench("check-publication", "out")
+    assert run_bench("publish", "--check", "public").status == 5
+    done = run_bench("publish", "--check", "out")
     assert done.status == 5 and "not in a public form" in done.stderr and "out is refused" in done.stderr
 
 
