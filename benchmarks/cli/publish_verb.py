@@ -149,7 +149,7 @@ VERB = Verb(
     lambda given, command: publish(given.words, given.values),
     takes="words",
     words="DIR [FILE ...]",
-    details="Leaves out what names people, hosts, places or files, and checks the folder. One that is refused ends with "
-    "status 5 and the reasons.",
+    details="Leaves out what names people, hosts, places or files, and checks the folder. A refused folder gives the "
+    "reasons, and status 5.",
     examples=("publish public out/results.jsonl --machine='one H100, 16 cores'", "publish public --check"),
 )
