@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -107,12 +108,9 @@ def _panel_of_bars(labels: Sequence[str]) -> tuple[Figure, Axes]:
 def _stacked_bars(bars: Mapping[str, Mapping[str, float]]) -> tuple[Figure, Axes]:
     """Returns a panel with one horizontal bar per label, made of parts, with a legend above; empty parts are absent."""
     figure, axis = _panel_of_bars(list(bars))
-    left = [0.0] * len(bars)
-    for number, part in enumerate(next(iter(bars.values()))):
-        widths = [bar[part] for bar in bars.values()]
-        if any(width > 1e-6 for width in widths):
-            axis.barh(list(bars), widths, left=left, color=figures.COLOURS[number], label=part)
-        left = [base + width for base, width in zip(left, widths, strict=True)]
+    frame = pd.DataFrame.from_dict(bars, orient="index")
+    colours = dict(zip(frame, figures.COLOURS, strict=False))
+    frame.loc[:, (frame > 1e-6).any()].plot.barh(stacked=True, width=0.8, color=colours, ax=axis)
     axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
     return figure, axis
 
