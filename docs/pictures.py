@@ -57,6 +57,7 @@ def _photographed(page: Path, program: str) -> bytes:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": _WIDTH, "height": _WIDTH}, color_scheme="light")
         view.goto(page.as_uri())
+        view.locator("#chart canvas").wait_for()
         end = view.locator("#scaling figure").bounding_box()
         assert end is not None, "the scaling plot is on the page"
         height = end["y"] + end["height"]

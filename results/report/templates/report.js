@@ -139,7 +139,10 @@
     const valueOf = (row, at) => isNumber[at] ? number(row.cells[at]) : row.cells[at] || null;
     const extent = name => {
       let low = Infinity, high = -Infinity;
-      for (const point of points) { const value = scaled(name, point[name]); low = Math.min(low, value); high = Math.max(high, value); }
+      for (const point of points) {
+        const ends = name === "y" && point.low !== null ? [point.low, point.high] : [point[name]];
+        for (const end of ends) { const value = scaled(name, end); low = Math.min(low, value); high = Math.max(high, value); }
+      }
       if (low > high) return [0, 1];
       if (!isLog(name) && low > 0 && low < high / 2) low = 0;
       const room = 0.06 * (high - low) || 0.5 * Math.abs(high) || 1;
@@ -195,12 +198,17 @@
       const scale = name => isNumber[at[name]]
         ? { name, type: isLog(name) ? "log" : "linear", zero: false, domain: [{ signal: `${name}min` }, { signal: `${name}max` }] }
         : { name, type: "point", padding: 0.5, domain: [...new Set(points.map(point => point[name]))] };
-      const named = (name, title) => ({ scale: name, title, labelOverlap: true, grid: true, labelLimit: 110, labelAngle: isNumber[at[name]] ? 0 : -35, labelAlign: isNumber[at[name]] ? undefined : "right", tickCount: narrow ? 4 : 8, tickMinStep: points.every(point => Number.isInteger(point[name])) ? 1 : undefined });
+      const named = (name, title) => ({ scale: name, title, labelOverlap: true, grid: true, labelLimit: 110, labelAngle: isNumber[at[name]] ? 0 : -35, labelAlign: isNumber[at[name]] ? undefined : "right", tickCount: narrow ? 4 : 8, values: few(name), format: few(name) ? "d" : undefined });
+      // Few whole numbers, such as those of devices, are the ticks.
+      const few = name => {
+        const all = [...new Set(points.map(point => point[name]))];
+        return isNumber[at[name]] && all.length <= (narrow ? 6 : 12) && all.every(Number.isInteger) ? all : undefined;
+      };
       const place = { x: { scale: "x", field: "x" }, y: { scale: "y", field: "y" } };
       const faded = chosen.size ? { signal: "datum.chosen ? 1 : 0.15" } : { value: points.length > 500 ? 0.5 : 0.85 };
       const text = { labelColor: ink, titleColor: ink, gridColor: rule, domainColor: rule, tickColor: rule, labelFontSize: 12, titleFontSize: 13 };
       return {
-        width, height, autosize: { type: "fit", contains: "padding", resize: true }, padding: 0,
+        width, height, autosize: { type: "fit", contains: "padding", resize: true }, padding: { left: 0, top: 0, right: 5, bottom: 8 },
         signals: [
           ...["x", "y"].flatMap(name => [0, 1].map(end => ({ name: name + ["min", "max"][end], value: domain[name] ? unscaled(name, domain[name][end]) : 0 }))),
           { name: "focus", value: -1 },
