@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from results import store
-from results.columns import COLUMNS
+from results.columns import COLUMNS, Column
 from results.record import Record, flat
 
 # Missing values keep the type of a column: pandas' own integers and booleans have them.
@@ -63,14 +63,13 @@ class Results:
         Raises:
             FilterError: it is no condition, or names no column.
         """
-        kept = _fulfilled(self.to_frame(), condition)
+        named = [column for column in COLUMNS if re.search(rf"\b{column.name}\b", condition)]
+        kept = _fulfilled(_frame(self.records, named), condition)
         return dataclasses.replace(self, records=[one for one, keep in zip(self.records, kept, strict=True) if keep])
 
     def to_frame(self) -> pd.DataFrame:
         """Returns a row per run, with the columns of `results.csv` (docs/reference/columns.md)."""
-        values = {column.name: [column.of(record) for record in self.records] for column in COLUMNS}
-        frame = pd.DataFrame({column.name: _series(values[column.name], column.kind) for column in COLUMNS})
-        return _with_units(frame, {column.name: column.unit for column in COLUMNS if column.unit})
+        return _frame(self.records, COLUMNS)
 
     def configuration(self) -> pd.DataFrame:
         """Returns a row per run, with a column per field of its configuration, such as `input.cycle_length`."""
@@ -124,6 +123,13 @@ def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
         warnings.warn(problem, stacklevel=2)
     results = Results(loaded.records, tuple(loaded.problems))
     return results.where(where) if where else results
+
+
+def _frame(records: Sequence[Record], columns: Sequence[Column]) -> pd.DataFrame:
+    """Returns a row per record, with these columns."""
+    series = {column.name: _series(list(map(column.of, records)), column.kind) for column in columns}
+    frame = pd.DataFrame(series, index=range(len(records)))
+    return _with_units(frame, {column.name: column.unit for column in columns if column.unit})
 
 
 def _fulfilled(frame: pd.DataFrame, condition: str) -> Sequence[bool]:
