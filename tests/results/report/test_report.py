@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("report")  # one report and one browser for
 def written(everything: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report of everything."""
     output = tmp_path_factory.mktemp("report")
-    write.write(everything, ["fake.jsonl"], output, against_tables=[published.table("guide2017")])
+    write.write(everything, ["fake.jsonl"], output, against_tables=[GUIDE])
     return output
 
 
@@ -130,8 +130,8 @@ def test_no_records_of_runs_make_a_page_too(tmp_path: Path, everything: list[Rec
 
 def test_a_table_without_a_figure_for_any_row_says_what_it_has(no_plots: None, tmp_path: Path) -> None:
     run = fake_run(num_devices=3)
-    assert published.why_none(summarize([fake_run(), run]), "guide2017") is None, "the first has one"
-    _, (first, *_) = write.write([run], ["x"], tmp_path, against_tables=[published.table("guide2017")])
+    assert published.why_none(summarize([fake_run(), run]), GUIDE) is None, "the first has one"
+    _, (first, *_) = write.write([run], ["x"], tmp_path, against_tables=[GUIDE])
     assert first.startswith("No row has a figure in guide2017: ") and "inception3 (32, 64)," in first
     assert "on 1, 2, 4, 8, 16, 32, 64 devices" in first
     for name in ("report.html", "report.md"):
