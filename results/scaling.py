@@ -21,6 +21,12 @@ _SAMPLES = 2000
 _TAIL = 0.025
 # More noise than exp(20) in a drawn sample of a t distribution changes no percentile.
 _MOST_NOISE = 20.0
+# While it is fitted, a curve is at least this share of a point, where it would otherwise have no time at all.
+_LEAST_SHARE = 0.01
+
+
+class NoLawError(ValueError):
+    """The rates fall faster than the law can, so the rate of one device would be infinite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +137,7 @@ def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
         degrees: of freedom of the spreads; None if they are known.
 
     Raises:
+        NoLawError: the law does not describe the points.
         ValueError: there are too few points, or an impossible one.
     """
     numbers = np.array([point.number for point in points], dtype=float)
@@ -147,7 +154,9 @@ def fit(points: Sequence[Point], degrees: int | None = None) -> Fit:
     for _ in range(3):  # the errors are relative to the curve, which changes little
         weights = 1 / (curve * spreads)
         (terms,) = _non_negative(design * weights[:, None], (measured * weights)[None])
-        curve = design @ terms
+        curve = np.maximum(design @ terms, _LEAST_SHARE * measured)
+    if terms[0] <= 0:
+        raise NoLawError("The rates fall faster than the law can.")
     left = len(points) - int((terms > 0).sum())
     squares = float((((measured - curve) * weights) ** 2).sum())
     misfit = max(1.0, math.sqrt(squares / left)) if left else 1.0

@@ -27,6 +27,8 @@ _NORMAL_95 = 1.96
 # An efficiency that is known to less than this share says little.
 _WIDE = 0.3
 _MISFIT = 2.0
+# A larger share is as good as any.
+_MUCH = 10.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,7 @@ def _curves(rows: Sequence[Row], nouns: Sequence[str], least: int) -> Iterator[C
 
 def to_report(rows: Sequence[Row]) -> list[Curve]:
     """Returns the first curves of at least three numbers that could be fitted; each takes some milliseconds."""
-    every = _curves(rows, NOUNS, _FEWEST_FOR_REPORT)
+    every = (curve for curve in _curves(rows, NOUNS, _FEWEST_FOR_REPORT) if curve.fit is not None)
     return list(itertools.islice((curve for curve in every if len(curve.fitted) >= _FEWEST_FOR_REPORT), _MOST_CURVES))
 
 
@@ -132,8 +134,14 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
         shared=shared,
         spreads=spreads,
         degrees=degrees,
-        fit=scaling.fit(points, degrees) if len(points) > 1 else None,
+        fit=_fit(points, degrees),
     )
+
+
+def _fit(points: Sequence[Point], degrees: int | None) -> Fit | None:
+    with contextlib.suppress(scaling.NoLawError):
+        return scaling.fit(points, degrees) if len(points) > 1 else None
+    return None
 
 
 def _spread(row: Row, between: float) -> float:
@@ -209,7 +217,9 @@ def percent(share: Estimate) -> str:
 
 
 def _percent(share: float) -> str:
-    """Returns percent with two digits, as far as they are not below 0.001."""
+    """Returns percent with two digits, as far as they are not below 0.001 or far above 100."""
+    if share > _MUCH:
+        return f"over {100 * _MUCH:.0f}"
     return f"{100 * share:.0f}" if share >= 0.1 else f"{round(100 * share, 3):.2g}"
 
 
@@ -231,6 +241,11 @@ def verdict(curve: Curve) -> list[str]:
     said = [_shared(curve)] if curve.shared else []
     if curve.fit is None:
         why = "" if curve.shared else f" Only {counted(len(curve.rows), 'number')} of {curve.noun}s has a valid rate."
+        if len(curve.fitted) > 1:
+            why = (
+                f" The rate falls faster from one number of {curve.noun}s to the next than contention and coherence "
+                f"explain. Look for a slow {curve.noun} or link: `doctor` with the largest number shows it."
+            )
         return [*said, f"Nothing is fitted and nothing is predicted.{why}"]
     return [*said, " ".join(_expected(curve, curve.fit)), " ".join(_limit(curve, curve.fit)), " ".join(_doubts(curve))]
 
@@ -267,20 +282,24 @@ def _expected(curve: Curve, fit: Fit) -> Iterator[str]:
 def _where(number: Estimate, curve: Curve, fit: Fit) -> str:
     limit, _, interval = how_many(number, fit).partition(" (")
     words = limit.split()
-    at = f"{'at ' if len(words) == 1 else ''}{limit} {curve.noun}s{f' ({interval}' if interval else ''}"
+    noun = f"{curve.noun}{'s' * (limit != '1')}"
+    at = f"{'at ' if len(words) == 1 else ''}{limit} {noun}{f' ({interval}' if interval else ''}"
     return at if len(words) == 1 else f"{at}, farther than these points can tell"
 
 
 def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
     """Yields which term of the law costs most at the largest predicted number, and what to run next."""
     number, sigma, kappa = curve.predicted[-1], fit.sigma, fit.kappa
+    if fit.misfit > _MISFIT and fit.efficiency(number).high >= 1:
+        yield f"The points do not follow the law, so it does not show what limits; `doctor` may find a slow {curve.noun}."
+        return
     if fit.efficiency(number).high >= 1:
         cost = 1 - fit.efficiency(number).low
         yield f"No limit can be told from noise: with {number} {curve.noun}s it costs at most {cost:.0%}."
         return
     if not sigma.low and not kappa.low:
         yield "There is a limit, but these points do not show whether it is contention or coherence."
-    elif sigma.value >= kappa.value * number:
+    elif not fit.has_kappa or sigma.value >= kappa.value * number:
         yield "The first limit is contention: what all wait for, such as a link, the host or a parameter server."
     else:
         yield f"The first limit is coherence: what each {curve.noun} exchanges with every other."

@@ -202,3 +202,30 @@ def test_the_plot_has_points_a_curve_a_band_and_a_dashed_prediction() -> None:
 def test_a_failed_number_is_no_point() -> None:
     records = [*repeated(1, 2, 4), fake_run(num_devices=8, num_workers=1, status=Status.CRASH, reason="It fell.")]
     assert list(curve_of(records).rows) == [1, 2, 4]
+
+
+def falling(rates: dict[int, float]) -> list[Record]:
+    return [fake_run(num_devices=n, step_seconds=[32 * n / rate] * 20) for n, rate in rates.items() for _ in range(3)]
+
+
+def test_a_curve_whose_rate_collapses_is_shown_and_not_taken_for_noise() -> None:
+    """As with a slow second host: contention and coherence do not explain it."""
+    curve = curve_of(falling({1: 1000.0, 2: 1900.0, 4: 3500.0, 8: 100.0}))
+    assert curve.fit is not None and curve.fit.misfit > 10
+    said = " ".join(scalability.verdict(curve))
+    assert "The points do not follow the law" in said and "noise" not in said
+    assert not {"nan", "inf", "inf %"} & set(said.split())
+
+
+@pytest.mark.parametrize("rates", [{2: 100.0, 4: 40.0}, {2: 100.0, 4: 40.0, 8: 10.0}])
+def test_without_a_law_nothing_is_predicted_and_the_reason_is_given(rates: dict[int, float]) -> None:
+    curve = curve_of(falling(rates), least=2)
+    assert curve.fit is None and len(scalability.table(curve)) == 1 + len(rates)
+    (said,) = scalability.verdict(curve)
+    assert "Nothing is fitted" in said and "falls faster" in said
+    assert scalability.to_report(summarize(falling(rates))) == []
+
+
+def test_two_points_never_name_coherence() -> None:
+    curve = curve_of(falling({1: 100.0, 2: 110.0}), least=2)
+    assert "contention" in " ".join(scalability.verdict(curve)) and curve.fit is not None and not curve.fit.has_kappa
