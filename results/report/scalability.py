@@ -291,7 +291,7 @@ def _limit(curve: Curve, fit: Fit) -> Iterator[str]:
     """Yields which term of the law costs most at the largest predicted number, and what to run next."""
     number, sigma, kappa = curve.predicted[-1], fit.sigma, fit.kappa
     if fit.misfit > _MISFIT and fit.efficiency(number).high >= 1:
-        yield f"The points do not follow the law, so it does not show what limits; `doctor` may find a slow {curve.noun}."
+        yield f"The points do not follow the law, so it shows no limit; `doctor` may find a slow {curve.noun}."
         return
     if fit.efficiency(number).high >= 1:
         cost = 1 - fit.efficiency(number).low
