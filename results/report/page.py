@@ -99,6 +99,7 @@ def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
             int(_failed(row)),
             [words.setdefault(word, len(words)) for word in command(row)],
             sorted({str(record.status) for record in row.records}),
+            [_six_digits(value) for value in (row.images_per_sec, row.low, row.high)],
         ]
         for row in rows
     ]
@@ -109,6 +110,11 @@ def _as_script_data(columns: Sequence[Column], rows: Sequence[Row]) -> str:
         "rows": packed,
     }
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _six_digits(value: float | None) -> float | None:
+    """Returns a rate for the chart, as exact as anybody sees there; the cells of the table have two decimals."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _environments(records: Sequence[Record]) -> Iterator[Mapping[str, Any]]:

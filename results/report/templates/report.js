@@ -3,8 +3,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const names = data.names, isNumber = data.numbers;
-  const rows = data.rows.map(([cells, failed, words, statuses], index) => ({
-    index, cells, failed, statuses, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
+  const rows = data.rows.map(([cells, failed, words, statuses, [rate, low, high]], index) => ({
+    index, cells, failed, statuses, rate, low, high, text: cells.join(" ").toLowerCase(), command: words.map(w => data.words[w]).join(" "),
   }));
   const number = text => { const value = parseFloat(text); return Number.isNaN(value) ? null : value; };
   const column = name => names.indexOf(name);
@@ -21,7 +21,7 @@
 
   // The table.
   const page = 150;
-  const table = byId("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells].slice(0, -1);
+  const table = byId("table"), body = table.tBodies[0], heads = [...table.tHead.rows[0].cells].slice(1, -1);
   const filter = byId("filter"), status = byId("status"), sort = byId("sort"), count = byId("count"), more = byId("more");
   let shown = page, sorted = null, descending = false, found = rows;
   const chosen = new Set();  // indices of rows, in the order of their choice
@@ -43,9 +43,10 @@
     box.setAttribute("aria-label", `Compare ${label(row)}`);
     const button = element("button", { type: "button", className: "copy", title: row.command, textContent: "copy" });
     button.dataset.command = row.command;
-    const last = element("td", {}, box, " ", button);
-    last.dataset.label = "compare, command";
-    return element("tr", { className: row.failed ? "failed" : "" }, ...row.cells.map(cell), last);
+    const first = element("td", {}, box), last = element("td", {}, button);
+    first.dataset.label = "compare";
+    last.dataset.label = "command";
+    return element("tr", { className: row.failed ? "failed" : "" }, first, ...row.cells.map(cell), last);
   };
   const draw = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -85,19 +86,20 @@
     if (wanted) chosen.add(index); else chosen.delete(index);
     for (const box of body.querySelectorAll("input.choose")) box.checked = chosen.has(Number(box.dataset.row));
     const picked = [...chosen].map(each => rows[each]);
-    byId("chosen").hidden = !picked.length;
+    byId("chosen").hidden = byId("to-chosen").hidden = !picked.length;
     const differing = names.map((_, at) => at).filter(at => at === rate || new Set(picked.map(row => row.cells[at])).size > 1);
     const cellOf = text => element("td", { className: "n", textContent: text });
     const drop = row => {
       const button = element("button", { type: "button", textContent: "remove" });
-      button.addEventListener("click", () => { choose(row.index, false); });
-      return element("th", { scope: "col" }, `${row.index + 1} `, button);
+      button.setAttribute("aria-label", `Remove ${label(row)}`);
+      button.addEventListener("click", () => {
+        choose(row.index, false);
+        (comparison.querySelector("button") || filter).focus();
+      });
+      return element("th", { scope: "col" }, element("div", { textContent: label(row) }), button);
     };
-    const first = picked.length ? number(picked[0].cells[rate]) : null;
-    const ratio = row => {
-      const value = number(row.cells[rate]);
-      return first && value ? (value / first).toFixed(3) : "";
-    };
+    const first = picked.length ? picked[0].rate : null;
+    const ratio = row => first && row.rate ? (row.rate / first).toFixed(3) : "";
     const head = text => element("th", { scope: "row", textContent: text });
     comparison.replaceChildren(
       element("thead", {}, element("tr", {}, element("th", { scope: "col", textContent: "row" }), ...picked.map(drop))),
@@ -105,7 +107,7 @@
         ...differing.map(at => element("tr", {}, head(names[at]), ...picked.map(row => cellOf(row.cells[at])))),
         element("tr", {}, head("images/s over that of the first"), ...picked.map(row => cellOf(ratio(row))))),
     );
-    chart.draw();
+    chart.mark();
   };
   byId("clear").addEventListener("click", () => { chosen.clear(); choose(-1, false); filter.focus(); });
 
@@ -114,9 +116,9 @@
     const section = byId("explore"), canvas = byId("chart"), detail = byId("detail"), tip = byId("tip");
     const axes = { x: byId("x"), y: byId("y") }, colour = byId("colour"), logs = { x: byId("logx"), y: byId("logy") };
     const palette = {{ colours }};
-    const mostBars = 400, step = 1.5;
-    let view = null, drawings = 0, points = [], order = [], focus = null, whole = {}, domain = {};
-    if (typeof vegaEmbed === "undefined" || rate < 0) return { draw: () => {} };
+    const mostBars = 400, step = 1.5, reach = 20, mostColours = palette.length - 1, others = "other";
+    let view = null, drawings = 0, points = [], order = [], categories = [], focus = null, whole = {}, domain = {};
+    if (typeof vegaEmbed === "undefined" || rate < 0) return { draw: () => {}, mark: () => {} };
     section.hidden = false;
     for (const link of document.querySelectorAll("a[href='#explore']")) link.hidden = false;
 
@@ -131,17 +133,27 @@
     const pick = (...wanted) => column(wanted.find(varies) || wanted.at(-1));
     axes.x.value = pick("devices", "batch per device", "variable manager", "model");
     axes.y.value = rate;
-    colour.value = pick("variable manager", "model");
+    const differs = ["variable manager", "model", "precision", "data", "device"].filter(varies);
+    colour.value = column(differs.find(name => values(column(name)).size <= palette.length) || "variable manager");
+    const rates = rows.map(row => row.rate).filter(Boolean).sort((a, b) => a - b);
+    logs.y.checked = rates.at(-1) > 100 * rates[0];
 
     const isLog = name => logs[name].checked && isNumber[axes[name].value];
     const scaled = (name, value) => isLog(name) ? Math.log(value) : value;
     const unscaled = (name, value) => isLog(name) ? Math.exp(value) : value;
-    const valueOf = (row, at) => isNumber[at] ? number(row.cells[at]) : row.cells[at] || null;
+    const valueOf = (row, at) => at === rate ? row.rate : isNumber[at] ? number(row.cells[at]) : row.cells[at] || null;
+    // The most frequent values of the colours' column; the others share the last colour.
+    const coloured = at => {
+      const counts = new Map();
+      for (const row of rows) counts.set(row.cells[at], (counts.get(row.cells[at]) || 0) + 1);
+      const all = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a));
+      return all.length > palette.length ? all.slice(0, mostColours) : all;
+    };
     const extent = name => {
       let low = Infinity, high = -Infinity;
       for (const point of points) {
-        const ends = name === "y" && point.low !== null ? [point.low, point.high] : [point[name]];
-        for (const end of ends) { const value = scaled(name, end); low = Math.min(low, value); high = Math.max(high, value); }
+        const ends = [point[name], ...(name === "y" && point.low !== null ? [point.low, point.high] : [])];
+        for (const end of ends.filter(end => !isLog(name) || end > 0)) { const value = scaled(name, end); low = Math.min(low, value); high = Math.max(high, value); }
       }
       if (low > high) return [0, 1];
       if (!isLog(name) && low > 0 && low < high / 2) low = 0;
@@ -187,17 +199,24 @@
       focus = order[(to + order.length) % order.length];
       const place = placeOf(focus);
       if (Math.min(place.x, place.y) < 0 || Math.max(place.x, place.y) > 1) move(place.x - 0.5, place.y - 0.5); else show();
-      detail.textContent = `${describe(focus).join("; ")}. Enter ${chosen.has(focus.index) ? "removes it from" : "adds it to"} the comparison.`;
+      describeFocus();
+    };
+
+    const describeFocus = () => {
+      const toggle = focus && chosen.has(focus.index) ? "removes it from" : "adds it to";
+      detail.textContent = focus ? `${describe(focus).join("; ")}. Enter ${toggle} the comparison.` : "";
     };
 
     const spec = () => {
       const style = getComputedStyle(document.documentElement);
       const ink = style.getPropertyValue("--ink").trim(), rule = style.getPropertyValue("--line").trim();
-      const width = Math.max(240, canvas.clientWidth), narrow = width < 520, height = narrow ? 340 : 420;
+      const width = Math.max(240, canvas.clientWidth), narrow = width < 520, columns = narrow ? 1 : 4;
+      const colours = coloured(Number(colour.value)), entries = [...new Set(points.map(point => point.c))];
+      const height = 320 + 18 * Math.ceil(entries.length / columns) + (isNumber[Number(axes.x.value)] ? 0 : 80);
       const at = { x: Number(axes.x.value), y: Number(axes.y.value), c: Number(colour.value) };
       const scale = name => isNumber[at[name]]
         ? { name, type: isLog(name) ? "log" : "linear", zero: false, domain: [{ signal: `${name}min` }, { signal: `${name}max` }] }
-        : { name, type: "point", padding: 0.5, domain: [...new Set(points.map(point => point[name]))] };
+        : { name, type: "point", padding: 0.5, domain: categories };
       const named = (name, title) => ({ scale: name, title, labelOverlap: true, grid: true, labelLimit: 110, labelAngle: isNumber[at[name]] ? 0 : -35, labelAlign: isNumber[at[name]] ? undefined : "right", tickCount: narrow ? 4 : 8, values: few(name), format: few(name) ? "d" : undefined });
       // Few whole numbers, such as those of devices, are the ticks.
       const few = name => {
@@ -216,10 +235,10 @@
         data: [{ name: "points", values: points }],
         scales: [
           { ...scale("x"), range: "width" }, { ...scale("y"), range: "height" },
-          { name: "colour", type: "ordinal", domain: [...new Set(rows.map(row => row.cells[at.c]))], range: palette },
+          { name: "colour", type: "ordinal", domain: [...colours, others], range: colours.length < palette.length ? [...palette.slice(0, colours.length), palette.at(-1)] : palette },
         ],
         axes: [{ orient: "bottom", ...named("x", names[at.x]) }, { orient: "left", ...named("y", names[at.y]) }],
-        legends: [{ fill: "colour", title: names[at.c], orient: "bottom", direction: "horizontal", columns: narrow ? 1 : 4, labelLimit: narrow ? width - 60 : 190, symbolLimit: 12 }],
+        legends: [{ fill: "colour", title: names[at.c], orient: "bottom", direction: "horizontal", columns, labelLimit: narrow ? width - 60 : 190, values: [...colours, others].filter(value => entries.includes(value)) }],
         config: { axis: text, legend: text, background: null },
         marks: [{
           type: "group", clip: true, encode: { enter: { width: { signal: "width" }, height: { signal: "height" } } },
@@ -236,17 +255,22 @@
         }],
       };
     };
-    const redraw = async () => {
+    const redraw = async ({ keep = false } = {}) => {
       const at = { x: Number(axes.x.value), y: Number(axes.y.value) }, withBars = at.y === rate && interval >= 0 && found.length <= mostBars;
+      const colours = new Set(coloured(Number(colour.value)));
       points = found.map(row => {
-        const [low, high] = withBars ? row.cells[interval].split(" to ").map(number) : [null, null];
-        return { index: row.index, row, x: valueOf(row, at.x), y: valueOf(row, at.y), c: row.cells[Number(colour.value)], low, high: low === null ? null : high, chosen: chosen.has(row.index) };
+        const [low, high] = withBars && row.low !== null && row.high !== null ? [row.low, row.high] : [null, null];
+        const c = row.cells[Number(colour.value)];
+        return { index: row.index, row, x: valueOf(row, at.x), y: valueOf(row, at.y), c: colours.has(c) ? c : others, low, high, chosen: chosen.has(row.index) };
       }).filter(point => ["x", "y"].every(name => point[name] !== null && (!isLog(name) || point[name] > 0)));
+      categories = [...new Set(points.map(point => point.x))];
+      const rank = new Map(categories.map((value, place) => [value, place]));
+      order = [...points].sort((a, b) => (isNumber[at.x] ? a.x - b.x : rank.get(a.x) - rank.get(b.x)) || a.y - b.y);
       points.sort((a, b) => a.chosen - b.chosen);  // chosen ones are on top
-      order = [...points].sort((a, b) => (a.x > b.x) - (a.x < b.x) || a.y - b.y);
       focus = focus && points.find(point => point.index === focus.index) || null;
       whole = Object.fromEntries(["x", "y"].filter(name => isNumber[at[name]]).map(name => [name, extent(name)]));
-      domain = { ...whole };
+      if (!keep) domain = { ...whole };
+      describeFocus();
       byId("missing").textContent = points.length < found.length ? `${found.length - points.length} rows have no value to draw.` : "";
       const own = ++drawings, made = await vegaEmbed(canvas, spec(), { mode: "vega", renderer: "canvas", actions: false, hover: false, tooltip: false });
       if (own !== drawings) return;  // another drawing has begun meanwhile
@@ -260,9 +284,6 @@
         tip.replaceChildren(...describe(point).map(text => element("div", { textContent: text })));
         tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 4)}px`;
         tip.style.top = `${event.clientY + 12}px`;
-      });
-      view.addEventListener("click", (event, item) => {
-        if (item && item.mark.name === "symbols" && !dragged) { focus = item.datum; choose(item.datum.index, !chosen.has(item.datum.index)); }
       });
       show();
     };
@@ -281,6 +302,17 @@
       dragged = true;
       move(from.x - to.x, from.y - to.y);
       from = to;
+    });
+    // The nearest point, since a finger is wider than one.
+    canvas.addEventListener("click", event => {
+      if (dragged || !view) return;
+      const box = canvas.getBoundingClientRect(), [left, top] = view.origin();
+      const at = { x: event.clientX - box.left - left, y: event.clientY - box.top - top };
+      const distance = point => Math.hypot(view.scale("x")(point.x) - at.x, view.scale("y")(point.y) - at.y);
+      const nearest = points.reduce((best, point) => best && distance(best) <= distance(point) ? best : point, null);
+      if (!nearest || distance(nearest) > reach) return;
+      focus = nearest;
+      choose(nearest.index, !chosen.has(nearest.index));
     });
     canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
     canvas.addEventListener("dblclick", reset);
@@ -303,11 +335,13 @@
     byId("in").addEventListener("click", () => zoom(step));
     byId("out").addEventListener("click", () => zoom(1 / step));
     byId("reset").addEventListener("click", reset);
-    for (const control of [axes.x, axes.y, colour, logs.x, logs.y]) control.addEventListener("change", redraw);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 150); });
+    const again = () => redraw({ keep: true });
+    for (const control of [axes.x, axes.y, logs.x, logs.y]) control.addEventListener("change", () => redraw());
+    colour.addEventListener("change", again);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+    addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(again, 150); });
     requestAnimationFrame(() => setTimeout(redraw));  // after the table is on the screen
-    return { draw: redraw };
+    return { draw: () => redraw(), mark: again };
   })();
   more.hidden = rows.length <= shown;
 })();

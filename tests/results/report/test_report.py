@@ -275,6 +275,7 @@ def test_a_command_can_be_copied(page: Any) -> None:
 def chart(page: Any) -> Any:
     """The chart, with its usual axes, everything shown and nothing chosen."""
     page.locator("#chart canvas").wait_for()
+    page.uncheck("#logy")
     for axis, name in (("x", "devices"), ("y", "images/s"), ("colour", "variable manager")):
         page.select_option(f"#{axis}", label=name)
     if page.locator("#clear").is_visible():
@@ -356,6 +357,9 @@ def test_the_chart_is_used_with_the_keyboard_alone(page: Any, chart: Any) -> Non
     assert page.locator("#detail").text_content() != first
     page.keyboard.press("Enter")
     assert page.locator("#comparison thead th").count() == 2, "a second time removes it"
+    page.fill("#filter", "no such row")
+    page.locator("#chart[aria-label$=', 0 points']").wait_for()
+    assert page.locator("#detail").text_content() == "", "nothing has the focus"
 
 
 def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
@@ -382,6 +386,59 @@ def test_the_chart_is_used_with_the_mouse(page: Any, chart: Any) -> None:
     assert shown(page) == pytest.approx(whole)
 
 
+def test_a_finger_near_a_point_chooses_its_row(browser: Any, written: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 900}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(f"file://{written / 'report.html'}")
+    page.locator("#chart canvas").wait_for()
+    x, y = place(page, 0)
+    page.touchscreen.tap(x + 8, y)
+    page.locator("#chosen").wait_for()
+    assert page.locator("#comparison thead th").count() == 2
+    context.close()
+
+
+def test_a_choice_keeps_the_zoom_and_the_order_of_the_axis(page: Any, chart: Any) -> None:
+    page.click("#in")
+    closer = shown(page)
+    page.locator("#table input.choose").nth(2).check()
+    page.wait_for_timeout(200)
+    assert shown(page) == pytest.approx(closer)
+    page.select_option("#x", label="model")
+    drawn(page, "images/s over model")
+    order = "document.getElementById('chart').view.scale('x').domain()"
+    before = page.evaluate(order)
+    page.locator("#table input.choose").nth(0).check()
+    page.wait_for_timeout(200)
+    assert page.evaluate(order) == before
+
+
+def test_the_chart_is_as_wide_as_the_window_allows(browser: Any, written: Path) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(f"file://{written / 'report.html'}")
+    page.locator("#chart canvas").wait_for()
+    for width in (600, 1000):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(600)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert 0.85 * width < page.locator("#chart canvas").bounding_box()["width"] <= width
+    page.close()
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_a_logarithmic_axis_shows_intervals_that_begin_at_nothing(browser: Any, tmp_path: Path) -> None:
+    """Two repeats that differ widely have an interval from almost 0."""
+    write.write([fake_run(step_seconds=seconds) for seconds in (1.0, 60.0)], ["x"], tmp_path)
+    page = browser.new_page()
+    page.goto(f"file://{tmp_path / 'report.html'}")
+    page.locator("#chart canvas").wait_for()
+    page.check("#logy")
+    page.wait_for_timeout(300)
+    *_, low, high = shown(page)
+    assert 0 < low < high < float("inf")
+    page.close()
+
+
 def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
     page.fill("#filter", "vgg16 independent")
     boxes = page.locator("#table input.choose")
@@ -394,7 +451,11 @@ def test_chosen_rows_stand_side_by_side(page: Any, chart: Any) -> None:
     }
     assert lines["devices"] == ["1", "4"] and "model" not in lines, "only what differs"
     assert lines["images/s over that of the first"] == ["1.000", f"{rates[2] / rates[0]:.3f}"]
-    page.locator("#comparison button").first.click()
+    heads = page.locator("#comparison thead th div").all_text_contents()
+    assert [head.split(", ")[:3] for head in heads] == [["vgg16", "independent", number] for number in ("1", "4")]
+    page.locator("#comparison button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Remove vgg16, independent, 4")
     assert not boxes.nth(0).is_checked() and boxes.nth(2).is_checked()
     page.click("#clear")
     assert page.locator("#chosen").is_hidden()
