@@ -36,7 +36,7 @@ COMMANDS = [
         ("input", *RUN[:2], "--model=alexnet", "--batch_size=2", "--data_dir=IMAGENET", "--seconds=0.05"),
         "Measuring the input's stages: 1 of 35",
     ),
-    (("report", "records.jsonl", "--output=page"), "Drawing plots: 1 of 9"),
+    (("report", "records.jsonl", "--output=page"), "Drawing plots: 1 of 10"),
     (("recommend", *ON_CPU, "--model=mlp", "--fresh"), "Trying as given, up to "),
     (("doctor", "--device=cpu", "--model=mlp"), "Compute: mlp, 100 images on 1 device"),
     (("ab", "--base_command=sh a", "--candidate_command=sh b", *RUN, "--max_rounds=6"), "Round 1 of at most 6, mlp, "),
