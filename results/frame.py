@@ -73,7 +73,10 @@ class Results:
 
     def configuration(self) -> pd.DataFrame:
         """Returns a row per run, with a column per field of its configuration, such as `input.cycle_length`."""
-        rows = [{"run_id": record.identity.run_id, **flat(record.config)} for record in self.records]
+        rows = []
+        for record in self.records:
+            own = {"run_id": record.identity.run_id}
+            rows.append(own | flat(record.config) | own)  # first, and not what a configuration calls so
         return pd.DataFrame(rows, columns=None if rows else ["run_id"]).convert_dtypes()
 
     def steps(self) -> pd.DataFrame:
@@ -198,7 +201,7 @@ def _table(
 
 def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
     taken, images = record.measurement, record.measurement.images_per_step
-    losses, waits = [*taken.warmup_losses, *taken.losses], taken.input_wait_seconds
+    waits, early = taken.input_wait_seconds, len(taken.warmup_losses)
     times = [("warmup", seconds) for seconds in taken.warmup_step_seconds]
     if taken.first_step_seconds is not None:
         times.insert(0, ("first", taken.first_step_seconds))
@@ -208,7 +211,8 @@ def _steps(record: Record) -> Iterator[tuple[Any, ...]]:
     for at, (phase, seconds) in enumerate(times):
         rate = images / seconds if images and seconds else None
         others = [_at(values, at - before) for values in measured]
-        yield phase, at + 1, seconds, rate, _at(losses, at), *others
+        loss = _at(taken.losses, at - before) if at >= before else _at(taken.warmup_losses, at - before + early)
+        yield phase, at + 1, seconds, rate, loss, *others
 
 
 def _at(values: Sequence[Any], index: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import io
@@ -12,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from results import store
-from results.exchange import mllog
+from results.exchange import mllog, step_times
 from results.record import Kind, Record, strict
 from results.report import markdown_page
 from results.report.anomalies import anomalies, title, warnings_of
 from results.report.side_tables import side_tables
 from results.summary import Row, manager_of, summarize
-from results.text import csv_cell, one_line
+from results.text import ODD_VALUE, csv_cell, one_line
 from results.version import SUITE_VERSION
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def render_csv(records: Sequence[Record], table: str = "runs") -> str:
     frame = _frame(records, table)
     texts = frame.select_dtypes(include=["string", "object"]).columns
     cells = {name: frame[name].map(lambda value: csv_cell(str(value)), na_action="ignore") for name in texts}
-    return str(frame.assign(**cells).to_csv(index=False, lineterminator="\n"))
+    return str(frame.assign(**cells).rename(columns=csv_cell).to_csv(index=False, lineterminator="\n"))
 
 
 def render_json(records: Sequence[Record], table: str = "runs") -> str:
@@ -120,7 +121,12 @@ def render_bencher(records: Sequence[Record], table: str = "runs") -> str:
 
 def render_mllog(records: Sequence[Record], table: str = "runs") -> str:
     """Returns the lines of MLPerf's logging library for each run, in the order of the records."""
-    return "".join(f"{line}\n" for record in records if record.kind is Kind.RUN for line in mllog.lines(record))
+    found: list[str] = []
+    for record in records:
+        if record.kind is Kind.RUN:
+            with contextlib.suppress(*ODD_VALUE):  # an odd record has times that no run has
+                found += list(mllog.lines(record))
+    return "".join(f"{line}\n" for line in found)
 
 
 def render_openmetrics(records: Sequence[Record], table: str = "runs") -> str:
@@ -155,12 +161,16 @@ def _as_text(value: Any) -> str:
 
 
 def _names(rows: Sequence[Row]) -> Iterator[str]:
-    """Yields the titles of rows; one that several rows have is followed by its keys, since names must differ."""
-    titles = [title(row) for row in rows]
-    for name, row in zip(titles, rows, strict=True):
-        identity = row.records[0].identity
-        keys = f"{identity.config_key} {identity.hardware_key} {identity.software_key}"
-        yield f"{name} ({keys})" if titles.count(name) > 1 else name
+    """Yields a name per row that stays the same next time: its title, and a key of the machine.
+
+    What several rows would share is followed by the keys of configuration and software.
+    """
+    identities = [row.records[0].identity for row in rows]
+    alone = [dataclasses.replace(row, also="") for row in rows]  # what depends on the other rows is left out
+    names = [f"{title(row)}, machine {of.hardware_key[:6]}" for row, of in zip(alone, identities, strict=True)]
+    count = Counter(names)
+    for name, identity in zip(names, identities, strict=True):
+        yield f"{name} ({identity.config_key} {identity.software_key})" if count[name] > 1 else name
 
 
 def _metric(value: float, low: float | None, high: float | None) -> dict[str, float]:
@@ -173,8 +183,7 @@ def _step_seconds(row: Row) -> float | None:
 
 
 def _ended(row: Row) -> float | None:
-    times = [datetime.datetime.fromisoformat(record.identity.time_utc) for record in row.records]
-    return max(times).timestamp()
+    return max(step_times.of_record(record).ended for record in row.records) or None  # 0: no time can be read
 
 
 _GAUGES: Sequence[tuple[str, str, Callable[[Row], float | None]]] = (

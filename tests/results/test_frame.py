@@ -188,3 +188,9 @@ def test_records_are_read_and_stored_without_pandas() -> None:
         "assert {'Results', 'load'} <= set(dir(results))\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=100)
+
+
+def test_losses_stay_with_their_steps_if_those_of_the_warm_up_are_missing() -> None:
+    steps = results.Results([fake_run()]).steps()
+    measured = steps["phase"] == "measured"
+    assert steps.loc[measured, "loss"].notna().all() and steps.loc[~measured, "loss"].isna().all()

@@ -20,6 +20,7 @@ from results.frame import Results
 from results.record import Record, Status
 from tests.support.records import fake_run, golden_records
 
+MACHINE = fake_run().identity.hardware_key[:6]
 HOSTILE = 'a "quoted" \\ name\nwith a line | <b>x</b>'
 
 
@@ -84,8 +85,8 @@ def test_openmetrics_of_nothing_is_valid() -> None:
 def test_bencher_gets_the_rate_and_the_time_of_a_step_with_their_intervals(records: list[Record]) -> None:
     found = json.loads(formats.render_bencher(records))
     assert list(found) == [
-        "resnet50, replicated psgpu, 2 GPUs, batch 32",
-        "vgg16, replicated psgpu, 1 GPU, batch 32",
+        f"resnet50, replicated psgpu, 2 GPUs, batch 32, machine {MACHINE}",
+        f"vgg16, replicated psgpu, 1 GPU, batch 32, machine {MACHINE}",
     ], "runs without a rate are left out"
     for measures in found.values():
         assert set(measures) == {"throughput", "latency"}
@@ -93,18 +94,48 @@ def test_bencher_gets_the_rate_and_the_time_of_a_step_with_their_intervals(recor
         for metric in measures.values():
             assert metric["lower_value"] <= metric["value"] * (1 + 1e-12)
             assert metric["value"] <= metric["upper_value"] * (1 + 1e-12)
-    one = found["resnet50, replicated psgpu, 2 GPUs, batch 32"]
+    one = found[f"resnet50, replicated psgpu, 2 GPUs, batch 32, machine {MACHINE}"]
     assert one["throughput"]["value"] == pytest.approx(64 / 0.15)
     assert one["latency"]["value"] == pytest.approx(0.15e9)
     assert one["latency"]["upper_value"] == pytest.approx(64e9 / one["throughput"]["lower_value"])
 
 
 def test_bencher_gets_no_bounds_of_a_run_with_few_steps_and_other_names_for_alike_rows() -> None:
-    few = [fake_run(step_seconds=[0.1] * 3, hardware=machine) for machine in ("one", "other")]
-    alike = [dataclasses.replace(run, environment={}) for run in few]
-    found = json.loads(formats.render_bencher(alike))
+    found = json.loads(formats.render_bencher([fake_run(step_seconds=[0.1] * 3, seed=seed) for seed in (1, 2)]))
     assert len(found) == 2
     assert all(set(metric) == {"value"} for measures in found.values() for metric in measures.values())
+
+
+def test_the_name_of_a_benchmark_does_not_depend_on_other_rows() -> None:
+    """Else its history would begin anew."""
+    run = fake_run()
+    (name,) = json.loads(formats.render_bencher([run]))
+    later = dataclasses.replace(run.identity, software_key="another")
+    others = [fake_run(hardware="another"), fake_run(num_devices=2), fake_run(precision="bf16")]
+    assert name in json.loads(formats.render_bencher([run, *others]))
+    assert [name] == list(json.loads(formats.render_bencher([dataclasses.replace(run, identity=later)])))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"identity": {"time_utc": "yesterday"}},
+        {"identity": {"time_utc": "2026-01-01T00:00:00"}},
+        {"measurement": {"startup_seconds": 1e308}},
+        {"measurement": {"first_step_seconds": 1e308, "warmup_step_seconds": [1e308]}},
+        {"config": {"=1+1|x": 1, "run_id": "evil", "model": HOSTILE}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", list(formats.FORMATS))
+def test_an_odd_record_costs_no_other_in_any_format(name: str, odd: dict[str, dict[str, object]]) -> None:
+    fields = json.loads(fake_run(model="vgg16").to_json())
+    for part, values in odd.items():
+        fields[part] |= values
+    strange = Record.from_json(json.dumps(fields))
+    form = formats.FORMATS[name]
+    for table in formats.TABLES if form.has_tables else ("runs",):
+        assert form.render([strange, fake_run(model="resnet50")], table)
 
 
 def test_csv_is_results_csv(records: list[Record]) -> None:
@@ -124,8 +155,10 @@ def test_csv_has_the_rows_and_columns_of_every_data_frame(table: str) -> None:
 
 
 def test_no_cell_of_a_csv_is_a_formula() -> None:
-    text = formats.render_csv([fake_run(model="=HYPERLINK(1)")], "configuration")
+    run = fake_run(model="=HYPERLINK(1)", **{"=1+1": 2, "run_id": "evil"})
+    text = formats.render_csv([run], "configuration")
     assert "'=HYPERLINK(1)" in text and ",=HYPERLINK" not in text
+    assert ",'=1+1\n" in text and text.splitlines()[1].startswith(f"{run.identity.run_id},")
 
 
 @pytest.mark.parametrize("table", list(formats.TABLES))
