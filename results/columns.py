@@ -324,12 +324,19 @@ COLUMNS = (
 )
 
 
+_NAMES, _VALUES = [column.name for column in COLUMNS], [column.value for column in COLUMNS]
+
+
 def row(record: Record) -> dict[str, Any]:
     """Returns the record as one CSV row; what is unknown, or cannot be computed from an odd record, is empty.
 
     Text is on one line, and no spreadsheet takes it for a formula.
     """
-    return {column.name: _cell(column.of(record)) for column in COLUMNS}
+    try:
+        values = [value(record) for value in _VALUES]
+    except ODD_VALUE:
+        values = [column.of(record) for column in COLUMNS]
+    return dict(zip(_NAMES, map(_cell, values), strict=True))
 
 
 def _cell(value: Any) -> Any:

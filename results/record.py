@@ -176,12 +176,16 @@ class Record:
         try:
             _check("", fields)
             shared = {} if shared is None else shared
-            for name in fields.keys() & {*_FREE_FIELDS, "config_aside"}:
-                fields[name] = _checked_and_shared(name, fields[name], shared)
+            for name in _SHARED:
+                if name in fields:
+                    fields[name] = _checked_and_shared(name, fields[name], shared)
+            identity, taken = fields["identity"], fields["measurement"]
+            if "command" in identity:
+                identity["command"] = _checked_and_shared("command", identity["command"], shared)
+            fields["measurement"] = {name: _EMPTY if value == [] else value for name, value in taken.items()}
             for name, part in _PARTS.items():
                 _check(name, fields[name])
-                values = {field: _EMPTY if value == [] else value for field, value in fields[name].items()}
-                fields[name] = part(**values)
+                fields[name] = part(**fields[name])
             fields["status"], fields["kind"] = Status(fields["status"]), Kind(fields["kind"])
             _check_steps(fields["status"], fields["measurement"].step_seconds)
             return cls(**{**fields, "format_version": FORMAT_VERSION})
@@ -274,6 +278,7 @@ def _check(path: str, fields: Mapping[str, Any]) -> None:
 
 # Parts of records by the name of their field and a hash of their text.
 Shared = dict[tuple[str, bytes], Any]
+_SHARED = (*_FREE_FIELDS, "config_aside", "warnings")
 # A list takes 56 bytes, and most of a measurement's are empty.
 _EMPTY: Sequence[Any] = []
 

@@ -37,7 +37,7 @@ class Outcome:
 def rate(runs: Sequence[Outcome]) -> float:
     """Returns all images of at least one valid run over all measured time, in images per second."""
     images = sum(run.images_per_step * len(run.step_seconds) for run in runs)
-    return images / math.fsum(seconds for run in runs for seconds in run.step_seconds)
+    return images / math.fsum(math.fsum(run.step_seconds) for run in runs)
 
 
 def spread(candidates: Iterable[Sequence[Outcome]]) -> float | None:
