@@ -73,7 +73,7 @@ class CacheFile:
                 held = {"format_version": _FORMAT_VERSION, "entries": entries}
                 store.replace(target, json.dumps(held, indent=1) + "\n")
         except OSError as error:
-            warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be measured again.")
+            warn(f"{self.holds.capitalize()} cannot be saved in {target} ({error}): they will be made again.")
 
     def ignore(self, error: Exception) -> None:
         """Warns, once for each problem, that the file cannot be used."""

@@ -38,8 +38,13 @@ def html(
     drawings: Sequence[tuple[Plot, str]],
     tables: Sequence[SideTable],
     sources: Sequence[str],
+    chart_library: str = "",
 ) -> str:
-    """Returns the page of records and their rows; `drawings` are plots as SVG, `sources` are of the records."""
+    """Returns the page of records and their rows.
+
+    `drawings` are plots as SVG, `sources` are of the records; `chart_library` is what `make_chart_library`
+    returns, if that is known already.
+    """
     templates = importlib.resources.files("results.report").joinpath("templates")
     columns = filled_columns(rows)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -68,13 +73,13 @@ def html(
         version=SUITE_VERSION,
         sources=", ".join(sources),
         data=markupsafe.Markup(_as_script_data(columns, rows)),
-        vega=markupsafe.Markup(_vega()),
+        vega=markupsafe.Markup(chart_library or make_chart_library()),
         script=markupsafe.Markup(script),
     )
 
 
 @functools.cache
-def _vega() -> str:
+def make_chart_library() -> str:
     """Returns the library that draws the page's chart, as a script that needs no network; to make it takes seconds."""
     import vl_convert
 
