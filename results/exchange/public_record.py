@@ -42,8 +42,15 @@ class Vocabulary:
 
     def private_in(self, text: str) -> str | None:
         """Returns what in a free text names a person, host, address or path; None if nothing does."""
-        if found := _PRIVATE.search(text):
-            return found[0]
+        return self.place_in(text) or self.name_in(text)
+
+    def place_in(self, text: str) -> str | None:
+        """Returns what in a free text has the form of a path, an address, or a user at a host."""
+        found = _PRIVATE.search(text)
+        return found[0] if found else None
+
+    def name_in(self, text: str) -> str | None:
+        """Returns which of the private names is a word of a free text."""
         words = {word.lower().strip(".-") for word in re.split(r"[^\w.-]+", text)}
         return next((name for name in sorted(self.private) if name.lower() in words and name not in self.words), None)
 

@@ -78,7 +78,7 @@ def _readme(records: Sequence[Record], rows: Sequence[Row]) -> list[str]:
         lines += [f"## Machine {number}" if len(machines) > 1 else "## Machine", "", *_machine(record), ""]
     lines += ["## Results", "", "Images per second over all devices, with 95 % intervals.", ""]
     lines += [*headline.markdown_rows(rows), ""]
-    warnings = Counter(warning for record in records for warning in set(record.warnings))
+    warnings = Counter(warning for record in records for warning in dict.fromkeys(record.warnings))
     if warnings:
         lines += [
             "Warnings of the runs:",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,12 +30,14 @@ class Checked:
 
 
 def check(directory: Path, vocabulary: Vocabulary) -> Checked:
-    """Checks a folder.
+    """Checks a folder. It may be somebody else's: there, a name of this host or user is a word like others.
 
     Raises:
         OSError: a file cannot be read, or is missing.
         UnicodeDecodeError: a file is not UTF-8.
     """
+    if odd := [path for path in sorted(directory.iterdir()) if not stat.S_ISREG(path.lstat().st_mode)]:
+        return Checked([f"{one_line(str(path))}: it is not a regular file. Remove it." for path in odd], [], [])
     path = directory / store.JSONL_NAME
     loaded = store.load(path)
     records = loaded.records
@@ -47,14 +50,20 @@ def check(directory: Path, vocabulary: Vocabulary) -> Checked:
     for record in records:
         name = f"record {one_line(record.identity.run_id)}"
         refusals += [f"{name}: {sentence}." for sentence in whole.why_not(record)]
-        refusals += [f"{name}: {sentence}" for sentence in _private(record, vocabulary)]
+        refusals += [
+            f"{name}: {sentence}" for sentence in _private(record, dataclasses.replace(vocabulary, private=frozenset()))
+        ]
     refusals += whole.mixed(records)
     rows = summarize(records)
     warnings: list[str] = []
     if not refusals:
-        refusals += _of_table(directory, records)
-        warnings += _of_readme(directory, records)
-        refusals += _of_texts(directory, vocabulary)
+        files = publication.files_of(records)
+        if path.read_text(encoding="utf-8") != files[path.name]:
+            refusals.append(f"{path}: its text differs from that of its records. Publish again.")
+        refusals += _of_table(directory / publication.TABLE_NAME, files[publication.TABLE_NAME])
+        readme = directory / publication.README_NAME
+        private, edited = _of_readme(readme, files[readme.name], vocabulary)
+        refusals, warnings = [*refusals, *private], [*warnings, *edited]
     refusals += [
         f"{directory / name}: this file is no part of a publication. Move it elsewhere."
         for name in sorted(one.name for one in directory.iterdir())
@@ -85,10 +94,9 @@ def _private(record: Record, vocabulary: Vocabulary) -> Iterator[str]:
         )
 
 
-def _of_table(directory: Path, records: Sequence[Record]) -> Iterator[str]:
+def _of_table(path: Path, expected: str) -> Iterator[str]:
     """Yields a sentence for each cell of the table that differs from the records."""
-    path = directory / publication.TABLE_NAME
-    text, expected = path.read_text(encoding="utf-8"), publication.files_of(records)[publication.TABLE_NAME]
+    text = path.read_text(encoding="utf-8")
     if text == expected:
         return
     try:
@@ -111,15 +119,18 @@ def _of_table(directory: Path, records: Sequence[Record]) -> Iterator[str]:
         yield f"{path}: a line has more or fewer cells than the first. Publish again."
 
 
-def _of_readme(directory: Path, records: Sequence[Record]) -> Iterator[str]:
-    path = directory / publication.README_NAME
-    if path.read_text(encoding="utf-8") != publication.files_of(records)[publication.README_NAME]:
-        yield f"{path}: it was edited since it was published, so what it states is not checked."
-
-
-def _of_texts(directory: Path, vocabulary: Vocabulary) -> Iterator[str]:
-    """Yields a sentence for each line of a file that names a person, host, address or path."""
-    for name in (publication.TABLE_NAME, publication.README_NAME):
-        for number, line in enumerate((directory / name).read_text(encoding="utf-8").splitlines(), start=1):
-            if found := vocabulary.private_in(line):
-                yield f"{directory / name}:{number}: '{found}' looks like a path, host, user or address. Take it out."
+def _of_readme(path: Path, expected: str, vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
+    """Returns refusals and warnings on the lines that `publish` has not written."""
+    text, written = path.read_text(encoding="utf-8"), set(expected.splitlines())
+    if text == expected:
+        return [], []
+    refusals: list[str] = []
+    warnings = [f"{path}: it was edited since it was published, so what it states is not checked."]
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line in written:
+            continue
+        if found := vocabulary.place_in(line):
+            refusals.append(f"{path}:{number}: '{found}' looks like a path, user or address. Take it out.")
+        elif found := vocabulary.name_in(line):
+            warnings.append(f"{path}:{number}: '{found}' is a name of this host or user. Take it out if it means that.")
+    return refusals, warnings

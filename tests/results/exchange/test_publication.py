@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,7 @@ NOT_PUBLIC = {
     "output_format": "says nothing",
     "session_id": "says nothing",
     "notices": "free text that may quote paths",
+    "trackers": "names servers, projects and paths",
 }
 
 
@@ -296,10 +298,11 @@ def test_a_change_of_a_file_of_the_folder_is_found(tmp_path: Path) -> None:
         assert any(words in refusal for refusal in refusals), (words, refusals)
     (folder / "table.csv").write_text(table)
     with (folder / "README.md").open("a") as file:
-        file.write("Run by canaryuser.\n")
+        file.write("Run by canaryuser.\nSee /home/x first.\n")
     checked = publication_check.check(folder, VOCABULARY)
-    assert "'canaryuser' looks like a path, host, user or address" in checked.refusals[0]
+    assert "'/home/x' looks like a path, user or address" in checked.refusals[0]
     assert any("was edited" in warning for warning in checked.warnings)
+    assert any("'canaryuser' is a name of this host or user" in warning for warning in checked.warnings)
     (folder / "README.md").write_text("Mine.\n")
     assert publication_check.check(folder, VOCABULARY).refusals == []
     (folder / "notes.txt").touch()
@@ -318,6 +321,40 @@ def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert any(words in refusal for refusal in publication_check.check(folder, VOCABULARY).refusals), words
+
+
+def test_a_key_twice_in_a_line_hides_no_text(tmp_path: Path) -> None:
+    folder = publication.write(published(run()), tmp_path / "public")
+    path = folder / store.JSONL_NAME
+    path.write_text(path.read_text().replace('"identity":', '"reason":"/home/alice","identity":', 1))
+    assert any("its text differs" in refusal for refusal in publication_check.check(folder, VOCABULARY).refusals)
+
+
+@pytest.mark.parametrize("name", [store.JSONL_NAME, "README.md", "table.csv", "folder"])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path.parents[1] / "elsewhere")])
+def test_what_is_not_a_regular_file_is_refused_and_not_read(
+    name: str, make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = publication.write(published(run()), tmp_path / "public")
+    if (folder / name).exists():
+        (folder / name).rename(tmp_path / "elsewhere")
+    make(folder / name)
+    (refusal,) = publication_check.check(folder, VOCABULARY).refusals
+    assert f"{name}: it is not a regular file" in refusal
+
+
+def test_a_good_folder_passes_on_a_host_with_the_name_of_a_word_in_it(tmp_path: Path) -> None:
+    kept, _ = publication.selected([run()], Stripping(VOCABULARY, "an epyc machine"))
+    folder = publication.write(kept, tmp_path / "public")
+    here = dataclasses.replace(VOCABULARY, private=frozenset({"epyc", "data", "machine", "results"}))
+    checked = publication_check.check(folder, here)
+    assert checked.refusals == [] and not any("name of this host" in warning for warning in checked.warnings)
+
+
+def test_equal_records_give_equal_texts_in_every_process() -> None:
+    warnings = [*public_fields.WARNINGS.values()]
+    readme = publication.files_of([dataclasses.replace(run(), warnings=warnings)])["README.md"]
+    assert sorted(warnings, key=readme.index) == warnings
 
 
 def test_a_record_with_private_fields_is_refused_with_their_names(tmp_path: Path) -> None:
