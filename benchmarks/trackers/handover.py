@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.console import progress, warn
-from benchmarks.process import subprocesses
+from benchmarks.errors import Terminated
+from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH, Command, Ended
 from benchmarks.trackers.catalog import Kind, Targets
 from results.record import Record
 from results.text import counted, one_line, without_secrets
 
-# Limits for one record, of a run that ended by itself and of one that was stopped.
+# Limits of the time in which no record is sent, after a run that ended by itself and after one that was stopped.
 SEND_SECONDS = 120.0
 STOPPED_SECONDS = 10.0
 # Set for a run whose parent sends its record.
@@ -60,7 +62,7 @@ class _Job:
         return {line["run_id"]: line["where"] for line in lines}
 
     def why_failed(self, ended: Ended, limit_seconds: float) -> str:
-        if ended.timed_out:
+        if ended.timed_out or ended.returncode == -signal.SIGALRM:
             return f"it took longer than {limit_seconds:g} s"
         self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line for line in self.errors.read().decode(errors="replace").splitlines() if line.strip()]
@@ -75,12 +77,13 @@ def sent_by_parent() -> Mapping[str, str]:
 def send_of_run(
     record: Record, targets: Targets, stored_in: Sequence[Path], announce: Callable[[str], None], limit_seconds: float
 ) -> None:
-    """Sends the record of this run, unless its parent does. Ctrl-C ends only that: the record is stored."""
+    """Sends the record of this run, unless its parent does. A signal ends only that: the record is stored."""
     if _SENT_BY_PARENT in os.environ:
         return
     try:
-        send([record], targets, stored_in, announce, limit_seconds)
-    except KeyboardInterrupt:
+        with signals.raised_once():
+            send([record], targets, stored_in, announce, limit_seconds)
+    except (KeyboardInterrupt, Terminated):
         warn(f"Interrupted while its result was sent to trackers. {_later(targets.named, [record], stored_in)}")
 
 
@@ -98,7 +101,7 @@ def send(
         targets: where they are sent.
         stored_in: the files that have them, for the warnings.
         announce: gets a sentence for each tracker that has them.
-        limit_seconds: for each record.
+        limit_seconds: of the time in which a tracker gets no record.
 
     Returns:
         Whether all were sent.
@@ -106,18 +109,20 @@ def send(
     named = targets.named
     if not named:
         return True
-    limit, titles = limit_seconds * len(records), ", ".join(kind.title for kind in named)
+    titles = ", ".join(kind.title for kind in named)
     failed: dict[Kind, str] = {}
     progress.begin(f"sending {counted(len(records), 'record')} to {titles}")
     try:
         with contextlib.ExitStack() as stack:
-            jobs = [_job(kind, target, records, stack) for kind, target in named.items()]
-            everything = subprocesses.run(*(job.command() for job in jobs), timeout_seconds=limit)
+            jobs = [_job(kind, target, records, limit_seconds, stack) for kind, target in named.items()]
+            # They end by themselves when they make no progress.
+            most_seconds = limit_seconds * len(records)
+            everything = subprocesses.run(*(job.command() for job in jobs), timeout_seconds=most_seconds)
             progress.end()
             for job, ended in zip(jobs, everything, strict=True):
                 found = job.where()
                 if missing := len(records) - len(found):
-                    failed[job.kind] = f"{_of(missing, len(records))}: {job.why_failed(ended, limit)}"
+                    failed[job.kind] = f"{_of(missing, len(records))}: {job.why_failed(ended, limit_seconds)}"
                 else:
                     where = next(iter(found.values())) if len(records) == 1 else f"{len(records)} runs in {job.target}"
                     announce(f"{job.kind.title}, {where}")
@@ -130,9 +135,9 @@ def send(
     return not failed
 
 
-def _job(kind: Kind, target: str, records: Sequence[Record], stack: contextlib.ExitStack) -> _Job:
+def _job(kind: Kind, target: str, records: Sequence[Record], limit_seconds: float, stack: contextlib.ExitStack) -> _Job:
     files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-    job = {"sender": kind.sender, "target": target}
+    job = {"sender": kind.sender, "target": target, "limit_seconds": limit_seconds}
     files[0].writelines(f"{line}\n".encode() for line in (json.dumps(job), *(r.masked().to_json() for r in records)))
     files[0].seek(0)
     return _Job(kind, target, *files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -26,20 +27,31 @@ class MLflow:
         self._experiment = MLFLOW_EXPERIMENT_NAME.get() or _EXPERIMENT
 
     def send(self, run: TrackedRun) -> str:
-        """Sends a run unless the experiment has it; one that was sent in part is replaced."""
+        """Sends a run unless the experiment has it; one that was sent in part is deleted once this one is complete."""
         experiment = self._experiment_id()
-        for found in self._client.search_runs([experiment], f"tags.run_id = '{run.run_id}'"):
-            if found.info.status != _RUNNING:
-                return self._where(experiment, found.info.run_id)
-            self._client.delete_run(found.info.run_id)
-        tags = {**run.tags, "mlflow.note.content": run.notes, "session_id": run.group, "labels": ", ".join(run.labels)}
+        earlier = [found.info for found in self._client.search_runs([experiment], f"tags.run_id = '{run.run_id}'")]
+        if complete := [info.run_id for info in earlier if info.status != _RUNNING]:
+            return self._where(experiment, complete[0])
         created = self._client.create_run(
             experiment,
             start_time=_ms(run.began),
             tags={"run_id": run.run_id},
             run_name=run.name,
         )
-        number, last = created.info.run_id, run.points[-1].step if run.points else 0
+        try:
+            self._log(created.info.run_id, run)
+        except Exception:
+            with contextlib.suppress(Exception):  # the first error says why
+                self._client.delete_run(created.info.run_id)
+            raise
+        for partial in earlier:
+            self._client.delete_run(partial.run_id)
+        return self._where(experiment, created.info.run_id)
+
+    def _log(self, number: str, run: TrackedRun) -> None:
+        """Fills a run that was created, and ends it."""
+        tags = {**run.tags, "mlflow.note.content": run.notes, "session_id": run.group, "labels": ", ".join(run.labels)}
+        last = run.points[-1].step if run.points else 0
         for some in _chunks((RunTag(name, value) for name, value in tags.items() if value), _MOST_TEXTS):
             self._client.log_batch(number, tags=some)
         for some in _chunks((Param(name, str(value)) for name, value in run.parameters.items()), _MOST_TEXTS):
@@ -49,7 +61,6 @@ class MLflow:
         for some in _chunks(itertools.chain(steps, of_run), _MOST_METRICS):
             self._client.log_batch(number, metrics=some)
         self._client.set_terminated(number, "FINISHED" if run.is_ok else "FAILED", _ms(run.ended))
-        return self._where(experiment, number)
 
     def _experiment_id(self) -> str:
         if found := self._client.get_experiment_by_name(self._experiment):

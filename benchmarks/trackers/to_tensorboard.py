@@ -26,7 +26,7 @@ _SUCCESS, _FAILURE = 1, 2
 
 
 class TensorBoard:
-    """Writes each run into a directory of its own, whose event files it replaces."""
+    """Writes each run into a directory of its own, where it replaces the event file of the same run."""
 
     def __init__(self, target: str) -> None:
         self._directory = Path(target)
@@ -35,14 +35,16 @@ class TensorBoard:
         """Writes a run: scalars of its steps, hyperparameters and their results, and tables of facts as text."""
         directory = self._directory / run.run_id
         directory.mkdir(parents=True, exist_ok=True)
-        earlier = list(directory.glob(f"{_PREFIX}*"))
         path = directory / f"{_PREFIX}{round(run.began):010d}.{run.run_id}"
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        with contextlib.closing(RecordWriter(partial.open("wb"))) as writer:
-            for event in _events(run):
-                writer.write(event.SerializeToString())
-        partial.replace(path)
-        for old in earlier:
+        partial = directory / f".partial.{run.run_id}.{os.getpid()}"  # TensorBoard reads all names with "tfevents"
+        try:
+            with contextlib.closing(RecordWriter(partial.open("wb"))) as writer:
+                for event in _events(run):
+                    writer.write(event.SerializeToString())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        for old in directory.glob(f"{_PREFIX}[0-9]*.{run.run_id}"):
             if old != path:
                 old.unlink()
         return str(directory)

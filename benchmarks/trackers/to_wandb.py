@@ -39,9 +39,13 @@ class WeightsAndBiases:
             resume="allow",
             settings=wandb.Settings(**_ONLY_WHAT_IS_SENT),
         )
-        for point in run.points:
-            sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)
-        sent.summary.update(dict(run.metrics))
+        try:
+            for point in run.points:
+                sent.log({**point.values, "seconds_since_start": point.at - run.began}, step=point.step)
+            sent.summary.update(dict(run.metrics))
+        except Exception:
+            sent.finish(exit_code=_FAILED)  # the next run would be part of it
+            raise
         where = sent.url or sent.settings.sync_dir
         sent.finish(exit_code=0 if run.is_ok else _FAILED)
         return str(where)

@@ -78,9 +78,14 @@ class Tracker(Protocol):
 
 
 def tracked(record: Record) -> TrackedRun:
-    """Returns what trackers get of a record."""
+    """Returns what trackers get of a record.
+
+    Raises:
+        ValueError: the record has no run_id, which identifies it in a tracker.
+    """
     record, times = record.masked(), step_times.of_record(record)
-    run_id = _ODD_IN_ID.sub("_", record.identity.run_id)
+    if not (run_id := _ODD_IN_ID.sub("_", record.identity.run_id)):
+        raise ValueError("the record has no run_id")
     model = str(record.config.get("model") or record.kind)
     return TrackedRun(
         run_id=run_id,

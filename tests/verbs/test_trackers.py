@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,17 @@ def test_a_tracker_that_hangs_leaves_the_status_of_the_run(
     monkeypatch.setattr(handover, "SEND_SECONDS", 2.0)
     done = run_bench(*SMALL, "--wandb_project=demo", PYTHONPATH=str(tmp_path))
     assert done.status == 0 and "the run was not sent: it took longer than 2 s" in done.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_record_is_sent_leaves_the_status_of_the_run(
+    run_process: Callable[..., Finished], tmp_path: Path, number: signal.Signals
+) -> None:
+    (tmp_path / "wandb.py").write_text(f"import os, time\nos.kill(os.getppid(), {int(number)})\ntime.sleep(600)\n")
+    done = run_process(*SMALL, "--wandb_project=demo", PYTHONPATH=str(tmp_path))
+    assert done.status == 0 and "Interrupted while its result was sent to trackers. What is stored" in done.stderr
+    assert "--wandb_project=demo" in done.stderr
 
 
 @pytest.mark.parametrize("verb", [("run",), ("sweep",), ("report", "out/results.jsonl")])

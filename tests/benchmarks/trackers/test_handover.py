@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import json
 import struct
 import subprocess
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import pytest
 from benchmarks.errors import UsageError
 from benchmarks.trackers import catalog, handover
 from benchmarks.trackers.catalog import Targets
+from benchmarks.trackers.tracked_run import tracked
 from results.record import Record, Status
 from tests.support.records import make_record
 
@@ -88,6 +92,103 @@ def test_mlflow_has_the_run_once_after_it_was_sent_twice(here: Path) -> None:
     assert run["params"]["batch_per_device"] == "8" and run["metrics"]["images_per_sec"] == pytest.approx(160)
     assert (run["tags"]["session_id"], run["tags"]["mlflow.note.content"]) == ("the_session", "Slow.")
     assert run["loss"][:2] == [[1, 7.0], [2, 6.5]] and len(run["loss"]) == 8
+
+
+class Client:
+    """MLflow's, with a run that was sent in part, whose server rejects all metrics if it is broken."""
+
+    tracking_uri = "sqlite:///m.db"
+
+    def __init__(self, *, is_broken: bool) -> None:
+        self.calls: list[str] = []
+        self._is_broken = is_broken
+
+    def get_experiment_by_name(self, name: str) -> types.SimpleNamespace:
+        return types.SimpleNamespace(experiment_id="1")
+
+    def search_runs(self, *_: object) -> list[types.SimpleNamespace]:
+        return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="old", status="RUNNING"))]
+
+    def create_run(self, *_: object, **__: object) -> types.SimpleNamespace:
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="new"))
+
+    def log_batch(self, number: str, **of: object) -> None:
+        if self._is_broken and "metrics" in of:
+            raise OSError("full")
+
+    def set_terminated(self, number: str, *_: object) -> None:
+        self.calls.append(f"end {number}")
+
+    def delete_run(self, number: str) -> None:
+        self.calls.append(f"delete {number}")
+
+
+@pytest.mark.parametrize(("is_broken", "calls"), [(False, ["end new", "delete old"]), (True, ["delete new"])])
+def test_mlflow_loses_no_run_before_the_new_one_is_complete(
+    is_broken: bool, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(is_broken=is_broken)
+    library, entities, variables = map(types.ModuleType, ("mlflow", "mlflow.entities", "mlflow.environment_variables"))
+    library.MlflowClient = lambda target: client
+    entities.Metric = entities.Param = entities.RunTag = lambda *values: values
+    variables.MLFLOW_EXPERIMENT_NAME = types.SimpleNamespace(get=lambda: None)
+    for module in (library, entities, variables):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.delitem(sys.modules, "benchmarks.trackers.to_mlflow", raising=False)
+    tracker = importlib.import_module("benchmarks.trackers.to_mlflow").MLflow("x")
+    monkeypatch.delitem(sys.modules, "benchmarks.trackers.to_mlflow")
+    with pytest.raises(OSError, match="full") if is_broken else contextlib.nullcontext():
+        tracker.send(tracked(of_session()))
+    assert client.calls == calls
+
+
+def test_tensorboard_leaves_files_of_others_and_no_part_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.trackers import to_tensorboard
+
+    run = dataclasses.replace(tracked(of_session()), run_id="train")
+    (tmp_path / "train").mkdir()
+    others = tmp_path / "train" / "events.out.tfevents.1700000000.host.1.v2"
+    others.touch()
+    tracker = to_tensorboard.TensorBoard(str(tmp_path))
+    tracker.send(dataclasses.replace(run, began=1.0))
+    tracker.send(run)
+    own = tmp_path / "train" / f"events.out.tfevents.{round(run.began):010d}.train"
+    assert {*(tmp_path / "train").iterdir()} == {others, own}
+    content, seen = own.read_bytes(), []
+
+    def failing(run: object) -> Iterator[Any]:
+        yield to_tensorboard.Event(wall_time=1.0)
+        seen.extend(path.name for path in (tmp_path / "train").iterdir() if path not in (others, own))
+        raise OSError("full")
+
+    monkeypatch.setattr(to_tensorboard, "_events", failing)
+    with pytest.raises(OSError, match="full"):
+        tracker.send(run)
+    assert {*(tmp_path / "train").iterdir()} == {others, own} and own.read_bytes() == content
+    assert len(seen) == 1 and "tfevents" not in seen[0]
+
+
+@pytest.mark.process
+def test_a_record_that_cannot_be_sent_does_not_stop_the_others(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    good, made = make_record(), make_record()
+    nameless = dataclasses.replace(made, identity=dataclasses.replace(made.identity, run_id=""))
+    (here / "tb").mkdir()
+    (here / "tb" / "events.out.tfevents.1.host").touch()
+    assert not handover.send([nameless, good], Targets(tensorboard_dir="tb"), [here], print)
+    assert "1 of 2 runs were not sent: ValueError: the record has no run_id" in capfd.readouterr().err
+    assert {path.name for path in (here / "tb").iterdir()} == {"events.out.tfevents.1.host", good.identity.run_id}
+
+
+@pytest.mark.process
+def test_the_time_without_a_sent_record_is_limited_and_not_that_of_each(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "wandb.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    monkeypatch.setenv("STARTED", str(here / "started"))
+    records = [make_record() for _ in range(100)]
+    assert not handover.send(records, Targets(wandb_project="demo"), [here], print, limit_seconds=3.0)
+    assert "100 of 100 runs were not sent: it took longer than 3 s" in capfd.readouterr().err
 
 
 def logged(path: Path) -> Iterator[Any]:
