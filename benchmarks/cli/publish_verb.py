@@ -142,7 +142,7 @@ VERB = Verb(
     {
         "The folder": (
             Flag("check", bool, "make nothing: check whether a folder is whole, comparable and fit to be public"),
-            Flag("machine", str, "what to call the machine; its hardware is always named, too"),
+            Flag("machine", str, "what to call the machine, beside the names of its CPU and GPUs"),
             WHERE,
         )
     },

@@ -119,11 +119,14 @@ _HARDWARE_WORDS = frozenset(
     name cascadelake skylake icelake haswell broadwell sapphirerapids genoa milan rome turin graviton neoverse cortex
     altra axion grace hopper cobalt power tesla geforce quadro rtx gtx titan ti super laptop mobile generation ada
     blackwell superchip pcie pci sxm sxm2 sxm3 sxm4 sxm5 nvl mig hbm2 hbm3 hbm2e hbm3e oam dgx hgx instinct radeon mi
-    ghz mhz gib gb mib mb with graphics x86_64 aarch64 eight quad six dual v
+    ghz mhz gib gb mib mb w with graphics x86_64 aarch64 eight quad six dual duo cores v gen genuine ai hx me server
+    workstation edition q xp sff grid jetson agx xavier orin thor nano nx nvgpu power8 power9 power10 cooperlake
+    denverton nehalem westmere sandybridge ivybridge ibrs ibpb tsx no
     """.split()
 )
 _MODEL_NUMBER = re.compile(
-    r"[A-Z]{0,3}\d{1,5}[A-Z]{0,3}\d{0,2}|[ivx]\d{1,2}|[VNXEAML]\d?|\d+(\.\d+)?(ghz|gb|gib|g|c|k)?"
+    r"[A-Z]{0,3}\d{1,5}[A-Z]{0,3}\d{0,2}|[ivx]\d{1,2}|[VNXEAML]\d?|\d+(\.\d+)?(ghz|gb|gib|g|c|k)?|\d{1,2}th"
+    r"|\d+g\.\d+gb"  # a part of a GPU
 )
 
 
@@ -138,7 +141,7 @@ def is_plain(text: str, words: frozenset[str]) -> bool:
 
 def is_hardware(text: str) -> bool:
     """Returns whether a text is the name of a CPU or GPU, and nothing else."""
-    words = [word for word in re.split(r"[\s,()@/®™-]+", text) if word]
+    words = [word for word in re.split(r"[\s,()@/®™+-]+", text) if word]
     known = [word.lower() in _HARDWARE_WORDS for word in words]
     model_numbers = (_MODEL_NUMBER.fullmatch(word) or _MODEL_NUMBER.fullmatch(word.lower()) for word in words)
     return any(known) and all(k or number for k, number in zip(known, model_numbers, strict=True))

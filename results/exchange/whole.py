@@ -9,10 +9,19 @@ from typing import Any
 from results import statistics
 from results.exchange import public_fields
 from results.gate import comparability
+from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status, flat
 from results.text import MASK, ODD_VALUE, one_line
 
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
+# The derived numbers that follow from the step times, the images of a step and the number of devices.
+_OF_STEPS = (
+    *("images_per_sec", "images_per_sec_low", "images_per_sec_high", "images_per_sec_per_device"),
+    *("images_per_sec_jitter", "step_ms_p50", "step_ms_p90", "step_ms_p99", "step_ms_p999"),
+)
+_MASKED_HARDWARE = (
+    "the name of a CPU or GPU is ***, since publish does not know a word of it: give its name with publish --machine."
+)
 _FACTS = ("cpu_model", "cpu_cores_usable", "memory_gib")
 _HARDWARE = (*_FACTS, "gpus")
 _SOFTWARE = tuple(f"{name}_version" for name in ("python", "tensorflow", "keras", "numpy", "cuda", "cudnn", "nccl"))
@@ -49,29 +58,29 @@ def why_not(record: Record) -> Iterator[str]:
 
 
 def _wrong_numbers(record: Record) -> Iterator[str]:
-    seconds, images, derived = record.measurement.step_seconds, record.measurement.images_per_step, record.derived
+    seconds, images = record.measurement.step_seconds, record.measurement.images_per_step
     if not images:
         yield "images_per_step is missing: measure it again"
         return
     config = record.config
-    wanted = config.get("batch_per_device", 0) * config.get("num_devices", 0) * (config.get("num_workers") or 1)
+    devices = config.get("num_devices", 0) * (config.get("num_workers") or 1)
+    wanted = config.get("batch_per_device", 0) * devices
     if wanted and images != wanted:
         yield f"images_per_step is {images}, and batch_per_device times all devices is {wanted}: measure it again"
-    low, high = statistics.rate_interval(seconds, images)
-    expected = {
-        "images_per_sec": statistics.rate(seconds, images),
-        "images_per_sec_low": low,
-        "images_per_sec_high": high,
-    }
-    for name, value in expected.items():
-        stated = getattr(derived, name)
-        if value is not None and (stated is None or not math.isclose(stated, value, rel_tol=_SAME)):
+    expected = derive(Measurement(images_per_step=images, step_seconds=seconds), devices or 1)
+    for name in _OF_STEPS:
+        stated, value = getattr(record.derived, name), getattr(expected, name)
+        if value is None and stated is not None:
+            yield f"derived.{name} is {stated}, and {len(seconds)} steps are too few for it: measure it again"
+        elif value is not None and (stated is None or not math.isclose(stated, value, rel_tol=_SAME)):
             yield f"derived.{name} is {stated}, and {value:.6g} follows from step_seconds: measure it again"
 
 
 def warnings(record: Record) -> list[str]:
     """Returns what makes the number of a whole run less reliable."""
-    return [public_fields.warning(sentence) for sentence in record.warnings]
+    hardware = [record.environment.get(name) for name in ("cpu_model", "gpus")]
+    masked = [_MASKED_HARDWARE] if MASK in str(hardware) else []
+    return [*(public_fields.warning(sentence) for sentence in record.warnings), *masked]
 
 
 def mixed(records: Sequence[Record]) -> Iterator[str]:

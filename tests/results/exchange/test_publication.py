@@ -41,7 +41,7 @@ def run(**config: Any) -> Record:
     """A run as one on a real machine is recorded, with something in each field that may name a place."""
     record = fake_run(step_seconds=[0.1, 0.11, 0.12] * 4, **config)
     environment = {
-        "cpu_model": "Intel(R) Xeon(R) Platinum 8480+ (6/143/8)".replace("+", ""),
+        "cpu_model": "Intel(R) Xeon(R) Platinum 8480+ (6/143/8)",
         "cpu_cores_usable": 16,
         "memory_gib": 128,
         "gpus": ["NVIDIA H100 80GB HBM3 80 GiB"],
@@ -211,7 +211,22 @@ def test_every_warning_about_quality_has_a_public_form() -> None:
         ("AMD EPYC 7B13 (25/1/1)", True),
         ("Intel(R) Xeon(R) CPU @ 2.20GHz (6/79/0)", True),
         ("Intel(R) Xeon(R) CPU E5-2699 v4 @ 2.20GHz (6/79/1)", True),
-        ("12th Gen Intel(R) Core(TM) i7-1280P", False),  # unknown words are not kept
+        ("12th Gen Intel(R) Core(TM) i7-12700H", True),
+        ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", True),
+        ("Intel Xeon Processor (Skylake, IBRS)", True),
+        ("Intel Core Processor (Haswell, no TSX, IBRS)", True),
+        ("AMD EPYC-Rome Processor (with IBPB)", True),
+        ("QEMU Virtual CPU version 2.5+", True),
+        ("AMD Ryzen 7 7840HS w/ Radeon 780M Graphics", True),
+        ("AMD Ryzen AI 9 HX 370 w/ Radeon 890M", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", True),
+        ("NVIDIA TITAN Xp", True),
+        ("NVIDIA RTX 4000 SFF Ada Generation", True),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", True),
+        ("Jetson AGX Orin", True),
+        ("AMD Ryzen 9 of node 7", False),  # unknown words are not kept
+        ("Intel 10.20gb.example", False),
         ("NVIDIA A100-SXM4-40GB 40 GiB", True),
         ("NVIDIA H100 PCIe 80 GiB", True),
         ("NVIDIA GeForce RTX 4090 24 GiB", True),
@@ -246,6 +261,11 @@ REFUSED = {
     "derived.images_per_sec is 1.0, and 290.909": changed(derived={"images_per_sec": 1.0}),
     "derived.images_per_sec_low is 1.0": changed(derived={"images_per_sec_low": 1.0}),
     "derived.images_per_sec_high is None": changed(derived={"images_per_sec_high": None}),
+    "derived.images_per_sec_per_device is 1.0, and 290.909": changed(derived={"images_per_sec_per_device": 1.0}),
+    "derived.images_per_sec_jitter is 1.0": changed(derived={"images_per_sec_jitter": 1.0}),
+    "derived.step_ms_p50 is 1.0, and 110 ": changed(derived={"step_ms_p50": 1.0}),
+    "derived.step_ms_p99 is None, and 120 ": changed(derived={"step_ms_p99": None}),
+    "derived.step_ms_p999 is 120.0, and 12 steps are too few": changed(derived={"step_ms_p999": 120.0}),
     "images_per_step is 64, and batch_per_device times all devices is 32": changed(measurement={"images_per_step": 64}),
     "images_per_step is missing": changed(measurement={"images_per_step": None}),
     "environment lacks cpu_model": changed(environment={"cpu_model": None}),
@@ -321,6 +341,15 @@ def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         assert any(words in refusal for refusal in publication_check.check(folder, VOCABULARY).refusals), words
+
+
+@pytest.mark.parametrize("hardware", [{"cpu_model": "A box of alice"}, {"gpus": ["NVIDIA H100", "Secret GPU"]}])
+def test_a_cpu_or_gpu_that_is_not_named_is_a_warning(hardware: dict[str, Any], tmp_path: Path) -> None:
+    folder = publication.write(published(changed(environment=hardware)(run())), tmp_path / "public")
+    checked = publication_check.check(folder, VOCABULARY)
+    assert checked.refusals == [] and any("the name of a CPU or GPU is ***" in each for each in checked.warnings)
+    folder = publication.write(published(run()), tmp_path / "named")
+    assert not any("***" in warning for warning in publication_check.check(folder, VOCABULARY).warnings)
 
 
 def test_a_key_twice_in_a_line_hides_no_text(tmp_path: Path) -> None:
