@@ -26,6 +26,8 @@ from results.text import counted, interval
 
 # Names that many machines and users have tell nothing about one of them.
 _USUAL_NAMES = frozenset({"root", "user", "admin", "ubuntu", "runner", "localhost", "/root", "/", ""})
+# Of paths and hosts, beside the flags that say so.
+_PLACES = frozenset({"cluster_spec", "partitioned_graph_file_prefix"})
 
 
 def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -132,6 +134,7 @@ def _vocabulary() -> Vocabulary:
     return Vocabulary(
         words=frozenset(word for flag in flags for word in flag.words),
         flags=frozenset(flag.name for flag in flags),
+        places=frozenset(flag.name for flag in flags if flag.path or "host" in flag.name or flag.name in _PLACES),
         private=frozenset(private),
     )
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     trackers.require(targets)
     if values["format"] is not None:
         _export(records, values)
-        return _sent(records, targets, paths)
+        return _sent(records, targets, paths, announce=warn)  # stdout may have the export
     if values["table"] is not None:
         raise UsageError(f"--table={values['table']} is about an export: give --format=csv, json or parquet, too.")
     tables = _tables(values["against"] or "")
@@ -71,6 +71,8 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         standings = [f"{name}: {standing}" for name, standing in published.standings(rows, tables)]
         for line in [*headline.lines(rows), "", *standings, *unmatched, *anomalies(rows), *warnings_of(records)]:
             say(line)
+        for problem in (each for one in tables for each in one.problems):
+            warn(problem)
         return _sent(records, targets, paths)
     from results.report import write  # with matplotlib, which takes its time
 
@@ -102,9 +104,14 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
     return _sent(records, targets, paths)
 
 
-def _sent(records: Sequence[Record], targets: trackers.Targets, paths: Sequence[Path]) -> ExitStatus:
+def _sent(
+    records: Sequence[Record],
+    targets: trackers.Targets,
+    paths: Sequence[Path],
+    announce: Callable[[str], None] = say,
+) -> ExitStatus:
     """Sends records to trackers, if there are some; their failure is that of the report."""
-    return ExitStatus.OK if handover.send(records, targets, paths, say) else ExitStatus.RUN_FAILED
+    return ExitStatus.OK if handover.send(records, targets, paths, announce) else ExitStatus.RUN_FAILED
 
 
 def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:

@@ -96,8 +96,9 @@ def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
         limit = handover.SEND_SECONDS
     finally:  # also of a run that was stopped
         written = without_secrets(command)
+        announce = say if config.output_format == "text" else warn
         for record in (each for each in store.load(before).records if each.identity.command == written):
-            handover.send_of_run(record, config.trackers, [store.jsonl_path], say, limit)
+            handover.send_of_run(record, config.trackers, [store.jsonl_path], announce, limit)
     return ExitStatus(ended.returncode) if ended.returncode in set(ExitStatus) else ExitStatus.CLUSTER
 
 

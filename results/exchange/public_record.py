@@ -13,7 +13,9 @@ from results.record import Record, Status
 from results.text import MASK, one_line
 
 # They have no effect on the rate, and name places and sessions.
-_NOT_REPEATED = frozenset({"output_dir", "session_id", "output_format", "display_every"})
+_NOT_REPEATED = frozenset(
+    "output_dir session_id output_format display_every tensorboard_dir wandb_project mlflow_uri".split()
+)
 OWN_MODEL = "own model"
 _PRIVATE = re.compile(
     r"""(?<![\w.])(?:~?/|~|\.\./|[A-Za-z]:\\)[\w.-]+/?[\w./-]*   # a path
@@ -33,11 +35,13 @@ class Vocabulary:
     Attributes:
         words: of the suite, such as names of models, managers and values of flags.
         flags: names of all flags of a run.
+        places: those whose values name paths or hosts, so that even a number is private.
         private: names of this host, its user and their home directory.
     """
 
     words: frozenset[str]
     flags: frozenset[str]
+    places: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
 
     def private_in(self, text: str) -> str | None:
@@ -140,24 +144,24 @@ class Stripping:
     def command(self, words: Sequence[str]) -> list[str]:
         """Returns a command to repeat: flags with `MASK` for private values, without those that have no effect."""
         found: list[str] = []
-        takes_value = keeps = False
+        flag, takes_value, keeps = "", False, False
         for number, word in enumerate(words):
             name, equals, value = word.lstrip("-").partition("=")
             if word.startswith("-") and not public.is_plain(word, frozenset()):
                 known = {name, name.removeprefix("no")} & self._vocabulary.flags
-                keeps, takes_value = bool(known) and name not in _NOT_REPEATED, not equals
+                flag, keeps, takes_value = name, bool(known) and name not in _NOT_REPEATED, not equals
                 if keeps:
-                    found.append(f"--{name}{equals}{self._public_or_mask(value) if equals else ''}")
+                    found.append(f"--{name}{equals}{self._public_or_mask(flag, value) if equals else ''}")
             elif number == 0 and word == "run":
                 found.append(word)
             elif takes_value:
-                found += [self._public_or_mask(word)] if keeps else []
+                found += [self._public_or_mask(flag, word)] if keeps else []
                 takes_value = False
         return found
 
-    def _public_or_mask(self, value: str) -> str:
+    def _public_or_mask(self, flag: str, value: str) -> str:
         is_public = public.is_plain(value, self._words) or public.is_keras_model(value)
-        return value if is_public else MASK
+        return value if is_public and flag not in self._vocabulary.places else MASK
 
     def _measured(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields of a measurement: numbers, under known names; devices and hosts get numbers for names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -59,8 +60,12 @@ def write(records: Sequence[Record], directory: Path) -> Path:
     mask = os.umask(0)
     os.umask(mask)
     folder.chmod(0o777 & ~mask)  # mkdtemp's is for its user alone
-    for name, text in files_of(records).items():
-        replace(folder / name, text)
+    try:
+        for name, text in files_of(records).items():
+            replace(folder / name, text)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 

@@ -103,6 +103,15 @@ def test_a_report_states_the_rank_among_the_figures_of_several_tables(
     assert "<script>alert" not in page and "\\|" in text and "Where yours stand" in page
 
 
+def test_damaged_lines_of_a_table_are_warnings_in_the_terminal(run_bench: RunBench, tmp_path: Path) -> None:
+    for name in ("theirs", "out"):
+        Store(tmp_path / name).append(fake_run())
+    with (tmp_path / "theirs" / "results.jsonl").open("a") as file:
+        file.write("{broken\n")
+    done = run_bench("report", "out", "--against=theirs")
+    assert done.status == 0 and "theirs/results.jsonl" in done.stderr and "damaged line" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("against", "status", "message"),
     [

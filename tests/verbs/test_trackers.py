@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.config import config, flag, run_flags
+from benchmarks.one_run import cluster_launch
+from benchmarks.process.subprocesses import Ended
 from benchmarks.sweep import grid
 from benchmarks.trackers import handover
 from benchmarks.tune import batch_size
@@ -123,6 +125,34 @@ def test_report_sends_stored_records_and_fails_if_that_fails(run_bench: RunBench
     assert len(list((tmp_path / "tb").iterdir())) == 2
     failed = run_bench("report", "--wandb_project=demo", PYTHONPATH=str(tmp_path))
     assert failed.status == 4 and "Weights & Biases: 3 of 3 runs were not sent: OSError: down" in failed.stderr
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_an_export_to_stdout_has_no_line_of_a_tracker(run_bench: RunBench, tmp_path: Path, form: str) -> None:
+    Store(tmp_path / "out").append(fake_run())
+    plain = run_bench("report", f"--format={form}").stdout
+    done = run_bench("report", f"--format={form}", "--tensorboard_dir=tb")
+    assert done.status == 0 and done.stdout == plain and "TensorBoard, tb/" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_cluster_prints_json_alone_to_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    flags = [*SMALL, "--tensorboard_dir=tb", f"--output_dir={tmp_path}", f"--output_format={form}"]
+    chosen, record = config.resolve(flag.parse(flags, run_flags.RUN_FLAGS).values, lambda: 0), fake_run()
+    record = dataclasses.replace(record, identity=dataclasses.replace(record.identity, command=flags))
+
+    def ran(*_: object, **__: object) -> list[Ended]:
+        Store(tmp_path).append(record)
+        return [Ended(returncode=0, timed_out=False, out_of_memory=False, seconds=1.0)]
+
+    monkeypatch.setattr(cluster_launch.subprocesses, "run", ran)
+    monkeypatch.setattr(cluster_launch, "raise_on_termination", lambda: None)
+    monkeypatch.setattr(handover, "send_of_run", lambda record, targets, stored, announce, limit: announce("TB, tb"))
+    assert cluster_launch._run_and_send(chosen, flags) == 0
+    assert ("TB, tb" in capsys.readouterr().out) == (form == "text")
 
 
 def test_the_command_of_a_record_that_sends_is_not_run_again(run_bench: RunBench, tmp_path: Path) -> None:

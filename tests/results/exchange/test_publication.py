@@ -16,6 +16,7 @@ import results
 from benchmarks.cli import publish_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.system.provenance import RECORDED_VARIABLES, describe_software
+from benchmarks.trackers import catalog
 from results import store
 from results.exchange import public_fields, publication, publication_check, whole
 from results.exchange.public_record import Stripping, Vocabulary
@@ -350,6 +351,27 @@ def test_a_cpu_or_gpu_that_is_not_named_is_a_warning(hardware: dict[str, Any], t
     assert checked.refusals == [] and any("the name of a CPU or GPU is ***" in each for each in checked.warnings)
     folder = publication.write(published(run()), tmp_path / "named")
     assert not any("***" in warning for warning in publication_check.check(folder, VOCABULARY).warnings)
+
+
+@pytest.mark.parametrize("value", ["2024", "resnet50", "10.20.30.40:1", "/data"])
+def test_a_published_command_names_no_path_host_or_tracker(value: str) -> None:
+    places = ("data_dir", "train_dir", "hosts", "ps_hosts", "cluster_spec", "partitioned_graph_file_prefix")
+    stripped = Stripping(VOCABULARY).command
+    for name in places:
+        assert stripped([f"--{name}={value}", "--batch_size=8"]) == [f"--{name}=***", "--batch_size=8"]
+        assert stripped([f"--{name}", value, "--batch_size", "8"]) == [f"--{name}", "***", "--batch_size", "8"]
+    for name in catalog.FLAGS:
+        assert stripped([f"--{name}={value}", f"--{name}", value, "--batch_size=8"]) == ["--batch_size=8"]
+
+
+def test_a_folder_that_cannot_be_written_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(publication, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        publication.write(published(run()), tmp_path / "public")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_key_twice_in_a_line_hides_no_text(tmp_path: Path) -> None:
