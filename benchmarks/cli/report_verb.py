@@ -135,7 +135,7 @@ def _export(records: Sequence[Record], values: Mapping[str, Any]) -> None:
             f"--format={name}: {error}. Install the extra: pip install 'cnn-train-bench[{error.name}]'."
         ) from error
     if values["output"] is None:
-        for line in str(content).removesuffix("\n").split("\n"):
+        for line in str(content).split("\n")[:-1]:
             say(line)
         return
     try:
