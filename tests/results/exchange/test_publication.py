@@ -134,12 +134,8 @@ NOT_PUBLIC = {
 def test_every_field_of_the_configuration_is_public_or_left_out_for_a_reason() -> None:
     chosen = config.resolve(flag.parse(["--model=trivial"], run_flags.RUN_FLAGS).values, lambda: 1, {})
     parts = {name.removeprefix("config.").partition(".")[0] for name in public_fields.PLAIN if name[:7] == "config."}
-    assert {*chosen.to_dict()} - {*parts, *NOT_PUBLIC} == {"between", "trackers"}, (
-        "of paths, and of what happens between steps"
-    )
-    known = {
-        name: value for name, value in chosen.to_dict().items() if name not in {"between", "trackers", *NOT_PUBLIC}
-    }
+    assert {*chosen.to_dict()} - {*parts, *NOT_PUBLIC} == {"between"}, "of paths, and of what happens between steps"
+    known = {name: value for name, value in chosen.to_dict().items() if name not in {"between", *NOT_PUBLIC}}
     names = {f"config.{name}" for name in flat(known)}
     parents = {name.rpartition(".")[0] for name in public_fields.PLAIN}
     assert names <= {*public_fields.PLAIN, *public_fields.FORMS, *parents}
