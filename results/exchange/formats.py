@@ -34,7 +34,7 @@ TABLES: Mapping[str, str] = {
     "telemetry": "telemetry",
 }
 _PREFIX = "cnn_train_bench_"
-_MILLISECONDS, _NANOSECONDS = 1e3, 1e9
+_NANOSECONDS = 1e9
 
 
 class MissingPackageError(ImportError):
