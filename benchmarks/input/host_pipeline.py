@@ -44,6 +44,7 @@ def batches(
     return imagenet_pipeline.batches(source, spec, options, skipping, last_stage)
 
 
+@tf.autograph.experimental.do_not_convert
 def one_pass(
     source: Source, spec: InputSpec, options: InputOptions, skipping: Skipping | None = None
 ) -> tf.data.Dataset:
@@ -75,6 +76,7 @@ def stages(source: Source) -> tuple[str, ...]:
     return small_images.STAGES if isinstance(source, Pixels) else imagenet_pipeline.STAGES
 
 
+@tf.autograph.experimental.do_not_convert
 def synthetic_batches(spec: InputSpec) -> tf.data.Dataset:
     """Returns an endless data set of one batch, made once on the host: a step pays only for the copy."""
     seed = (spec.seed, spec.worker)

@@ -205,6 +205,7 @@ def _parse_python(name: str, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{name} is no batch of CIFAR-10 ({type(error).__name__}: {error}): copy it again.") from error
 
 
+@tf.autograph.experimental.do_not_convert
 def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: str = "batch") -> tf.data.Dataset:
     """See `host_pipeline.batches`: images uint8 [batch, height, width, channels], labels int64 [batch].
 
@@ -240,6 +241,7 @@ def batches(source: Pixels, spec: InputSpec, options: InputOptions, last_stage: 
     return numbered.map(draw, num_parallel_calls=parallel_calls(options), deterministic=True)
 
 
+@tf.autograph.experimental.do_not_convert
 def one_pass(source: Pixels, spec: InputSpec, options: InputOptions) -> tf.data.Dataset:
     """Returns a data set of all images once, in their order, as in `batches`; the last batch may be smaller."""
 

@@ -107,6 +107,7 @@ def probes(
             raise built.translate(error, spec.num_classes) from error
 
 
+@tf.autograph.experimental.do_not_convert
 def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
     """Returns a pipeline that reads photos and decodes them whole, one at a time on every core."""
     numbered = imagenet_pipeline.checked(source, imagenet_pipeline.numbered_files(source))
