@@ -35,7 +35,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
+.PHONY: bench compare-peers check test pytest pytest-check pytest-ci test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
     install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
@@ -87,9 +87,13 @@ pytest-check: install-test
 test-slow: install-test
 	$(PYTEST) -m "slow and not seldom"
 
-# One after the other, because several of these tests measure.
+# Both in one session, so that no core waits for the other.
+pytest-ci: install-test
+	$(PYTEST) -m "not seldom"
+
+# Also those that rotate and are slow for this commit.
 test-seldom: install-test
-	$(PYTEST) -m seldom --numprocesses=0
+	$(PYTEST) -m "seldom or rotates"
 
 # Line and branch coverage of what .ci/run tests, child processes included, by package; htmlcov/ shows the lines.
 coverage: install-test browser
@@ -185,10 +189,12 @@ $(VENV)/.installed: $(VENV)/.venv setup.cfg pyproject.toml
 	$(PIP_INSTALL) -e ".$(if $(EXTRA),[$(EXTRA)])"
 	@touch $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+# Includes what `install` does, so that pip resolves once.
+$(VENV)/.installed-test: $(VENV)/.venv setup.cfg pyproject.toml
 	@command -v git >/dev/null || { echo "The tests need git. Install it (on Debian and Ubuntu: apt-get install git)." >&2; exit 2; }
+	@echo "Installing (TensorFlow is large, so the first time takes some minutes) ..."
 	$(PIP_INSTALL) -e ".[test$(if $(EXTRA),$(comma)$(EXTRA))]"
-	@touch $@
+	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-mutate: $(VENV)/.installed-test
 	$(PIP_INSTALL) -e ".[mutate]"

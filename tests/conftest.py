@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib.abc
+import itertools
 import json
 import os
 import re
-import resource
 import signal
 import sys
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -24,8 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.process import tensorflow_setup  # noqa: E402 - after the path to it
-from tests.support import limits  # noqa: E402
-from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished  # noqa: E402
+from tests.support import limits, rotation  # noqa: E402
+from tests.support.budget import IdleStopwatch  # noqa: E402
+from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished, heed_signals  # noqa: E402
 
 if TYPE_CHECKING:
     from benchmarks.measure.run_log import RunLog
@@ -33,13 +33,18 @@ if TYPE_CHECKING:
 # How long an example takes is not asserted, because other processes may use the same cores.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
-# A shell that starts the tests in the background makes them ignore Ctrl-C, and their child processes inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+heed_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-tensorflow", action="store_true", help="skip every test that would import TensorFlow in this process"
+    )
+    parser.addoption(
+        "--share",
+        type=int,
+        choices=range(rotation.SHARES),
+        help="the share of rotating tests that are slow and not seldom (default: by the commit)",
     )
 
 
@@ -61,16 +66,33 @@ def pytest_configure(config: pytest.Config) -> None:
         tensorflow_setup.prepare(tensorflow_setup.Runtime(onednn="on"))
     if config.getoption("--no-tensorflow"):
         sys.meta_path.insert(0, _SkipTensorFlow())
+    if config.getoption("--share") is None:  # pytest-xdist hands it to its workers
+        config.option.share, config.stash[_COMMIT] = rotation.of_commit()
+
+
+_COMMIT = pytest.StashKey[str]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which tests of those that rotate are run."""
+    share, commit = config.getoption("--share"), config.stash.get(_COMMIT, "--share")
+    return f"rotating tests: share {share} of 0 to {rotation.SHARES - 1} (of {commit}); make test-seldom runs all"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what starts processes: these tests run one after the other, on one worker, since several need all cores."""
+    """Marks what starts processes, and what rotates as slow or seldom.
+
+    Tests that start processes run one after the other, on one worker, since several need all cores.
+    """
     for item in items:
         if item.path.is_relative_to(ROOT / "tests" / "processes"):
             item.add_marker("process")
         if item.get_closest_marker("process") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("processes"))
+        if rotates := item.get_closest_marker("rotates"):
+            share = rotates.kwargs.get("share", rotation.of_test(item.nodeid))
+            item.add_marker("slow" if share == item.config.getoption("--share") else "seldom")
         if item.get_closest_marker("slow") or item.get_closest_marker("seldom"):
             item.add_marker(pytest.mark.timeout(900))
 
@@ -78,11 +100,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fails a default test that is long, in CI, unless `LONG_TESTS` gives a reason."""
-    begin, others = time.monotonic(), _cpu_seconds_of_others()
-    yield
-    seconds = time.monotonic() - begin
     # What the test would take alone: other processes, and other guests of the host, may have used the cores.
-    seconds -= min(seconds, max(0.0, _cpu_seconds_of_others() - others) / (os.cpu_count() or 1))
+    watch = IdleStopwatch()
+    yield
+    seconds = watch.seconds()
     is_default = not any(item.get_closest_marker(name) for name in ("slow", "seldom", "gpu"))
     listed = re.split(r"[\[@]", item.nodeid)[0] in limits.LONG_TESTS  # without parameters and pytest-xdist's group
     if "CI" in os.environ and is_default and seconds > limits.MOST_SECONDS and not listed:
@@ -91,13 +112,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             "slow, or add it to LONG_TESTS in tests/support/limits.py with the reason.",
             pytrace=False,
         )
-
-
-def _cpu_seconds_of_others() -> float:
-    """Returns the CPU time used on this machine, in all, by what is not part of this process."""
-    times = psutil.cpu_times()
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(times) - times.idle - getattr(times, "iowait", 0.0) - sum(u.ru_utime + u.ru_stime for u in usages)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -110,6 +124,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             report.outcome = "failed"
             report.longrepr = f"{reason}: CI may not skip a test for this. Allowed: {', '.join(limits.ALLOWED_SKIPS)}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints what the tests of each tier have taken, by the clock of pytest-xdist's workers."""
+    seconds: Counter[str] = Counter()
+    for report in itertools.chain(*terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            tier = next((tier for tier in ("seldom", "slow") if tier in report.keywords), "default")
+            seconds[tier] += report.duration
+    workers = len(config.getoption("tx", default=None) or ["this process"])
+    minutes = ", ".join(f"{tier} {taken / 60 / workers:.1f}" for tier, taken in sorted(seconds.items()))
+    if minutes:
+        terminalreporter.write_line(f"Minutes of tests, on {workers} workers: {minutes}")
 
 
 @pytest.fixture(scope="session", autouse=True)

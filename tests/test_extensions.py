@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 PRODUCT = ("run_bench.py", "benchmarks", "models", "results", "variable_mgr")
 
 

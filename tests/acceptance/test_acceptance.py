@@ -40,6 +40,7 @@ def test_what_is_not_seen_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.seldom
 @pytest.mark.process
+@pytest.mark.xdist_group("acceptance")
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in ROWS if row.shows])
 def test_row(row: Row) -> None:
     rows.run(row)

@@ -10,8 +10,9 @@ import time
 
 from tests.faults import catalog
 from tests.faults.catalog import Fault
-from tests.faults.harness import Failed, Scratch, Skipped, heed_signals
+from tests.faults.harness import Failed, Scratch, Skipped
 from tests.faults.needs import missing
+from tests.support.commands import heed_signals
 
 
 def inject(fault: Fault, moments: int) -> None:

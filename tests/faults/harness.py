@@ -41,7 +41,6 @@ _MARK = "FAULT_SCRATCH"
 _TRACEBACK = "Traceback (most recent call last)"
 # A process that was told to end, or whose parent is gone, has ended after this.
 _LINGER_SECONDS = 15.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Failed(Exception):  # noqa: N818 - an outcome
@@ -406,13 +405,6 @@ def write_records(directory: Path, *records: Mapping[str, Any]) -> Path:
     path = directory / store.JSONL_NAME
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
-
-
-def heed_signals() -> None:
-    """Makes processes that are started from here heed signals, even if this one was started to ignore them."""
-    for number in _SIGNALS:
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _or(statuses: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.faults import __main__, catalog
 from tests.faults.catalog import Fault
-from tests.faults.harness import Skipped, heed_signals
+from tests.faults.harness import Skipped
 
 
 def test_names_are_unique_and_every_promise_is_tested() -> None:
@@ -17,9 +17,9 @@ def test_names_are_unique_and_every_promise_is_tested() -> None:
 
 @pytest.mark.seldom
 @pytest.mark.process
+@pytest.mark.xdist_group("faults")
 @pytest.mark.parametrize("fault", [pytest.param(each, id=each.name) for each in catalog.faults()])
 def test_fault(fault: Fault) -> None:
-    heed_signals()
     try:
         __main__.inject(fault, moments=4)
     except Skipped as error:

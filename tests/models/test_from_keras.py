@@ -20,6 +20,7 @@ from models import applications, building, from_keras, specs, splitting, stages
 from models.convolutions import GroupedConvolution, PixelwiseProduct, ProductGradient, Products
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
+from tests.support.rotation import rotating
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 
@@ -104,7 +105,7 @@ def test_logits_are_those_of_keras(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@rotating(
     ("name", "size", "factor", "gain"),
     [
         ("keras:ConvNeXtTiny", 64, 1.0, 2.0),
@@ -115,6 +116,7 @@ def test_logits_are_those_of_keras(name: str) -> None:
         ("keras:ResNet50V2", 64, 1.0, 2.0),
         ("keras:Xception", 96, 1.0, 2.0),
     ],
+    first=2,
 )
 def test_logits_of_larger_models_are_those_of_keras(name: str, size: int, factor: float, gain: float) -> None:
     _assert_same_logits(name, size, factor, gain)
@@ -253,7 +255,8 @@ def test_initial_values_are_drawn_from_seeds_at_run_time(own: str) -> None:
         assert not [one for one in operations if one.type in ("VarHandleOp", "VariableV2")]
 
 
-@pytest.mark.parametrize(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")])
+@pytest.mark.slow
+@rotating(("precision", "xla"), [("fp32", "jit"), ("bf16", "off"), ("fp16", "off")], first=1)
 def test_it_trains_at_every_precision(own: str, precision: str, xla: Literal["jit", "off"]) -> None:
     plan = devices.plan("cpu", 1, virtual_gpus=1, shared_on="cpu")
     model = _build(f"{own}:build", 16, precision=precision)

@@ -20,6 +20,7 @@ from models.layers import FusedBatchNorm, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import every_model, every_model_in_parts, small_and_whole_models, small_models
+from tests.support.rotation import rotating
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
@@ -179,7 +180,7 @@ def test_a_keras_model_built_outside_is_refused() -> None:
         model.variables[0].initial_value()
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("bf16", tf.bfloat16), ("fp16", tf.float16)])
+@rotating(("precision", "dtype"), [("bf16", tf.bfloat16), ("fp16", tf.float16)], first=1)
 @small_and_whole_models
 def test_16_bits_are_what_layers_compute_in_and_nothing_else(spec: ModelSpec, precision: str, dtype: tf.DType) -> None:
     model = models.build_spec(spec, precision=precision)

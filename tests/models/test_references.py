@@ -94,8 +94,8 @@ DEEPER = ("resnet101", "resnet152", "resnet101_v1.5", "resnet152_v1.5", "vgg19")
     ("name", "image_size"),
     [
         *(("resnet50", 64), ("resnet50_v1.5", 64), ("inception3", 107), ("vgg16", 64)),
-        *(pytest.param(name, size, marks=pytest.mark.slow) for name, size in (("inception3", 299), ("vgg16", 224))),
-        *(pytest.param(name, 64, marks=pytest.mark.slow) for name in DEEPER),
+        *(pytest.param(name, size, marks=pytest.mark.rotates) for name, size in (("inception3", 299), ("vgg16", 224))),
+        *(pytest.param(name, 64, marks=pytest.mark.rotates) for name in DEEPER),
     ],
 )
 def test_logits_are_those_of_keras(name: str, image_size: int) -> None:
@@ -205,7 +205,7 @@ DEEPER_DEFINITIONS: dict[str, tuple[Callable[[Values, np.ndarray], tf.Tensor], i
 
 
 @pytest.mark.parametrize(
-    "name", [*DEFINITIONS, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEPER_DEFINITIONS)]
+    "name", [*DEFINITIONS, *(pytest.param(name, marks=pytest.mark.rotates) for name in DEEPER_DEFINITIONS)]
 )
 def test_logits_are_those_of_the_definition(name: str) -> None:
     reference, image_size = (DEFINITIONS | DEEPER_DEFINITIONS)[name]

@@ -275,9 +275,9 @@ def _from_keras_nasnet(theirs: Values, cells: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("name", "application", "image_size", "cells"),
     [
-        pytest.param("nasnet", "NASNetMobile", 64, 4, marks=pytest.mark.xdist_group("nasnet")),
+        pytest.param("nasnet", "NASNetMobile", 64, 4, marks=[pytest.mark.xdist_group("nasnet"), pytest.mark.slow]),
         pytest.param(
-            "nasnetlarge", "NASNetLarge", 96, 6, marks=[pytest.mark.xdist_group("nasnetlarge"), pytest.mark.slow]
+            "nasnetlarge", "NASNetLarge", 96, 6, marks=[pytest.mark.xdist_group("nasnetlarge"), pytest.mark.rotates]
         ),
     ],
 )

@@ -11,10 +11,10 @@ from benchmarks.topology import devices
 from models import building, splitting
 from models.model_spec import ModelSpec
 from tests.support import models
-from tests.support.models import small_models_in_parts
+from tests.support.models import small_models
 
 
-@small_models_in_parts
+@small_models
 def test_both_parts_make_the_whole(spec: ModelSpec) -> None:
     model = models.build_spec(spec)
     split = splitting.split(model)

@@ -11,7 +11,7 @@ from benchmarks.topology import devices
 from models import building, specs, stages
 from models.building import Model
 from models.model_spec import ModelSpec
-from tests.support.models import small_models_in_parts
+from tests.support.models import small_models
 
 
 def _fresh(spec: ModelSpec) -> Model:
@@ -19,7 +19,7 @@ def _fresh(spec: ModelSpec) -> Model:
     return building.build(spec, data_format="NHWC", num_classes=spec.classes + 1, seed=1)
 
 
-@small_models_in_parts
+@small_models
 def test_all_stages_make_the_whole(spec: ModelSpec) -> None:
     model = _fresh(spec)
     parts = stages.cut(model, stages.cut_points(model))

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from models import building, from_keras, specs, to_keras
 from models.model_spec import ModelSpec
-from tests.support.models import build, build_spec, small_models_in_parts
+from tests.support.models import build, build_spec, small_models
 from tests.support.references import images
 
 pytestmark = [
@@ -48,7 +48,7 @@ def _of_others(path: Path) -> set[str]:
         return classes(json.loads(archive.read("config.json")))
 
 
-@small_models_in_parts
+@small_models
 def test_a_saved_model_computes_our_logits(spec: ModelSpec, tmp_path: Path) -> None:
     model = build_spec(spec)
     made = to_keras.plain(model.keras_model)

@@ -30,17 +30,20 @@ def measured() -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_bandwidth_is_that_of_the_named_direction(measured: Any) -> None:
     round_trip, *rates = measured["link"]
     assert rates == pytest.approx(linked_workers.RATES, rel=0.01)
     assert 0 < round_trip < 4096 / min(linked_workers.RATES), "a few hundred bytes, and no tensor"
 
 
+@pytest.mark.slow
 def test_the_whole_tensor_crosses_in_the_named_direction(measured: Any) -> None:
     for times, sent in zip(linked_workers.CARRIED_TIMES, measured["sent_bytes"], strict=True):
         assert 0 <= sent - times * linked_workers.CARRIED_BYTES < 2**20
 
 
+@pytest.mark.slow
 def test_every_hop_of_a_round_trip_is_taken(measured: Any) -> None:
     assert measured["additions"] == measured["received"] == 2 * linked_workers.ROUND_TRIPS
 
@@ -62,7 +65,7 @@ def test_every_pair_of_a_local_cluster_is_measured(run_process: RunBench) -> Non
     assert found["slowest"]["gradient_seconds"] == pytest.approx(4 * 25_557_032 / min(rates))
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_tasks_that_are_started_by_hand(start_cluster: StartCluster) -> None:
     tasks = start_cluster("doctor", *CPU)
     assert set(tasks.statuses(SECONDS).values()) == {0}
@@ -75,7 +78,7 @@ def test_tasks_that_are_started_by_hand(start_cluster: StartCluster) -> None:
     assert "worker 0 measures" in tasks.text("worker 1") and "GB/s" not in tasks.text("worker 1")
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_task_that_is_missing_is_named(start_cluster: StartCluster) -> None:
     tasks = start_cluster("doctor", *CPU, "--start_timeout_seconds=2", order=("worker 0", "ps 0"))
     assert set(tasks.statuses(SECONDS).values()) == {6}

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.support.clusters import SMALL, StartCluster, local, measuring
+from tests.support.rotation import rotating
 
 # R7: all others exit within that time.
 SECONDS = 60.0
@@ -21,8 +22,11 @@ PHASES = {
     "warm-up": ((*LONG, "--num_warmup_batches=100000"), "====="),
     "measuring": (LONG, "\n3\timages/sec"),
 }
-MEASURING = [("measuring", task, how) for task in ("ps 0", "worker 0", "worker 1") for how in ("SIGKILL", "SIGSTOP")]
+FIRST = [("measuring", "ps 0", "SIGKILL"), ("measuring", "worker 0", "SIGKILL"), ("measuring", "worker 1", "SIGSTOP")]
 OTHERS = [
+    ("measuring", "ps 0", "SIGSTOP"),
+    ("measuring", "worker 0", "SIGSTOP"),
+    ("measuring", "worker 1", "SIGKILL"),
     ("start-up", "worker 1", "SIGKILL"),
     ("start-up", "ps 0", "SIGSTOP"),
     ("start-up", "worker 0", "SIGKILL"),
@@ -32,7 +36,7 @@ OTHERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("phase", "victim", "how"), [*MEASURING, *OTHERS])
+@rotating(("phase", "victim", "how"), [*FIRST, *OTHERS], first=len(FIRST))
 def test_all_others_end_and_name_it(
     start_cluster: StartCluster, tmp_path: Path, phase: str, victim: str, how: str
 ) -> None:
@@ -56,7 +60,7 @@ def test_all_others_end_and_name_it(
     assert not tasks.listening()
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.parametrize("victim", ["ps 0", "worker 0", "worker 1"])
 def test_who_has_started_all_tasks_names_a_stopped_one(tmp_path: Path, victim: str) -> None:
     """It never ends, so that the command would wait for it."""

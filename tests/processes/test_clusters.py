@@ -20,6 +20,7 @@ from benchmarks.process import private_network
 from results import placement
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
+from tests.support.rotation import rotating
 from variable_mgr.catalog import MANAGERS, uses_servers
 
 RunBench = Callable[..., Finished]
@@ -50,7 +51,7 @@ def test_the_guides_four_commands(start_cluster: StartCluster, records: Records)
     }
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_workers_that_infer_fetch_weights_and_wait_for_nobody(run_process: RunBench, records: Records) -> None:
     done = run_process(*SMALL, "--forward_only", *local("ps:1,worker:2"), "--variable_update=parameter_server")
     assert done.status == 0, done.stderr
@@ -123,20 +124,7 @@ def test_asynchronous_workers_are_counted_in_a_common_window(run_process: RunBen
         assert counted in slices, "the window contains whole steps only"
 
 
-@pytest.mark.slow
-def test_losses_do_not_depend_on_who_the_client_is(run_process: RunBench, records: Records) -> None:
-    """One client or one per worker, one copy of the weights or one per tower: the same images, the same losses."""
-    for manager in ("in_graph_parameter_server", "parameter_server", "distributed_all_reduce", "collective_all_reduce"):
-        cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
-        done = run_process(*SMALL, "--num_gpus=2", *local(cluster), f"--variable_update={manager}")
-        assert done.status == 0, done.stderr
-    first, *others = (record["measurement"]["losses"] for record in records())
-    assert first[-1] < first[0]
-    for losses in others:
-        assert losses == pytest.approx(first, rel=1e-5)
-
-
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_one_client_drives_asynchronous_towers_of_all_workers(run_process: RunBench, records: Records) -> None:
     flags = ("--num_gpus=2", "--variable_update=in_graph_parameter_server", "--cross_replica_sync=false")
     done = run_process(*SMALL, *local("ps:1,worker:2"), *flags)
@@ -147,10 +135,30 @@ def test_one_client_drives_asynchronous_towers_of_all_workers(run_process: RunBe
     assert sum(steps) == sum(record["measurement"]["staleness_counts"])
 
 
+ALONE_OR_ABOVE = ("independent", "replicated", "parameter_server")
+
+
+@pytest.fixture(scope="module")
+def losses_under_parameter_server(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    directory = tmp_path_factory.mktemp("parameter_server")
+    command = [*RUN_BENCH, *SMALL, *local("ps:2,worker:2"), "--variable_update=parameter_server", "--optimizer=adam"]
+    done = finished(command, directory, USER_ENVIRONMENT)
+    assert done.status == 0, done.stderr
+    (line,) = (directory / "out" / "results.jsonl").read_text().splitlines()
+    losses = json.loads(line)["measurement"]["losses"]
+    assert losses[-1] < losses[0]
+    return losses
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("manager", [name for name in MANAGERS if name not in ("independent", "replicated")])
-def test_every_manager_across_processes(manager: str, run_process: RunBench, records: Records) -> None:
-    """To be registered is to be tested; the arithmetic is that of `verify` below."""
+@rotating("manager", [name for name in MANAGERS if name not in ALONE_OR_ABOVE], first=2)
+def test_losses_do_not_depend_on_who_the_client_is(
+    manager: str, losses_under_parameter_server: list[float], run_process: RunBench, records: Records
+) -> None:
+    """One client or one per worker, one copy of the weights or one per tower: the same images, the same losses.
+
+    To be registered is to be tested; the arithmetic is that of `verify` below.
+    """
     cluster = "ps:2,worker:2" if uses_servers(manager) else "worker:2"
     done = run_process(*SMALL, *local(cluster), f"--variable_update={manager}", "--optimizer=adam")
     assert done.status == 0, done.stderr
@@ -158,10 +166,14 @@ def test_every_manager_across_processes(manager: str, run_process: RunBench, rec
     assert record["status"] == "ok" and record["config"]["num_workers"] == 2
     assert record["measurement"]["images_per_step"] == 4
     assert record["identity"]["command"][-1] == "--optimizer=adam", "what a task is told is not the user's word"
+    if manager == "local_sgd":  # averages weights, not gradients
+        assert record["measurement"]["losses"][-1] < record["measurement"]["losses"][0]
+    else:
+        assert record["measurement"]["losses"] == pytest.approx(losses_under_parameter_server, rel=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("cluster", "towers", "not_here"), [("ps:1,worker:2", 2, 0), ("ps:2,worker:3", 1, 1)])
+@rotating(("cluster", "towers", "not_here"), [("ps:1,worker:2", 2, 0), ("ps:2,worker:3", 1, 1)], first=1)
 def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: int, run_process: RunBench) -> None:
     """`rechd` does not work with three towers."""
     done = run_process("verify", *local(cluster), "--device=cpu", f"--num_gpus={towers}")
@@ -169,7 +181,7 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: in
     assert f"\n{61 - not_here} ok, 0 failed, {not_here} cannot run here." in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.parametrize(("manager", "cluster"), [("local_sgd", "worker:2"), ("parameter_server", "ps:1,worker:2")])
 def test_the_leader_is_told_why_another_goes(
     run_process: RunBench, records: Records, manager: str, cluster: str
@@ -197,7 +209,8 @@ def test_the_leader_is_told_why_another_goes(
     pytest.fail("no seed gave the damaged file to worker 1")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@rotating(
     ("tasks", "manager", "copies", "network"),
     [
         # Each of two workers fetches 4 variables, and sends the gradients of all.
@@ -210,6 +223,7 @@ def test_the_leader_is_told_why_another_goes(
             [2 * 4 * 6, 3 * MLP_BYTES],
         ),
     ],
+    first=1,
 )
 def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     run_process: RunBench, tasks: str, manager: str, copies: list[str], network: list[int]
@@ -228,7 +242,7 @@ def test_the_placement_of_a_cluster_is_that_of_all_tasks(
     assert len(found["tower_devices"]) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_the_late_tower_of_a_cluster_is_named_and_its_worker(run_process: RunBench, records: Records) -> None:
     flags = ("--model=mlp", "--device=cpu", "--num_gpus=2", "--batch_size=2", "--num_batches=20")
     late = {"CNN_BENCH_SLOW_TOWER_FOR_TESTS": "3:0.1"}
@@ -248,7 +262,7 @@ sys.exit(status)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records: Records) -> None:
     """Each run in a network of its own, whose loopback counts; what is not a step is taken away by a longer run.
 
@@ -268,7 +282,7 @@ def test_the_bytes_on_the_wire_are_those_of_the_formula(tmp_path: Path, records:
     assert (sent[1] - sent[0]) / 30 == pytest.approx(by_formula, rel=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_server_for_any_client(tmp_path: Path) -> None:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
@@ -329,7 +343,7 @@ with tf.Graph().as_default() as graph:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_four_servers_with_jobs_of_any_name_compute_one_sum(tmp_path: Path) -> None:
     addresses = free_addresses(4)
     spec = "--cluster_spec=wk|{};{},ps|{};{}".format(*addresses)
@@ -356,25 +370,28 @@ def test_four_servers_with_jobs_of_any_name_compute_one_sum(tmp_path: Path) -> N
             server.wait(30)
 
 
-@pytest.mark.slow
-def test_step_lines_have_the_losses_of_the_record_whatever_the_manager(run_process: RunBench, records: Records) -> None:
-    managers = {
-        "collective_all_reduce": "worker:2",
-        "distributed_all_reduce": "worker:2",
-        "parameter_server": "ps:1,worker:2",
-    }
-    for manager, tasks in managers.items():
-        flags = (*SMALL[1:-1], "--model=resnet20", "--num_batches=3", "--display_every=1", *local(tasks))
-        done = run_process(*flags, f"--variable_update={manager}", "--loss_type_to_report=base_loss")
-        assert done.status == 0, done.stderr
-        shown = [line.split("\t")[-1] for line in done.stdout.splitlines() if "\timages/sec: " in line]
-        assert shown == [f"{loss:.3f}" for loss in records()[-1]["measurement"]["losses"]], manager
-        assert len(shown) == 3
-    of_first, *of_others = (record["measurement"]["losses"] for record in records())
-    assert all(losses == pytest.approx(of_first, rel=1e-4) for losses in of_others)
+@pytest.mark.rotates
+@pytest.mark.parametrize(
+    ("manager", "tasks"),
+    [
+        ("parameter_server", "ps:1,worker:2"),
+        ("collective_all_reduce", "worker:2"),
+        ("distributed_all_reduce", "worker:2"),
+    ],
+)
+def test_step_lines_have_the_losses_of_the_record_whatever_the_manager(
+    manager: str, tasks: str, run_process: RunBench, records: Records
+) -> None:
+    flags = (*SMALL[1:-1], "--model=resnet20", "--num_batches=3", "--display_every=1", *local(tasks))
+    done = run_process(*flags, f"--variable_update={manager}", "--loss_type_to_report=base_loss")
+    assert done.status == 0, done.stderr
+    shown = [line.split("\t")[-1] for line in done.stdout.splitlines() if "\timages/sec: " in line]
+    (record,) = records()
+    assert shown == [f"{loss:.3f}" for loss in record["measurement"]["losses"]]
+    assert len(shown) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_cluster_of_ipv6_addresses(tmp_path: Path, records: Records) -> None:
     """Servers listen on all addresses of both kinds."""
     with contextlib.ExitStack() as stack:
@@ -415,7 +432,7 @@ def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
         assert f"The lists of this task: ps = {tasks.addresses['ps 0']}; {workers}" in tasks.text(task)
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_tasks_that_do_not_agree_are_told(start_cluster: StartCluster) -> None:
     tasks = start_cluster(
         *SMALL, "--variable_update=collective_all_reduce", ps=0, per_task={"worker 1": ("--batch_size=3",)}
@@ -435,7 +452,7 @@ UNLIKE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", UNLIKE)
+@rotating("how", UNLIKE, first=1)
 def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: str) -> None:
     odd, lists, flag = UNLIKE[how]
     names = ("ps 0", "ps 1", "worker 0", "worker 1", "elsewhere")
@@ -462,6 +479,7 @@ def test_every_task_names_lists_that_differ(start_cluster: StartCluster, how: st
         assert "Traceback" not in tasks.text(task)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_record_and_nobody(tmp_path: Path, records: Records) -> None:
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", *local("ps:1,worker:2"))
     process = measuring(tmp_path, *flags)

@@ -13,6 +13,7 @@ from results.record import Record, Status
 from results.store import load
 from tests.processes.test_subprocesses import wait_until_gone
 from tests.support.commands import ROOT, USER_ENVIRONMENT
+from tests.support.rotation import rotating
 
 SECONDS = 240.0
 # `run_bench.py` with an operation that waits for a queue that stays empty. WHAT is waited for only for a short time.
@@ -83,7 +84,7 @@ def test_a_reduction_that_hangs_is_a_record(tmp_path: Path) -> None:
     assert stdout.count("TIMEOUT: All-reduce of 1K by psgpu") == 2
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@rotating(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], first=1)
 def test_a_signal_ends_a_reduction_that_hangs(tmp_path: Path, number: signal.Signals, status: int) -> None:
     with start(tmp_path, ALL_REDUCE, "", *SMALL) as process:
         assert process.stderr is not None

@@ -11,6 +11,7 @@ import pytest
 from tests.support.commands import ROOT, Finished
 
 
+@pytest.mark.slow
 def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
     script = (
         "from benchmarks.topology import devices; from benchmarks.process.tensorflow_setup import Runtime; "
@@ -21,6 +22,7 @@ def test_nchw_is_refused_where_the_cpu_has_no_kernels() -> None:
     assert "--onednn=on" in done.stderr.splitlines()[-1] and "--data_format=NHWC" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
     script = (
         "import sys; from benchmarks.process import tensorflow_setup as environment; "
@@ -30,7 +32,7 @@ def test_what_no_run_needs_is_not_imported_and_can_be_afterwards() -> None:
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_the_cpus_kernels_are_those_that_were_asked_for(run_process: Callable[..., Finished]) -> None:
     """oneDNN's convolutions take images by channel, and TensorFlow's own do not."""
     flags = ("--device=cpu", "--model=resnet20", "--data_format=NCHW", "--batch_size=2", "--num_batches=2")
@@ -57,7 +59,7 @@ with tf.Graph().as_default():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_a_process_has_as_many_threads_as_requested(layout: str) -> None:
     """TensorFlow makes its pools once, and under NCHW a check of the kernels comes before the session."""

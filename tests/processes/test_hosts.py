@@ -96,7 +96,7 @@ def test_one_command_for_three_hosts(hosts: Hosts, tmp_path: Path) -> None:
     assert all(f"{address}:50001" in text for address in ADDRESSES)
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_host_that_is_cut_off(hosts: Hosts, tmp_path: Path) -> None:
     """No process dies, and no connection is closed: packets just do not arrive any more."""
     flags = (*SMALL[:-1], "--num_batches=100000", "--display_every=1", "--variable_update=parameter_server")

@@ -113,7 +113,7 @@ def test_an_address_that_cannot_be_resolved_is_the_reason() -> None:
     assert answer.sign is Sign.SILENT and "resolving no host:1" in answer.reason
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_server_of_tensorflow_answers_the_same_until_it_is_restarted(start: Start) -> None:
     process, address = start(TENSORFLOW)
     _, other_address = start(TENSORFLOW)

@@ -161,6 +161,7 @@ def test_a_process_that_was_not_moved_does_not_take_itself_for_one(tmp_path: Pat
     assert done.stdout == f"{flags} False\n"
 
 
+@pytest.mark.slow
 def test_the_record_of_a_cluster_in_a_private_network_is_sent_from_outside(
     run_process: Callable[..., Finished], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.support.clusters import SMALL, local
 from tests.support.commands import Finished
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.parametrize(
     ("manager", "tasks"), [("distributed_replicated", "ps:1,worker:2"), ("collective_all_reduce", "worker:2")]
 )

@@ -62,7 +62,7 @@ def test_a_run_that_the_kernel_kills_leaves_a_record(
     assert "1.5 GiB is the limit" in record["reason"] and f"run_bench: {record['reason']}\n" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_cell_that_the_kernel_kills_is_a_row(
     run_in_group: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_cell_that_the_kernel_kills_is_a_row(
     assert small["status"] == "ok"
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_a_cell_that_does_not_fit_is_a_row(tmp_path: Path, records: Callable[[], list[dict[str, Any]]]) -> None:
     words = ["--device=cpu", "--model=trivial", "--batch_size=100000,2", "--num_batches=3"]
     done = subprocess.run(

@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from tests.support.clusters import SMALL, local, measuring
+from tests.support.rotation import rotating
 
 FLAGS = (*SMALL, "--num_batches=40", "--train_dir=train", "--save_model_steps=2", "--max_restarts=1")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("tasks", "manager"), [("worker:2", "collective_all_reduce"), ("ps:1,worker:2", "distributed_replicated")]
+@rotating(
+    ("tasks", "manager"), [("worker:2", "collective_all_reduce"), ("ps:1,worker:2", "distributed_replicated")], first=1
 )
 def test_a_killed_worker_is_started_again(tmp_path: Path, tasks: str, manager: str) -> None:
     flags = (*FLAGS, *local(tasks), f"--variable_update={manager}", "--display_every=1")

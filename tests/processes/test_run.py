@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import ROOT, RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.rotation import rotating
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -76,6 +77,7 @@ def test_a_missing_data_directory_is_reported_before_tensorflow_is_imported(
     assert done.status == 5 and "--data_dir=nowhere does not exist" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: Records) -> None:
     command = f"{sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} --num_batches=30 | head -2"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=USER_ENVIRONMENT, capture_output=True, text=True)
@@ -85,8 +87,8 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path, records: R
     assert len(record["measurement"]["step_seconds"]) == 30
 
 
-@pytest.mark.parametrize(
-    ("redirection", "status"), [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0)], ids=["full", "closed"]
+@rotating(
+    ("redirection", "status"), [(">/dev/full 2>/dev/full", 4), (">&- 2>&- <&-", 0)], first=1, ids=["full", "closed"]
 )
 def test_a_run_without_output_leaves_a_record(tmp_path: Path, records: Records, redirection: str, status: int) -> None:
     command = f"exec {sys.executable} {ROOT / 'run_bench.py'} {' '.join(SHORT)} {redirection}"
@@ -95,7 +97,7 @@ def test_a_run_without_output_leaves_a_record(tmp_path: Path, records: Records, 
     assert record["status"] == "ok"
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 def test_a_reader_that_pauses_is_no_hanging_step(tmp_path: Path, records: Records) -> None:
     flags = ("--num_batches=1000000", "--time_limit_seconds=45", "--display_every=1", "--step_timeout_seconds=12")
     with _start(tmp_path, "--batch_size=1", *flags) as process:
@@ -130,7 +132,7 @@ def _interrupt(tmp_path: Path, number: signal.Signals) -> tuple[int, str]:
     return process.returncode, out
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@rotating(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], first=1)
 def test_an_interrupted_run_leaves_valid_files(
     tmp_path: Path, records: Records, number: signal.Signals, status: int
 ) -> None:

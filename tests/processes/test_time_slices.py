@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.time_slices import TimeSlices
 from results.store import load
@@ -15,6 +17,7 @@ STEP_SECONDS = 2
 PAUSE_SECONDS = 3
 
 
+@pytest.mark.slow
 def test_a_run_may_wait_for_its_time_slice_longer_than_a_step_may_take(tmp_path: Path) -> None:
     first, second = time_slices.pair()
     words = ["--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=3", "--output_format=json"]

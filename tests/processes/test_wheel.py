@@ -114,7 +114,7 @@ def test_presets_are_installed(run_installed: RunInstalled) -> None:
     assert "--model=trivial" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 def test_the_installed_packages_are_a_library(installed: Path, tmp_path: Path) -> None:
     script = (
         "from benchmarks import Config, run; "

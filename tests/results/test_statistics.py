@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from results import statistics
+from tests.support.rotation import rotating
 
 Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray]
 
@@ -146,7 +147,7 @@ def apart(seconds: Sequence[Sequence[float]], window: float) -> tuple[int, float
     return statistics.straggler(seconds, [0.01, window - 0.02, 0.01], asynchronous=True)
 
 
-@pytest.mark.parametrize("members", [2, 3, 8])
+@rotating("members", [2, 3, 8], first=1)
 @pytest.mark.parametrize(("noise", "steps"), _NOISES_AND_STEPS, ids=_NAMES)
 def test_of_equals_at_most_one_in_twenty_is_called_slow(noise: Noise, steps: int, members: int) -> None:
     random = np.random.default_rng(0)

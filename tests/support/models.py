@@ -1,14 +1,15 @@
 """Models of `models.specs`, each built once per process: building takes up to a second, and a model does not change.
 
-What costs more than a build per model is tested by default on the representatives, and on the other models in slow
-or seldom tests. Representatives are the models of few operations, and the one of fewest of almost each file in
-`models/`.
+What costs more than a build per model is tested by default on the smallest models, in slow tests on the
+representatives, the one of fewest operations of almost each file in `models/`, and on the others in tests that rotate;
+on those with large graphs only in seldom ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -17,12 +18,11 @@ import pytest
 
 from models import building, specs
 from models.model_spec import ModelSpec
+from tests.support import rotation
 
 # Of a forward pass of one image: what every default test of a model can afford.
 _FEW_GFLOP = 0.1
-# The same, for small images.
-_FEW_GFLOP_SMALL = 0.5
-# Files of whose models none is a representative, since every training graph of theirs takes about 10 s.
+# Files of whose models none is a representative or rotates, since every training graph of theirs takes 10 to 40 s.
 _LARGE_GRAPHS = ("models.nasnet",)
 
 
@@ -52,25 +52,31 @@ def small(spec: ModelSpec) -> ModelSpec:
 
 
 def representatives() -> list[ModelSpec]:
-    """Returns the models of the default tests, sorted by name."""
+    """Returns the smallest models and one of each kind, sorted by name."""
     files = [
         vars(module).get("SPECS", ())
         for name, module in sys.modules.items()
         if name.startswith("models.") and name not in _LARGE_GRAPHS
     ]
     fewest = {min(listed, key=lambda spec: spec.gflop_per_image).name for listed in files if listed}
-    return [spec for spec in specs.MODELS if spec.name in fewest or spec.gflop_per_image < _FEW_GFLOP]
+    return [spec for spec in specs.MODELS if spec.name in fewest or spec in _SMALLEST]
 
 
 def _parametrized(
-    by_default: Iterable[ModelSpec], slow: Iterable[ModelSpec] = (), seldom: Iterable[ModelSpec] = ()
+    by_default: Iterable[ModelSpec], slow: Iterable[ModelSpec] = (), rotating: Iterable[ModelSpec] = ()
 ) -> Any:
     parameters = [
         *map(_parameter, by_default),
         *(_parameter(spec, pytest.mark.slow) for spec in slow),
-        *(_parameter(spec, pytest.mark.seldom) for spec in seldom),
+        *(_parameter(spec, _now_and_then(spec)) for spec in rotating),
     ]
     return pytest.mark.parametrize("spec", parameters)
+
+
+def _now_and_then(spec: ModelSpec) -> pytest.MarkDecorator:
+    large = itertools.chain(*(vars(sys.modules[name])["SPECS"] for name in _LARGE_GRAPHS))
+    is_large = spec.name in {each.name for each in large}
+    return pytest.mark.seldom if is_large else pytest.mark.rotates(share=_SHARE[spec.name])
 
 
 def _parameter(spec: ModelSpec, *marks: Any) -> Any:
@@ -83,25 +89,24 @@ def _parameter(spec: ModelSpec, *marks: Any) -> Any:
     )
 
 
-def _has_few_operations(spec: ModelSpec) -> bool:
-    share = (small(spec).image_size / spec.image_size) ** 2
-    return spec.gflop_per_image * share < _FEW_GFLOP_SMALL
-
-
-_BY_DEFAULT = representatives()
-_OTHERS = [spec for spec in specs.MODELS if spec not in _BY_DEFAULT]
-_FEW = [small(spec) for spec in _BY_DEFAULT if _has_few_operations(spec)]
-_SMALL = [small(spec) for spec in specs.MODELS]
+# Models of about as many operations are in different shares, and all tests of a model are in one.
+_SHARE = {
+    spec.name: index % rotation.SHARES
+    for index, spec in enumerate(sorted(specs.MODELS, key=lambda spec: spec.gflop_per_image))
+}
+_SMALLEST = [spec for spec in specs.MODELS if spec.gflop_per_image < _FEW_GFLOP]
+_LARGER = [spec for spec in representatives() if spec not in _SMALLEST]
+_OTHERS = [spec for spec in specs.MODELS if spec not in representatives()]
 
 # For what costs at most a build.
-every_model = _parametrized(specs.MODELS)
+every_model = _parametrized(representatives(), slow=_OTHERS)
 # For what costs several builds, or graphs.
-every_model_in_parts = _parametrized(_BY_DEFAULT, slow=_OTHERS)
-# For what a model computes, on small images; the representatives in slow tests also on whole ones.
+every_model_in_parts = _parametrized(_SMALLEST, slow=_LARGER, rotating=_OTHERS)
+# For what a model computes, on small images; the representatives of the rotating tests also on whole ones.
 small_and_whole_models = _parametrized(
-    map(small, _BY_DEFAULT), slow=(spec for spec in _BY_DEFAULT if small(spec) != spec), seldom=map(small, _OTHERS)
+    _SMALLEST,
+    slow=map(small, _LARGER),
+    rotating=[*map(small, _OTHERS), *(spec for spec in representatives() if small(spec) != spec)],
 )
 # For what other code makes of a model.
-small_models_in_parts = _parametrized(_FEW, seldom=(spec for spec in _SMALL if spec not in _FEW))
-# For tests that are slow as a whole.
-small_models = _parametrized(_SMALL)
+small_models = _parametrized(_SMALLEST, rotating=map(small, [*_LARGER, *_OTHERS]))

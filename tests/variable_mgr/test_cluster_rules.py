@@ -176,7 +176,7 @@ NEED_POWERS_OF_TWO = {("xring/rechd", (3, 2)), ("rechd/psgpu", (1, 3))}
 @pytest.mark.parametrize(
     ("spec", "shape"),
     [
-        pytest.param(spec, shape, id=f"{spec}-{shape[0]}x{shape[1]}", marks=[pytest.mark.slow] * (1 in shape))
+        pytest.param(spec, shape, id=f"{spec}-{shape[0]}x{shape[1]}", marks=[pytest.mark.rotates] * (1 in shape))
         for spec in TWO_LEVELS
         for shape in CLUSTER_SHAPES
         if (spec, shape) not in NEED_POWERS_OF_TWO

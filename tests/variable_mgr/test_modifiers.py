@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.topology.placement import place
 from tests.support.arithmetic import scalar_error, weights_error
+from tests.support.rotation import rotating
 from variable_mgr import expected, factory
 from variable_mgr.catalog import MANAGERS
 from variable_mgr.modifiers import Modifiers, why_not
@@ -47,7 +48,7 @@ def _describe(manager: str, modifiers: Modifiers) -> str:
     return factory.make(manager, PLACE, shared_devices=(PLACE.host,), modifiers=modifiers).describe()
 
 
-@pytest.mark.parametrize(("manager", "modifiers"), RUN, ids=_title)
+@rotating(("manager", "modifiers"), RUN, first=12, ids=_title)
 def test_pairs_that_run_do_the_arithmetic(manager: str, modifiers: Modifiers) -> None:
     if modifiers.fc_model_parallel:
         error, most = weights_error(manager, 2, modifiers), expected.AFTER_CONVOLUTIONS

@@ -19,6 +19,7 @@ from benchmarks.input import files, host_pipeline
 from benchmarks.process import watchdog
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count, to_folder
+from tests.support.rotation import rotating
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict]]
@@ -71,6 +72,7 @@ def test_digits_need_scikit_learn(run_bench: RunBench, monkeypatch: pytest.Monke
     assert done.status == 2 and "not installed: python -m pip install" in done.stderr
 
 
+@pytest.mark.slow
 def test_resnet20_trains_on_cifar10(run_bench: RunBench, records: Records) -> None:
     assert run_bench("data", "make-cifar10", "small", "--train_images=200", "--python").status == 0
     done = run_bench("--device=cpu", "--model=resnet20", "--data_dir=small", "--batch_size=20", "--num_batches=15")
@@ -95,6 +97,7 @@ def test_a_folder_is_converted_and_trained_on(run_bench: RunBench, fake_imagenet
     assert "folder of class folders, 40 photos" in trained.stdout
 
 
+@pytest.mark.slow
 def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
     refused = run_bench("data", "convert", str(fake_imagenet), "pixels", "--decoded", "--images_per_shard=20")
     assert refused.status == 2 and "TFRecords keep their shards: drop --images_per_shard" in refused.stderr
@@ -123,7 +126,8 @@ def test_pixels_are_not_damaged_as_jpegs_are(run_bench: RunBench) -> None:
 
 
 # What becomes of a record is tested for every kind in tests/benchmarks/datasets/test_damage.py; here, what a user sees.
-@pytest.mark.parametrize("kind", ["crc", pytest.param("truncated", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@rotating("kind", ["crc", "truncated"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     run_bench: RunBench, records: Records, kind: str
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
 
 
+@pytest.mark.slow
 def test_the_stages_of_the_input_are_measured(run_bench: RunBench, records: Records, fake_imagenet: Path) -> None:
     done = run_bench("input", "--device=cpu", f"--data_dir={fake_imagenet}", "--batch_size=4", "--num_gpus=2")
     assert done.status == 0, done.stderr
@@ -194,6 +199,7 @@ def _make_slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(host_pipeline, "batches", batches)
 
 
+@pytest.mark.slow
 def test_a_run_compares_itself_with_its_synthetic_sibling(
     run_bench: RunBench, records: Records, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

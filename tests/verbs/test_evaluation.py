@@ -15,6 +15,7 @@ from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.measure.run_log import RunLog
 from tests.support.commands import Finished
+from tests.support.rotation import rotating
 
 Run = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
@@ -37,7 +38,8 @@ def flags(digits: Path, *more: str) -> list[str]:
     return ["--device=cpu", "--model=mlp", f"--data_dir={digits}", "--batch_size=8", "--num_warmup_batches=1", *more]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@rotating(
     "manager",
     [
         ["--variable_update=parameter_server"],
@@ -48,6 +50,7 @@ def flags(digits: Path, *more: str) -> list[str]:
         ["--variable_update=independent"],
         ["--pipeline_stages=2"],
     ],
+    first=1,
     ids=" ".join,
 )
 def test_one_device_finds_in_the_checkpoint_what_was_found_during_training(
@@ -65,6 +68,7 @@ def test_one_device_finds_in_the_checkpoint_what_was_found_during_training(
     assert len(alone.measured.step_seconds) == 3  # the last batch is not full
 
 
+@pytest.mark.slow
 def test_an_evaluation_changes_neither_the_training_nor_what_is_measured(
     digits: Path, train_here: Callable[..., RunLog]
 ) -> None:
@@ -143,7 +147,7 @@ def test_what_cannot_be_evaluated_is_refused_in_words(given: list[str], sentence
         config.resolve(values, lambda: 0, {})
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.process
 @pytest.mark.parametrize("manager", ["distributed_replicated", "collective_all_reduce"])
 def test_workers_wait_for_an_evaluation_and_train_as_without(

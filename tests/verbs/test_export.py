@@ -44,6 +44,7 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
     return values
 
 
+@pytest.mark.slow
 def test_an_exported_model_needs_no_suite(run_bench: RunBench, trained: dict[str, np.ndarray], tmp_path: Path) -> None:
     done = run_bench("export", "--train_dir=trained", "--keras_file=new/model.keras", "--saved_model=serving/1")
     assert done.status == 0, done.stderr

@@ -81,6 +81,7 @@ def test_counts_are_kept_for_the_same_question(
     assert done.status == 0 and "counts of models" in done.stderr and counted == ["mlp", "mlp"]
 
 
+@pytest.mark.rotates
 def test_the_table_of_models_of_other_code_fits_120_columns(run_bench: RunBench) -> None:
     done = run_bench("models", "mlp", "trivial", "keras:MobileNetV2", "--device=cpu")
     assert done.status == 0, done.stderr

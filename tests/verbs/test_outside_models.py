@@ -21,6 +21,7 @@ from benchmarks.measure.run_log import RunLog
 from models import from_keras, specs
 from models.from_keras import UnusableModelError
 from tests.support.commands import ROOT, Finished
+from tests.support.rotation import rotating
 
 RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
@@ -138,7 +139,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside_models, "_facts", model_probe.find_facts)
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_applications_train_on_two_devices(train_here: TrainHere, name: str) -> None:
     log = train_here(*ON_CPU, f"--model=keras:{name}", "--variable_update=replicated")
@@ -158,7 +159,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Ca
     assert record["model"]["parameters"] == (3 * 9 + 1) * 4 + 2 * 4 + (30 * 30 * 4 + 1) * 10
 
 
-@pytest.mark.parametrize(
+@rotating(
     ("manager", "flags"),
     [
         ("parameter_server", ("--fc_model_parallel",)),
@@ -166,6 +167,7 @@ def test_a_function_of_a_file_trains(run_bench: RunBench, own: Path, records: Ca
         ("replicated", ("--filter_gradients_as_matmul",)),
         ("independent", ("--forward_only",)),
     ],
+    first=2,
 )
 @pytest.mark.usefixtures("in_this_process")
 def test_a_function_goes_with_managers_and_options(
@@ -274,6 +276,7 @@ def test_names_of_nothing_are_refused_without_building(
     assert problem in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_users_code_is_a_sentence_that_names_the_whole_output(run_bench: RunBench, own: Path) -> None:
     done = run_bench(*ON_CPU, f"--model={own}:raises")
     assert done.status == 2 and done.stdout == ""

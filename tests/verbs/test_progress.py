@@ -16,6 +16,7 @@ from benchmarks.verify import cases
 from tests.support.commands import Finished
 from tests.support.fake_runs import FakeRuns, record_of
 from tests.support.records import fake_run
+from tests.support.rotation import rotating
 from variable_mgr.modifiers import Modifiers
 
 RUN = ("--device=cpu", "--num_gpus=1", "--model=mlp", "--batch_size=4", "--num_batches=2")
@@ -62,7 +63,7 @@ def prepared(tmp_path: Path, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize(("command", "line"), COMMANDS, ids=lambda value: value[0] if isinstance(value, tuple) else "")
+@rotating(("command", "line"), COMMANDS, first=7, ids=lambda value: value[0] if isinstance(value, tuple) else "")
 def test_what_takes_long_is_reported(
     command: tuple[str, ...], line: str, run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +75,7 @@ def test_what_takes_long_is_reported(
 
 
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize(("command", "line"), COMMANDS, ids=lambda value: value[0] if isinstance(value, tuple) else "")
+@rotating(("command", "line"), COMMANDS, first=3, ids=lambda value: value[0] if isinstance(value, tuple) else "")
 def test_what_is_short_is_not(
     command: tuple[str, ...], line: str, run_bench: Callable[..., Finished], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from variable_mgr.catalog import REFERENCE_LOOPS
     ("model", "num_devices"),
     [
         ("mlp", 1),
-        pytest.param("mlp", 2, marks=[pytest.mark.slow, pytest.mark.process]),
+        pytest.param("mlp", 2, marks=[pytest.mark.rotates, pytest.mark.process]),
         pytest.param("resnet20", 2, marks=[pytest.mark.seldom, pytest.mark.process]),
     ],
 )

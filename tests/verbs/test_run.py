@@ -15,6 +15,7 @@ from benchmarks.measure.run_log import RunLog
 from results.store import load
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count
+from tests.support.rotation import rotating
 
 RunBench = Callable[..., Finished]
 TrainHere = Callable[..., RunLog]
@@ -71,7 +72,7 @@ EVERY_WAY = [
 ]
 
 
-@pytest.mark.parametrize("given", EVERY_WAY, ids=" ".join)
+@rotating("given", EVERY_WAY, first=2, ids=" ".join)
 def test_real_data_go_with_everything(
     train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_all_weights_may_be_divided(train_here: TrainHere, manager: str) -> None
     assert np.isfinite(log.measured.losses).all() and log.measured.losses
 
 
+@pytest.mark.slow
 def test_input_is_pipelined_unless_told_otherwise(
     train_here: TrainHere, fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

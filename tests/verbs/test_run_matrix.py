@@ -19,6 +19,7 @@ from models import specs
 from tests.support import models
 from tests.support.clusters import local
 from tests.support.commands import Finished
+from tests.support.rotation import rotating
 from variable_mgr.catalog import IN_ONE_PROCESS
 
 RunBench = Callable[..., Finished]
@@ -28,9 +29,10 @@ ON_CPU = ("--device=cpu", "--num_gpus=2", "--num_batches=2", "--num_warmup_batch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@rotating(
     ("model", "manager"),
     [(spec.name, name) for spec, name in zip(models.representatives(), itertools.cycle(IN_ONE_PROCESS))],
+    first=2,
 )
 def test_every_kind_of_model_and_every_manager_train(
     run_bench: RunBench, fake_imagenet: Path, tmp_path: Path, records: Records, model: str, manager: str
@@ -45,7 +47,7 @@ def test_every_kind_of_model_and_every_manager_train(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("manager", IN_ONE_PROCESS)
-@pytest.mark.parametrize("model", ["resnet20", "alexnet", "mlp"])
+@rotating("model", ["resnet20", "alexnet", "mlp"], first=1)
 def test_what_a_model_is_made_of_goes_with_every_manager(
     train_here: TrainHere, fake_imagenet: Path, tmp_path: Path, model: str, manager: str
 ) -> None:
@@ -63,7 +65,7 @@ def _real_data(model: str, imagenet: Path, directory: Path) -> tuple[str, ...]:
     return f"--model={model}", f"--data_dir={imagenet}", "--batch_size=2"
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize(
     "command",
     [
@@ -84,6 +86,7 @@ def test_the_commands_of_the_2017_guide_run(run_bench: RunBench, fake_imagenet: 
     assert ("NCCL" in done.stderr) == ("--use_nccl=True" in words)
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_what_float32_learns(train_here: TrainHere) -> None:
     flags = ("--model=resnet20", "--device=cpu", "--num_batches=5", "--batch_size=8")
     single, half = (train_here(*flags, f"--precision={name}").measured.losses for name in ("fp32", "bf16"))
@@ -94,9 +97,8 @@ def test_bfloat16_learns_what_float32_learns(train_here: TrainHere) -> None:
 SMALL = ("--device=cpu", "--model=resnet20", "--batch_size=4", "--num_batches=3", "--num_warmup_batches=2")
 
 
-@pytest.mark.parametrize(
-    "more", [(), ("--precision=bf16",), pytest.param(("--xla", "--num_gpus=2"), marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@rotating("more", [(), ("--precision=bf16",), ("--xla", "--num_gpus=2")], first=1)
 def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more: tuple[str, ...]) -> None:
     flags = (*SMALL, "--variable_update=replicated", *more)
     products, kernels = (
@@ -105,11 +107,13 @@ def test_filter_gradients_as_products_change_no_loss(train_here: TrainHere, more
     assert products == pytest.approx(kernels, rel=0.02 if "--precision=bf16" in more else 1e-3)
 
 
+@pytest.mark.slow
 def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: TrainHere) -> None:
     fused, separate = (train_here(*SMALL, f"--fused_bn={on}").measured.losses for on in ("true", "false"))
     assert separate == pytest.approx(fused, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
     train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
@@ -142,16 +146,15 @@ def test_the_precision_is_checked_against_a_run_in_fp32(run_bench: RunBench, rec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags",
-    [("--variable_update=replicated",), ("--variable_update=parameter_server", "--staged_vars")],
+@rotating(
+    "flags", [("--variable_update=replicated",), ("--variable_update=parameter_server", "--staged_vars")], first=1
 )
 def test_xla_changes_no_loss(train_here: TrainHere, flags: tuple[str, ...]) -> None:
     compiled, plain = (train_here(*SMALL, "--num_gpus=2", *flags, xla).measured.losses for xla in ("--xla", "--noxla"))
     assert compiled == pytest.approx(plain, rel=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.process
 def test_xla_changes_no_loss_of_workers(run_process: RunBench, records: Records) -> None:
     for xla in ("--xla", "--noxla"):

@@ -21,6 +21,7 @@ from benchmarks.tune import batch_size
 from results.store import Store
 from tests.support.commands import Finished
 from tests.support.records import fake_run
+from tests.support.rotation import rotating
 
 RunBench = Callable[..., Finished]
 Records = Callable[[], list[dict[str, Any]]]
@@ -71,7 +72,7 @@ def test_a_tracker_that_hangs_leaves_the_status_of_the_run(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@rotating("number", [signal.SIGINT, signal.SIGTERM], first=1)
 def test_a_signal_while_a_record_is_sent_leaves_the_status_of_the_run(
     run_process: Callable[..., Finished], tmp_path: Path, number: signal.Signals
 ) -> None:

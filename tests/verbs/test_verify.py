@@ -236,7 +236,7 @@ def test_managers_are_verified_on_models_by_name(run_bench: Callable[..., Finish
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.seldom
 @pytest.mark.parametrize("model", ["resnet20", "keras:MobileNetV3Small"])
 def test_every_manager_is_verified_on_a_model(run_bench: Callable[..., Finished], model: str) -> None:
     done = run_bench("verify", "--device=cpu", "--num_gpus=2", f"--model={model}")

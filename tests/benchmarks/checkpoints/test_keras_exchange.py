@@ -15,6 +15,7 @@ from benchmarks.errors import DataError, UsageError
 from models import building, specs
 from models.building import Model
 from tests.support.models import build
+from tests.support.rotation import rotating
 
 pytestmark = [
     pytest.mark.xdist_group("models"),
@@ -36,7 +37,8 @@ def _drawn(model: Model) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize(("ending", "data_format"), [(".keras", "NHWC"), (".weights.h5", "NCHW")])
+@pytest.mark.slow
+@rotating(("ending", "data_format"), [(".keras", "NHWC"), (".weights.h5", "NCHW")], first=1)
 def test_weights_of_keras_applications_are_found(ending: str, data_format: str, tmp_path: Path) -> None:
     theirs = keras.applications.EfficientNetB0(weights=None, classes=7, input_shape=(32, 32, 3))
     random = np.random.default_rng(0)

@@ -19,6 +19,7 @@ from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building, splitting
 from models.layers import Layers
+from tests.support.rotation import rotating
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.modifiers import Modifiers
@@ -129,7 +130,7 @@ FORMS = [
 LONE = Setting("replicated", towers=1)
 
 
-@pytest.mark.parametrize("under", FORMS, ids=str)
+@rotating("under", FORMS, first=1, ids=str)
 def test_every_form_restores_what_every_other_has_saved(under: Setting) -> None:
     for before in FORMS:
         saved = canonical(trained(before))
@@ -147,7 +148,7 @@ EXACT = [
 ]
 
 
-@pytest.mark.parametrize("setting", EXACT, ids=str)
+@rotating("setting", EXACT, first=5, ids=str)
 def test_a_resumed_training_is_one_that_was_not_interrupted(setting: Setting) -> None:
     at_once, final = train(setting, 2 * STEPS)
     losses, resumed = train(setting, STEPS, trained(setting))

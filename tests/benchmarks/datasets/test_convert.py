@@ -19,6 +19,7 @@ from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.imagenet import DECODED, INCEPTION, encoded_of, features_of
 from tests.support.images import labels_of, take_batches, to_folder, to_tfds
+from tests.support.rotation import rotating
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def _as_tar_of_tars(folder: Path, target: Path) -> Path:
     return target.with_suffix(".tar")
 
 
-@pytest.mark.parametrize("form", [_as_folder, _as_tars, _as_tar_of_tars])
+@rotating("form", [_as_folder, _as_tars, _as_tar_of_tars], first=1)
 def test_every_photo_arrives_unchanged(folder: Path, tmp_path: Path, form: Callable[[Path, Path], Path]) -> None:
     outcome = _convert(form(folder, tmp_path / "source"), tmp_path / "out")
     assert (outcome.written, outcome.encoded_anew, outcome.left_out) == (40, 0, [])

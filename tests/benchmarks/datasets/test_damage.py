@@ -20,6 +20,7 @@ from benchmarks.input.bad_records import Skipping
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tfrecord import Defect
 from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder
+from tests.support.rotation import rotating
 
 DAMAGED = "train-00002-of-00004"
 SKIP = InputOptions(on_bad_record="skip")
@@ -74,7 +75,7 @@ FAILING = ["crc", "cut_file", "bad_label", "truncated"]
 OTHERS = [kind for kind, found in FOUND_AS.items() if found is not None and kind not in FAILING]
 
 
-@pytest.mark.parametrize("kind", [*FAILING, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
+@rotating("kind", [*FAILING, *OTHERS], first=2)
 def test_a_damaged_record_ends_reading_is_named_and_can_be_left_out(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
     damaged = damage.corrupt(file, kind)
@@ -308,6 +309,7 @@ def test_a_photo_of_many_pixels_is_not_decoded(copied: Path, monkeypatch: pytest
     assert "its image is of 1000x1001 pixels, above the limit of 1 million; make it smaller" in str(explained)
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf8_are_read_and_named(fake_imagenet: Path, tmp_path: Path) -> None:
     odd = tmp_path / "data\udcff"
     to_folder(fake_imagenet, odd / "train")

@@ -18,6 +18,7 @@ from benchmarks.input.imagenet import DECODED, INCEPTION, features_of
 from benchmarks.input.options import InputOptions, of_validation
 from benchmarks.input.tfrecord import Defect
 from tests.support.images import rewrite, spec, take, take_batches
+from tests.support.rotation import rotating
 
 CENTRAL = InputOptions(crop="central")
 SKIP = InputOptions(on_bad_record="skip")
@@ -181,7 +182,7 @@ def test_every_kind_of_damage_is_known() -> None:
     assert set(FOUND_AS) == set(catalog.DAMAGE_KINDS) - set(catalog.DAMAGE_KINDS_OF_JPEGS)
 
 
-@pytest.mark.parametrize("kind", FOUND_AS)
+@rotating("kind", FOUND_AS, first=1)
 def test_a_damaged_record_is_named_and_can_be_left_out(data: Path, kind: str) -> None:
     damaged = damage.corrupt(data / DAMAGED, kind)
     _require_named_and_skipped(data, data / DAMAGED, damaged.number, FOUND_AS[kind], 4 if kind == "cut_file" else 1)
@@ -195,7 +196,7 @@ def _sides(height: int, width: int) -> Callable[[Mapping[str, tf.train.Feature]]
     return change
 
 
-@pytest.mark.parametrize(
+@rotating(
     ("height", "width", "kind"),
     [
         (81, 107, "truncated"),
@@ -205,6 +206,7 @@ def _sides(height: int, width: int) -> Callable[[Mapping[str, tf.train.Feature]]
         (2**62, 4, "truncated"),  # the product is 0 in 64 bits
         (0, 107, "size"),
     ],
+    first=2,
 )
 def test_a_size_that_the_pixels_do_not_have(data: Path, height: int, width: int, kind: str) -> None:
     rewrite(data / DAMAGED, 3, _sides(height, width))

@@ -14,6 +14,7 @@ import tensorflow as tf
 from benchmarks.errors import DataError
 from benchmarks.input import imagenet
 from tests.support.images import labels_of, read_towers, take_batches, to_folder, to_tfds
+from tests.support.rotation import rotating
 
 
 def test_the_data_set_starts_again(fake_imagenet: Path) -> None:
@@ -188,7 +189,7 @@ def one_by_one(fake_imagenet: Path) -> list[bytes]:
     return sorted(images.tobytes() for images, _ in take_batches(fake_imagenet, 40, batch_per_device=1))
 
 
-@pytest.mark.parametrize("workers", [pytest.param(2, marks=pytest.mark.slow), 3, 6])
+@rotating("workers", [3, 2, 6], first=1)
 def test_workers_share_an_epoch_and_treat_each_photo_alike(
     fake_imagenet: Path, one_by_one: list[bytes], workers: int
 ) -> None:

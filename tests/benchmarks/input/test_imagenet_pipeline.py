@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from benchmarks.input import imagenet, imagenet_pipeline, preprocessing, tfrecor
 from benchmarks.input.imagenet import Photos
 from benchmarks.input.options import InputOptions
 from tests.support.images import take, take_batches, to_folder
+from tests.support.rotation import rotating
 
 _ONE_AHEAD = InputOptions(parallel_calls=1, prefetch_batches=0)
 
@@ -77,7 +79,21 @@ def test_a_shard_that_is_a_fifo_is_not_opened(
     assert source.files[2] not in opened and len(opened) == 3
 
 
-@pytest.mark.parametrize("workers", [2, 5])
+def test_the_pipeline_is_traced_as_it_is_written(fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as AutoGraph would rewrite it, which takes more than a second of a process."""
+    callers: list[str] = []
+    usual = preprocessing.augment
+
+    def augment(*arguments: Any) -> tf.Tensor:
+        callers.append(sys._getframe(1).f_code.co_filename)
+        return usual(*arguments)
+
+    monkeypatch.setattr(preprocessing, "augment", augment)
+    take_batches(fake_imagenet, 1)
+    assert callers == [imagenet_pipeline.__file__]
+
+
+@rotating("workers", [2, 5], first=1)
 def test_no_two_workers_decode_the_same_photo(
     fake_imagenet: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

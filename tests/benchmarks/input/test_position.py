@@ -15,6 +15,7 @@ from benchmarks.input.bad_records import Skipping
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from tests.support.images import spec, take, take_batches, to_folder
+from tests.support.rotation import rotating
 
 STEPS = 9
 
@@ -28,7 +29,7 @@ def _require_continued(batches: Callable[..., list[Any]], at: tuple[int, ...], i
                 np.testing.assert_array_equal(values, wanted)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@rotating("workers", [1, 2], first=1)
 @pytest.mark.parametrize("cache", ["none", "one_record"])
 def test_small_images(workers: int, cache: Any) -> None:
     draw = np.random.default_rng(0)
@@ -46,7 +47,7 @@ def test_small_images(workers: int, cache: Any) -> None:
 DISTORTED = {"distortions": True, "resize_method": "round_robin", "shuffle_records": 5}
 
 
-@pytest.mark.parametrize(
+@rotating(
     ("options", "workers", "folder"),
     [
         (InputOptions(**DISTORTED), 1, False),
@@ -56,6 +57,7 @@ DISTORTED = {"distortions": True, "resize_method": "round_robin", "shuffle_recor
         (InputOptions(cache="one_record"), 2, False),
         (InputOptions(), 3, True),
     ],
+    first=1,
 )
 def test_photos(fake_imagenet: Path, tmp_path: Path, options: InputOptions, workers: int, folder: bool) -> None:
     directory = fake_imagenet

@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks.input import preprocessing
 from benchmarks.input.options import RESIZE_METHODS, InputOptions
 from tests.support.images import take_batches
+from tests.support.rotation import rotating
 
 DISTORTED = InputOptions()
 CENTRAL = InputOptions(crop="central")
@@ -167,7 +168,7 @@ def as_usual(fake_imagenet: Path) -> list[bytes]:
     return sorted(image.tobytes() for images, _ in take_batches(fake_imagenet, 10) for image in images)
 
 
-@pytest.mark.parametrize(
+@rotating(
     "changes",
     [
         {"cache": "records"},
@@ -178,6 +179,7 @@ def as_usual(fake_imagenet: Path) -> list[bytes]:
         {"sloppy": True},
         {"prefetch_batches": 0},
     ],
+    first=2,
 )
 def test_how_files_are_read_does_not_change_what_becomes_of_a_photo(
     fake_imagenet: Path, as_usual: list[bytes], changes: dict

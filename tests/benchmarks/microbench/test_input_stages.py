@@ -131,12 +131,14 @@ def with_bad_record(fake_imagenet: Path, tmp_path: Path, monkeypatch: pytest.Mon
     return bad
 
 
+@pytest.mark.slow
 def test_bad_records_do_not_end_the_measurement_where_they_may_be_left_out(with_bad_record: Path) -> None:
     chosen = _config(f"--data_dir={with_bad_record}", "--on_bad_record=skip")
     with input_stages.probes(**_values(chosen)) as probes:
         assert len(input_stages.measure(probes)) == 6
 
 
+@pytest.mark.slow
 def test_a_bad_record_ends_the_measurement_and_is_named(with_bad_record: Path) -> None:
     failing = _config(f"--data_dir={with_bad_record}")
     with pytest.raises(DataError, match="record 5 at byte"), input_stages.probes(**_values(failing)) as probes:

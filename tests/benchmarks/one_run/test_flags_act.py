@@ -10,6 +10,7 @@ from benchmarks.errors import UsageError
 from benchmarks.one_run import graph
 from benchmarks.topology import devices
 from tests.benchmarks.config.test_without_effect import TABLE, other_values, resolve
+from tests.support.rotation import rotating
 
 # Slow starts, not steps, depend on these; or the input of `--data_dir` does, which needs files.
 NOT_IN_THE_GRAPH = {"num_warmup_batches", "data_dir"}
@@ -34,7 +35,7 @@ def _program(chosen: Config) -> tuple[bytes, bytes, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, ids=" ".join)
+@rotating("run", RUNS, first=1, ids=" ".join)
 def test_a_flag_that_changes_the_key_changes_what_runs(run: tuple[str, ...]) -> None:
     base, idle = resolve(*COMMON, *run), []
     expected = _program(base)

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.one_run import graph
+from tests.support.rotation import rotating
 
 
-@pytest.mark.parametrize(
+@rotating(
     ("words", "kernels", "products"),
     [
         # Of 19 convolutions 2 have strides; the shortcuts are no convolutions. The last layer has two gradients.
@@ -17,9 +18,10 @@ from benchmarks.one_run import graph
         (["--model=resnet20", "--filter_gradients_as_matmul"], 2, 3 + 3 * 17),
         # 36 of 53 look at one pixel, one of the others has strides.
         (["--model=resnet50", "--conv1x1_as_matmul"], 17, 3 + 3 * 36),
-        pytest.param(["--model=resnet50"], 53, 3, marks=pytest.mark.slow),
-        pytest.param(["--model=resnet50", "--filter_gradients_as_matmul"], 37, 3 + 3 * 16, marks=pytest.mark.slow),
+        (["--model=resnet50"], 53, 3),
+        (["--model=resnet50", "--filter_gradients_as_matmul"], 37, 3 + 3 * 16),
     ],
+    first=2,
 )
 def test_flags_decide_what_convolutions_are_computed_as(words: list[str], kernels: int, products: int) -> None:
     chosen = config.resolve(flag.parse(["--device=cpu", *words], run_flags.RUN_FLAGS).values, lambda: 0)

@@ -16,6 +16,7 @@ from benchmarks.between_steps.profiles import table
 from benchmarks.training.step_events import Work
 from tests.benchmarks.between_steps.test_chrome_trace import check
 from tests.support.commands import Finished
+from tests.support.rotation import rotating
 
 RUN = ("--model=lenet", "--device=cpu", "--num_gpus=2", "--batch_size=2")
 SUMMARIES = ("--train_dir=t", "--save_summaries_steps=3")
@@ -77,13 +78,14 @@ def test_verbosity_adds_histograms(run_bench: Run, tmp_path: Path, verbosity: in
     assert found["loss"].keys() >= {3, 6}
 
 
-@pytest.mark.parametrize(
+@rotating(
     "words",
     [
         ("--variable_update=parameter_server", "--staged_vars"),
         ("--pipeline_stages=2",),
         ("--use_fp16", "--fp16_enable_auto_loss_scale"),
     ],
+    first=1,
     ids=" ".join,
 )
 def test_histograms_of_gradients_come_from_every_kind_of_step(

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.checkpoints import files
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
+from tests.support.rotation import rotating
 
 SMALL = ("--device=cpu", "--model=mlp", "--batch_size=4", "--num_warmup_batches=1")
 Run = Callable[..., Finished]
@@ -26,12 +27,14 @@ def losses(record: dict[str, Any]) -> list[float]:
     return [*record["measurement"]["warmup_losses"], *record["measurement"]["losses"]]
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@rotating(
     "flags",
     [
         ("--num_gpus=2", "--staged_vars", "--optimizer=adam"),
         ("--num_gpus=2", "--variable_update=replicated", "--variable_consistency=relaxed", "--optimizer=momentum"),
     ],
+    first=1,
 )
 def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tmp_path: Path, flags: Any) -> None:
     data = str(tmp_path / "data")
@@ -49,6 +52,7 @@ def test_a_second_run_continues_bit_for_bit(run_bench: Run, records: Records, tm
     assert (facts["steps"], facts["images"], facts["ends_at_step"], facts["model"]) == (8, 64, 8, "mlp")
 
 
+@pytest.mark.slow
 def test_epochs_are_those_of_the_whole_training(run_bench: Run, records: Records, tmp_path: Path) -> None:
     data = str(tmp_path / "data")
     assert run_bench("data", "make-mnist", data, "--train_images=40").status == 0

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
@@ -9,6 +10,7 @@ from benchmarks.one_run import graph
 from benchmarks.topology import devices
 
 
+@pytest.mark.slow
 def test_asynchronous_towers_throw_no_batch_away(fake_imagenet: Path) -> None:
     """Towers that draw in turn draw for those before them, too; each must draw for itself alone."""
     chosen = config.resolve(

@@ -77,6 +77,7 @@ def test_tensorboard_shows_the_run_and_one_folder_after_it_was_sent_twice(here: 
     assert "_hparams_/session_start_info" in events.Tags()["tensors"]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_mlflow_has_the_run_once_after_it_was_sent_twice(here: Path) -> None:
     record, failed = of_session(), make_record(status=Status.CRASH, reason="It crashed.")

@@ -15,6 +15,7 @@ from models import specs
 from models.model_spec import ModelSpec
 from tests.support import models
 from tests.support.models import every_model_in_parts
+from tests.support.rotation import rotating
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
@@ -192,8 +193,8 @@ def test_a_step_of_two_towers_does_twice_the_work_of_the_model(manager: str, mod
         assert count(loop.operation for loop in step.loops) == alone + alone
 
 
-@pytest.mark.parametrize(
-    "flags", [(), ("--forward_only",), ("--filter_gradients_as_matmul", "--precision=bf16")], ids=" ".join
+@rotating(
+    "flags", [(), ("--forward_only",), ("--filter_gradients_as_matmul", "--precision=bf16")], first=1, ids=" ".join
 )
 def test_a_compiled_run_counts_what_the_same_run_without_xla_counts(flags: tuple[str, ...]) -> None:
     counted = []

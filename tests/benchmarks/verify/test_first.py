@@ -137,6 +137,7 @@ def test_the_record_of_a_run_that_was_not_measured_has_the_rows(
     assert record["environment"]["verified_first"]["rows"] == [FAIL]
 
 
+@pytest.mark.rotates
 @pytest.mark.process
 def test_a_run_that_is_verified_is_measured(
     run_process: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]
@@ -150,7 +151,7 @@ def test_a_run_that_is_verified_is_measured(
     assert sum(record["measurement"]["startup_phases_seconds"].values()) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.rotates
 @pytest.mark.process
 def test_the_leader_verifies_a_cluster(
     run_process: Callable[..., Finished], records: Callable[[], list[dict[str, Any]]]

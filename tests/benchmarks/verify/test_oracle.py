@@ -15,23 +15,24 @@ from benchmarks.topology.placement import place
 from benchmarks.verify import cases
 from benchmarks.verify.cases import TRANSFERS, Case
 from tests.support.arithmetic import scalar_error
+from tests.support.rotation import rotating
 from variable_mgr import expected
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.expected import EXACT, SGD, Rule
 from variable_mgr.modifiers import Modifiers, why_not
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
-# By default each number of towers meets one optimizer; `slow` adds the other.
-on_every_count = pytest.mark.parametrize(
+# In every build each number of towers meets one optimizer.
+on_every_count = rotating(
     ("towers", "optimizer"),
     [
         (1, "momentum"),
         (2, "sgd"),
         (3, "momentum"),
         (4, "sgd"),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((1, "sgd"), (2, "momentum"))),
-        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((3, "sgd"), (4, "momentum"))),
+        *((1, "sgd"), (2, "momentum"), (3, "sgd"), (4, "momentum")),
     ],
+    first=4,
 )
 # Only these keep anything on shared devices.
 WHERE_SHARED = [
@@ -65,12 +66,10 @@ def test_only_what_cannot_run_on_cpus_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("transfer", [name for name in TRANSFERS if name])
-@pytest.mark.parametrize(
+@rotating(
     ("spec", "towers"),
-    [
-        *((spec, 2) for spec, towers in ON_CPUS if towers == 2),
-        *(pytest.param(spec, 4, marks=pytest.mark.slow) for spec, towers in ON_CPUS if towers == 4),
-    ],
+    [*((spec, 2) for spec, towers in ON_CPUS if towers == 2), *((spec, 4) for spec, towers in ON_CPUS if towers == 4)],
+    first=len(ALGORITHMS) // 2,
 )
 def test_reduction_does_the_arithmetic_of_what_is_transferred(spec: str, towers: int, transfer: str) -> None:
     modifiers = Modifiers(all_reduce_spec=spec, **TRANSFERS[transfer])

@@ -15,6 +15,7 @@ from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
 from models import building
 from models.layers import Layers
+from tests.support.rotation import rotating
 from variable_mgr import factory
 from variable_mgr.catalog import IN_ONE_PROCESS
 from variable_mgr.manager import VariableManager
@@ -89,7 +90,7 @@ def _trained(
     return _Trained(name, towers, model, shared_on, steps)
 
 
-@pytest.mark.parametrize("towers", [2, 3, 4])
+@rotating("towers", [2, 3, 4], first=1)
 @pytest.mark.parametrize(
     ("name", "shared_on"),
     [

@@ -21,7 +21,7 @@ from variable_mgr.reductions.algorithms import ALGORITHMS, Algorithm, register
 from variable_mgr.reductions.all_reduce import AllReduce, Reduction, TowerTensors
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=5)
-on_examples = pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
+on_examples = pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.rotates)])
 SHAPES = [(5,), (), (2, 3), (1,)]
 
 
