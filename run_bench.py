@@ -18,6 +18,9 @@ HOME = Path(__file__).resolve().parent
 
 def main() -> int:
     """Runs the command line and returns its exit status."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    if on_interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are imported needs no traceback
     open_missing_streams()
     problem = old_python() or shadowed_package()
     if problem:
@@ -35,6 +38,7 @@ def main() -> int:
             raise
         print("run_bench: " + what_to_do, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGINT, on_interrupt)
     return run_command_line(sys.argv[1:])
 
 

@@ -116,8 +116,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Fails a skipped test, in CI, whose reason is not in `ALLOWED_SKIPS`."""
+    """Notes the tier of a test; fails a skipped test, in CI, whose reason is not in `ALLOWED_SKIPS`."""
     report = yield
+    report.tier = next((tier for tier in ("seldom", "slow") if item.get_closest_marker(tier)), "default")
     if report.skipped and "CI" in os.environ and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not any(re.search(allowed, reason) for allowed in limits.ALLOWED_SKIPS):
@@ -131,8 +132,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     seconds: Counter[str] = Counter()
     for report in itertools.chain(*terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
-            tier = next((tier for tier in ("seldom", "slow") if tier in report.keywords), "default")
-            seconds[tier] += report.duration
+            seconds[getattr(report, "tier", "of a worker that died")] += report.duration
     workers = len(config.getoption("tx", default=None) or ["this process"])
     minutes = ", ".join(f"{tier} {taken / 60 / workers:.1f}" for tier, taken in sorted(seconds.items()))
     if minutes:

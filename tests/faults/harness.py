@@ -277,7 +277,8 @@ class Scratch:
         want(not left, f"{len(left)} processes left: {names[:3]}")
         for path in self._outputs:
             text = path.read_text(errors="replace")
-            want(_TRACEBACK not in text, f"a traceback: {text.strip().splitlines()[-1:]}")
+            _, found, traceback = text.partition(_TRACEBACK)
+            want(not found, f"a traceback: {traceback.strip().splitlines()[-5:]}")
         if not self._leaves_tmp:
             left_over = sorted(path.name for path in self.tmp.iterdir())
             want(not left_over, f"left in TMPDIR: {left_over[:5]}")

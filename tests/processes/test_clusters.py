@@ -28,6 +28,7 @@ Records = Callable[[], list[dict[str, Any]]]
 MLP_BYTES = 4 * (784 * 100 + 100 + 100 * 10 + 10)
 
 
+@pytest.mark.slow
 def test_the_guides_four_commands(start_cluster: StartCluster, records: Records) -> None:
     """Notes of 2017 on two hosts; here both are 127.0.0.1, and the model is small."""
     flags = (*SMALL, "--local_parameter_device=cpu", "--variable_update=distributed_replicated")

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from models import building, specs
@@ -110,3 +111,19 @@ small_and_whole_models = _parametrized(
 )
 # For what other code makes of a model.
 small_models = _parametrized(_SMALLEST, rotating=map(small, [*_LARGER, *_OTHERS]))
+
+
+def twice(images: np.ndarray) -> np.ndarray:
+    """Returns images, and after them the same with the last bit of each pixel changed.
+
+    What a model makes of that bit is what rounding alone may change; deep models at initial values make much of it.
+    """
+    return np.concatenate([images, np.nextafter(images, np.float32(np.inf))])
+
+
+def rounding(logits: np.ndarray) -> float:
+    """Returns how far rounding may move the logits of images that are there `twice`."""
+    largest = float(np.abs(logits).max())
+    moved = float(np.abs(np.subtract(*np.split(logits, 2))).max())
+    assert moved < 0.01 * largest, "an error could not be told from rounding"
+    return 4 * moved + 1e-5 * largest
