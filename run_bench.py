@@ -9,6 +9,7 @@ import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
@@ -21,11 +22,20 @@ def main() -> int:
     on_interrupt = signal.getsignal(signal.SIGINT)
     if on_interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are imported needs no traceback
+    try:
+        run_command_line = command_line()
+    finally:
+        signal.signal(signal.SIGINT, on_interrupt)
+    return run_command_line(sys.argv[1:]) if run_command_line else 2
+
+
+def command_line() -> "Callable[[Sequence[str]], int] | None":
+    """Returns the function that runs a command line; None after saying what it lacks."""
     open_missing_streams()
     problem = old_python() or shadowed_package()
     if problem:
         print("run_bench: " + problem, file=sys.stderr)
-        return 2
+        return None
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)  # a sweep has a run that takes too long write its stacks
     from benchmarks.cli.requirements import missing
@@ -37,9 +47,8 @@ def main() -> int:
         if what_to_do is None:
             raise
         print("run_bench: " + what_to_do, file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGINT, on_interrupt)
-    return run_command_line(sys.argv[1:])
+        return None
+    return run_command_line
 
 
 def open_missing_streams() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,10 +39,11 @@ def test_a_python_without_the_packages_gets_one_sentence(arguments: list[str], t
 def test_a_python_that_is_too_old_gets_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    on_interrupt = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(sys, "version_info", (3, 9, 1))
     status = program.main()
     monkeypatch.undo()
-    assert status == 2
+    assert status == 2 and signal.getsignal(signal.SIGINT) is on_interrupt
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Python 3.11 or newer is needed" in error and "is 3.9." in error
 
