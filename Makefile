@@ -28,6 +28,9 @@ EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
     $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*')
 
+# Tests start hundreds of processes, each of which would compile the suite again.
+unexport PYTHONDONTWRITEBYTECODE
+
 ARGS ?=
 # GATE_FLAGS are flags of `ab`, NIGHTLY_FLAGS of `sweep`.
 GATE_FLAGS ?=
@@ -35,7 +38,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check pytest-ci test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
+.PHONY: bench compare-peers check test pytest pytest-check pytest-ci pytest-all test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
     install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
@@ -104,7 +107,11 @@ coverage: install-test browser
 	    echo "$$package $$($(BIN)/coverage report --include="$$package/*" | tail -1)"; done
 	@$(BIN)/coverage report | sed -n '1p;$$p'
 
-test-all: test test-slow test-seldom
+test-all: install-test browser
+	@$(MAKE) --no-print-directory --jobs=3 lint typecheck pytest-all
+
+pytest-all: install-test
+	$(PYTEST)
 
 # Checks that tests notice small changes of the modules that decide. MODULE=results/gate/decision.py selects one.
 MODULE ?=

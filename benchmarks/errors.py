@@ -125,13 +125,13 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
 def headline(error: BaseException) -> str:
     """Returns the line of an error's message that names the problem.
 
-    TensorFlow's messages may start with where an operation was made; the error follows after `Node:`. If several
-    operations of a step fail, the first line only counts them, and the next is of the first.
+    TensorFlow's messages may start with where operations were made; the error follows after the last `Node:`. If
+    several operations of a step fail, the first line only counts them, and the next is of the first.
     """
     lines = str(getattr(error, "message", error)).strip().splitlines() or [""]
     if lines[0].startswith("Graph execution error"):
-        after = [n for n, line in enumerate(lines) if line.startswith("Node: ")]
-        lines = lines[after[0] + 1 :] if after and after[0] + 1 < len(lines) else lines
+        before = max((n for n, line in enumerate(lines) if line.startswith("Node: ")), default=0)
+        lines = [line for line in lines[before + 1 :] if line.strip()] or lines
     if lines[0].endswith("root error(s) found.") and len(lines) > 1:
         return lines[1].strip().removeprefix("(0)").strip()
     return lines[0]

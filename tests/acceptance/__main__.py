@@ -7,6 +7,7 @@ import datetime
 import json
 import sys
 import time
+from typing import Any
 
 from benchmarks.system import hardware
 from tests.acceptance import rows
@@ -20,12 +21,15 @@ def main(words: list[str]) -> int:
     chosen = [row for row in rows.rows() if row.id in named or not named]
     if unknown := set(named) - {row.id for row in chosen}:
         parser.error(f"there is no row {', '.join(sorted(unknown))}")
-    seen = json.loads(rows.SEEN.read_text(encoding="utf-8"))["rows"] if rows.SEEN.exists() else {}
+    seen = json.loads(rows.SEEN.read_text(encoding="utf-8")) if rows.SEEN.exists() else {}
+    facts = hardware.describe_hardware(hardware.Inventory())
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    where = f"{date} on {facts['cpu_cores_usable']} cores of an {facts['cpu_model']}"
     failed = False
     for row in chosen:
         begin = time.monotonic()
         try:
-            seen[row.id] = rows.run(row)
+            seen[row.id] = {"where": where, "lines": rows.run(row)}
             outcome = row.verdict
         except rows.UnlikeError as error:
             failed, outcome = True, f"FAILED: {error}"
@@ -35,14 +39,9 @@ def main(words: list[str]) -> int:
     return int(failed)
 
 
-def _keep(seen: dict[str, list[list[str]]]) -> None:
-    facts = hardware.describe_hardware(hardware.Inventory())
-    record = {
-        "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
-        "machine": f"{facts['cpu_cores_usable']} cores of an {facts['cpu_model']}",
-        "rows": {row.id: seen[row.id] for row in rows.rows() if row.shows and row.id in seen},
-    }
-    rows.SEEN.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def _keep(seen: dict[str, dict[str, Any]]) -> None:
+    kept = {row.id: seen[row.id] for row in rows.rows() if row.shows and row.id in seen}
+    rows.SEEN.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

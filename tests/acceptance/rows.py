@@ -159,21 +159,22 @@ def lines_seen(shown: Shown, output: str) -> list[str]:
 
 def page() -> str:
     """Returns the rows with what was seen, as Markdown: an overview, and a section per document."""
-    recorded = json.loads(SEEN.read_text(encoding="utf-8"))
-    seen = recorded["rows"]
-    parts = [f"Seen on {recorded['date']} on {recorded['machine']}, without a GPU."]
+    seen = json.loads(SEEN.read_text(encoding="utf-8"))
+    parts = []
     overview = ["| row | subject | verdict |", "| --- | --- | --- |"]
     overview += [f"| [{row.id}](#{_anchor(row)}) | {row.subject} | {row.verdict} |" for row in rows()]
     parts.append("\n".join(overview))
     for document in documents():
         parts.append(f"## {document.title}\n\n{document.source}")
-        parts += [_section(row, seen.get(row.id, [])) for row in document.rows]
+        parts += [_section(row, seen.get(row.id)) for row in document.rows]
     return "\n\n".join(parts)
 
 
-def _section(row: Row, seen: Sequence[Sequence[str]]) -> str:
-    parts = [f"### {row.id} {row.subject}", f"A user can {row.can}."]
-    for shown, lines in itertools.zip_longest(row.shows, seen):
+def _section(row: Row, seen: Mapping[str, Any] | None) -> str:
+    """Returns the section of a row, with what was seen where: the lines of each of its commands."""
+    where = f" Seen on {seen['where']}." if seen else ""
+    parts = [f"### {row.id} {row.subject}", f"A user can {row.can}.{where}"]
+    for shown, lines in itertools.zip_longest(row.shows, seen["lines"] if seen else ()):
         parts.append(f"```shell\n{shown.run.strip()}\n```")
         if lines is None:
             continue

@@ -13,6 +13,13 @@ def test_the_headline_of_an_error_is_what_was_wrong() -> None:
     assert headline(ValueError(several)) == "INVALID_ARGUMENT: it broke"
 
 
+def test_the_headline_follows_all_places_where_operations_were_made() -> None:
+    made = "Detected at node '{0}' defined at (most recent call last):\n  File ...\nNode: '{0}'\n"
+    for places in ("", made.format("a"), made.format("a") + made.format("b")):
+        message = f"Graph execution error:\n\n{places}Socket closed\n\t [[{{{{node a}}}}]]"
+        assert headline(ValueError(message)) == "Socket closed"
+
+
 def test_the_headline_of_what_a_session_raises() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         encoded = tf.compat.v1.placeholder(tf.string, [])

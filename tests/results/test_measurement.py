@@ -108,6 +108,19 @@ def test_towers_that_share_cores_differ_by_the_order_in_which_they_start() -> No
         assert derive(measured, 2, towers_share_cores=True).slowest_tower == slowest
         workers = dataclasses.replace(measured, tower_compute_seconds=[], worker_compute_seconds=[[1.0] * 9, [1.9] * 9])
         assert derive(workers, 2, towers_share_cores=True).slowest_worker == 1
+        apart = dataclasses.replace(measured, tower_compute_seconds=[], tower_step_seconds=[[1.0] * 9, [ratio] * 9])
+        assert derive(apart, 2, towers_share_cores=True).slowest_tower == slowest
+
+
+def test_an_asynchronous_tower_that_completes_no_step_is_named() -> None:
+    derived = derived_from(tower_step_seconds=[[1.0] * 20, []], step_seconds=[1.0] * 20)
+    assert derived.slowest_tower == 1 and derived.slowest_tower_ratio > 10
+
+
+def test_a_slow_worker_and_a_slow_tower_are_both_named() -> None:
+    slow = [[1.0] * 9, [1.5] * 9]
+    derived = derived_from(worker_compute_seconds=slow, tower_compute_seconds=slow[::-1])
+    assert (derived.slowest_worker, derived.slowest_tower) == (1, 0)
 
 
 def test_gpus_are_named_by_worker_and_once() -> None:

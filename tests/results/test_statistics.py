@@ -251,3 +251,37 @@ def test_few_asynchronous_steps_name_nobody() -> None:
     assert apart([[1.0] * 6, []], 6.0) is None
     assert apart([[1.0] * 7, []], 7.0) == (1, pytest.approx(7.0))
     assert apart([[], []], 7.0) is apart([[1.0] * 9], 9.0) is None
+
+
+def test_of_two_slow_ones_the_slower_is_named() -> None:
+    seconds = [[3.0] * 10, [2.0] * 10, *[[1.0] * 10] * 3]
+    assert in_step(seconds) == (0, pytest.approx(3 / (5 / 4)))
+
+
+def test_a_straggler_of_exactly_the_least_ratio_is_one() -> None:
+    assert in_step([[2.0] * 10, [1.0] * 10], least_ratio=2.0) == (0, 2.0)
+
+
+def test_times_in_slices_by_hand() -> None:
+    # Slices of 1.25 s. Of the second member, the step that begins at 0.5 s is not completed, and counts as one.
+    times = statistics._in_slices([np.array([1.0, 1.0]), np.array([0.5])], 2.5)
+    np.testing.assert_allclose(times, [[1.0, 1.25 / 1.375], [1.0, 1.25 / 0.625]])
+
+
+def test_the_chance_of_a_mean_is_that_of_a_t_test_with_half_the_degrees_of_freedom() -> None:
+    # Mean 1, deviations of 1, and no positive autocorrelation: t = sqrt(7). The distribution of 3 degrees is closed.
+    scaled = np.sqrt(7 / 3)
+    expected = 0.5 - (scaled / (1 + scaled**2) + np.arctan(scaled)) / np.pi
+    assert statistics._chance(np.array([0.0, 2.0] * 4)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("mean", "chance"), [(0.1, 0.0), (0.0, 1.0), (-0.1, 1.0)])
+def test_equal_differences_leave_nothing_to_chance(mean: float, chance: float) -> None:
+    assert statistics._chance(np.full(8, mean)) == chance
+
+
+@pytest.mark.parametrize(("deviation", "is_rounding"), [(1.4e-8, True), (3.2e-8, False)])
+def test_differences_are_equal_if_they_deviate_by_no_more_than_rounding(deviation: float, is_rounding: bool) -> None:
+    # Squares of 3.9e-16 and 2.0e-15, where 8 differences of 10 may have 8e-16.
+    chance = statistics._chance(np.array([10 + deviation, 10 - deviation, *[10.0] * 6]))
+    assert (chance == 0.0) is is_rounding

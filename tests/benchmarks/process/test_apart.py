@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -26,6 +27,6 @@ def test_without_a_result_there_is_a_reason() -> None:
     with pytest.raises(BenchError, match="took longer than 2 s"):
         apart.call(Runtime(), 2, time.sleep, 60)
     with pytest.raises(BenchError, match="ended without a result"):
-        apart.call(Runtime(), 60, os._exit, 3)
+        apart.call(Runtime(), 60, signal.raise_signal, signal.SIGKILL)
     with pytest.raises(ZeroDivisionError):
         apart.call(Runtime(), 60, divmod, 1, 0)
