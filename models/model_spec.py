@@ -23,10 +23,10 @@ class ModelSpec:
         title: the name in reports.
         build: makes it.
         variant_of: the model that this one stands for with `--data_name` of its own data set.
-        data_name: the data set that it trains on.
+        data_name: the data set that it trains on; `synthetic` if its images are those of no data set.
         image_size: height and width of an input image, pixels.
         channels: of an input image: 3 for colour, 1 for grey.
-        classes: without a background class.
+        classes: by default, without a background class.
         outputs: number of logits if the model has a fixed one; None: any number.
         nchw: it can be built with channels before height and width.
         digest: of the code outside this suite that builds it; None: no such code.
@@ -69,10 +69,15 @@ class ModelSpec:
             return self.outputs
         return BACKGROUND_CLASSES if self.classes == IMAGENET_CLASSES else self.classes
 
-    def facts(self) -> dict[str, Any]:
-        """Returns the fields of the model that a record stores."""
-        fields = {name: getattr(self, name) for name in ("title", "image_size", "parameters")}
-        return {**fields, "gflop_per_image": self.gflop_per_image or None}
+    def facts(self, num_classes: int) -> dict[str, Any]:
+        """Returns the fields of the model that a record stores; None where another number of classes changes it."""
+        is_usual = num_classes in (self.usual_outputs, self.classes)
+        return {
+            "title": self.title,
+            "image_size": self.image_size,
+            "parameters": self.parameters if is_usual else None,
+            "gflop_per_image": (self.gflop_per_image or None) if is_usual else None,
+        }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkpoints import weight_files
 from benchmarks.config import outside_models
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError, headline
-from benchmarks.input.catalog import DATA_SETS
+from benchmarks.input.catalog import data_set_of
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 
@@ -34,6 +35,7 @@ def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
 
     Raises:
         UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
+        DataError: it is a file of something else.
     """
     source = given["train_dir"] or given["checkpoint"]
     keras_file, saved_model = given["keras_file"], given["saved_model"]
@@ -45,6 +47,7 @@ def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
         raise UsageError(f"--keras_file={keras_file}: Keras knows its format by the ending; name a file FILE.keras.")
     if saved_model and Path(saved_model).exists():
         raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
+    weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
     return Path(source), keras_file and Path(keras_file), saved_model and Path(saved_model)
 
 
@@ -61,7 +64,7 @@ def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> Exit
 
     saved = files.read(source)
     facts = saved.facts
-    spec = outside_models.find(facts["model"], facts["data_name"])
+    spec = outside_models.find(facts["model"], facts["data_name"], facts["num_classes"])
     if spec.digest != facts["model_digest"]:
         warn(f"The code of {spec.name} has changed since {saved.prefix} was saved.")
     model = keras_exchange.to_model(spec, facts["num_classes"], saved.values())
@@ -69,7 +72,7 @@ def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> Exit
         _write(keras_file, model.save)
     if saved_model:
         _write(saved_model, lambda path: model.export(path, verbose=False))
-    data_set = DATA_SETS[facts["data_name"]]
+    data_set = data_set_of(spec.data_name)  # synthetic images stand for those of the model's data set
     say(f"{spec.title} after {saved.steps} steps: {', '.join(str(path) for path in (keras_file, saved_model) if path)}")
     say(
         f"It takes float32 images {tuple(model.input_shape[1:])} of which the mean {data_set.mean} was subtracted and "

@@ -140,8 +140,8 @@ def read(path: str | Path) -> Saved:
     reader = _reader(prefix)
     if not reader.has_tensor(_FACTS):
         raise DataError(
-            f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of. Pass a "
-            "--train_dir that is new, or one that training with this suite has filled."
+            f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of. Name one that "
+            "training with --train_dir has saved."
         )
     facts = json.loads(_get(prefix, reader, _FACTS))
     return Saved(prefix, int(facts["steps"]), facts)
@@ -179,7 +179,7 @@ def _get(prefix: Path, reader: tf.train.CheckpointReader, name: str) -> Any:
 
 def _damaged(prefix: Path, error: Exception) -> DataError:
     others = [path for path in _complete(prefix.parent) if path != prefix]
-    instead = f"Remove its files, and {others[-1].name} is used" if others else "Pass another --train_dir"
+    instead = f"Remove its files, and use {others[-1].name}" if others else "Name another"
     return DataError(f"The checkpoint {prefix} is damaged ({headline(error)}). {instead}.")
 
 

@@ -10,12 +10,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.checkpoints import weight_files
 from benchmarks.errors import DataError, UsageError, headline
 from models import building, from_keras, to_keras
 from models.building import Model
 from models.model_spec import ModelSpec
-
-KERAS_FILES = (".keras", ".weights.h5")
 
 
 def to_model(spec: ModelSpec, num_classes: int, values: Mapping[str, np.ndarray]) -> keras.Model:
@@ -56,7 +55,7 @@ def read(path: str | Path, model: Model) -> dict[str, np.ndarray]:
     Variables are found by name, except those of the last layer. If another name differs, all are taken in their order.
 
     Args:
-        path: `.keras`, a whole model; or `.weights.h5`, the weights of one.
+        path: `.keras`, a whole model; `.weights.h5`, the weights of one; or `.h5` of Keras 2, either.
         model: of the same architecture; its data format and precision do not matter.
 
     Raises:
@@ -64,8 +63,8 @@ def read(path: str | Path, model: Model) -> dict[str, np.ndarray]:
         DataError: it cannot be read, or is of another model.
     """
     path = Path(path)
-    if not path.name.endswith(KERAS_FILES) or not path.is_file():
-        wrong = "is neither a .keras nor a .weights.h5 file" if path.is_file() else "does not exist"
+    if not weight_files.is_of_keras(path.name) or not path.is_file():
+        wrong = "is neither a .keras nor an .h5 file" if path.is_file() else "does not exist"
         raise UsageError(f"{path} {wrong}: pass a file that Model.save() or Model.save_weights() of Keras has written.")
     pairs = zip(building.ordered(model.keras_model), model.variables, strict=True)
     known = {id(variable): described for variable, described in pairs}
@@ -96,7 +95,7 @@ def _read(path: Path, model: Model) -> list[tuple[str, np.ndarray]]:
             held = keras.models.load_model(path, compile=False)
         else:
             held = to_keras.plain(model.keras_model)
-            held.load_weights(path)
+            held.load_weights(path)  # of a whole model in the format of Keras 2, too, whose code is not run
         layers = [layer for layer in held.layers if not isinstance(layer, keras.layers.Normalization)]
         variables = [variable for layer in layers for variable in layer.weights]
         return [(variable.path, tf.get_static_value(scope.get_current_value(variable))) for variable in variables]

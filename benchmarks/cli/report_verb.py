@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import record_files
 from benchmarks.cli import run_verb
 from benchmarks.config import flag
-from benchmarks.config.flag import Flag
+from benchmarks.config.flag import Flag, local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
@@ -154,9 +154,11 @@ def _tables(names: str) -> list[published.Table]:
         DataError: it cannot be read.
     """
     try:
-        return [published.table(name) for name in dict.fromkeys(filter(None, names.split(",")))]
+        return [published.table(local_path(name)) for name in dict.fromkeys(filter(None, names.split(",")))]
     except TableError as error:
         raise DataError(f"--against={names}: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"--against: {error}") from error
     except OSError as error:
         known, file = ", ".join(published.SOURCES), str(error.filename)
         raise UsageError(

@@ -81,7 +81,7 @@ BETWEEN_FLAGS: Groups = {
         Flag(
             "initial_weights",
             str,
-            "begin a training with the weights of a checkpoint, or of Keras' .keras or .weights.h5; the optimizer "
+            "begin a training with the weights of a checkpoint, or of Keras' .keras or .h5; the optimizer "
             "begins afresh",
             path="file",
             unset="",
@@ -170,6 +170,7 @@ BETWEEN_FLAGS: Groups = {
             "partitioned_graph_file_prefix",
             str,
             "write the optimised graph of each device to a file that begins like this; as text if it ends in txt",
+            path="file",
             unset="",
         ),
     ),

@@ -344,7 +344,7 @@ def _surroundings(
 
 
 def _find_model(given: Mapping[str, Any]) -> ModelSpec:
-    spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"])
+    spec = outside_models.find(given["model"] or DEFAULTS["model"], given["data_name"], given["num_classes"])
     precision_options.refuse_without_layers(given, spec)
     return spec
 

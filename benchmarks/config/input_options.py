@@ -11,7 +11,7 @@ from benchmarks.errors import UsageError
 from benchmarks.input.catalog import DATA_SETS, SYNTHETIC, SYNTHETIC_HOST
 from benchmarks.input.options import AUTOTUNE, RESIZE_METHODS, ROUND_ROBIN, InputOptions, of_validation
 from models import specs
-from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, ModelSpec
+from models.model_spec import ModelSpec
 
 IMAGE_FLAGS: Groups = {
     "Data": (
@@ -170,7 +170,7 @@ def resolve(given: Mapping[str, Any], spec: ModelSpec) -> tuple[dict[str, Any], 
     fields = {
         "data_name": name,
         "data_dir": given["data_dir"],
-        "num_classes": _num_classes(given["num_classes"], spec),
+        "num_classes": _num_classes(given["num_classes"], spec, name),
         "pipelined_input": name != SYNTHETIC and given["pipelined_input"] is not False,
     }
     _refuse_without_effect(given, name)
@@ -179,10 +179,12 @@ def resolve(given: Mapping[str, Any], spec: ModelSpec) -> tuple[dict[str, Any], 
 
 def _data_name(given: Mapping[str, Any], spec: ModelSpec) -> tuple[str, tuple[str, ...]]:
     name, directory = given["data_name"], given["data_dir"]
-    if directory is not None and "://" in directory:  # which may hold a password, so it is not repeated
+    if spec.data_name == SYNTHETIC and (name in DATA_SETS or directory is not None):
+        flag = f"data_name={name}" if name in DATA_SETS else f"data_dir={directory}"
         raise UsageError(
-            f"--data_dir={directory.partition('://')[0]}://... is an address: name a directory of this host into "
-            "which you have copied the data or mounted its storage."
+            f"--{flag}: the images of {spec.name}, {spec.image_size}x{spec.image_size} pixels with {spec.channels} "
+            f"channel(s), and its {spec.usual_outputs} outputs fit no data set: imagenet has 3 channels; cifar10 "
+            "32x32x3 and 10 classes; mnist 28x28x1 and 10 classes. Leave the flag out for synthetic images."
         )
     if name in DATA_SETS and name != spec.data_name:
         fitting = ", ".join(other.name for other in specs.MODELS if other.data_name == name)
@@ -197,16 +199,12 @@ def _data_name(given: Mapping[str, Any], spec: ModelSpec) -> tuple[str, tuple[st
     return name or (SYNTHETIC if directory is None else spec.data_name), ()
 
 
-def _num_classes(wanted: int | None, spec: ModelSpec) -> int:
+def _num_classes(wanted: int | None, spec: ModelSpec, data_name: str) -> int:
     if spec.outputs and wanted not in (None, spec.outputs):
         raise UsageError(f"--num_classes={wanted}: {spec.name} always has {spec.outputs} outputs; leave it out.")
-    if spec.classes == IMAGENET_CLASSES:
-        if wanted not in (None, IMAGENET_CLASSES, BACKGROUND_CLASSES):
-            raise UsageError(f"--num_classes={wanted}: use 1000, or 1001 with the background class.")
-        return wanted or spec.usual_outputs
-    if wanted not in (None, spec.classes):
-        raise UsageError(f"--num_classes={wanted}: {spec.data_name} has {spec.classes} classes; leave it out.")
-    return spec.classes
+    if data_name in ("cifar10", "mnist") and wanted not in (None, spec.classes):
+        raise UsageError(f"--num_classes={wanted}: {data_name} has {spec.classes} classes; leave it out.")
+    return wanted or spec.usual_outputs
 
 
 def _options(given: Mapping[str, Any], name: str) -> InputOptions:

@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.console import progress
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.input.catalog import SYNTHETIC
 from benchmarks.process import subprocesses
 from benchmarks.system.cache import CacheFile
 from benchmarks.system.provenance import describe_software
@@ -71,15 +72,16 @@ class Facts:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def find(name: str, data_name: str | None = None) -> ModelSpec:
+def find(name: str, data_name: str | None = None, num_classes: int | None = None) -> ModelSpec:
     """Returns the spec of any model; that of one that other code builds is then known to `models.specs.find`, too.
 
     Args:
         name: a value of --model.
         data_name: of a data set, for which the model may have a variant.
+        num_classes: that are wanted, for the facts of a model that can have any number.
 
     Raises:
-        UsageError: the model does not exist, cannot be built, or fits no data set.
+        UsageError: the model does not exist, or cannot be built.
     """
     if ":" not in name:
         try:
@@ -87,9 +89,9 @@ def find(name: str, data_name: str | None = None) -> ModelSpec:
         except specs.UnknownModelError as error:
             raise UsageError(f"{error} {_OTHERS}") from error
     name = _checked(name)
-    small = _SMALL.get(data_name or "")
-    facts = _facts(name, small[-1] if small else IMAGENET_CLASSES)
-    spec = outside_spec(name, facts, *_data_set(name, facts, data_name))
+    usual = _SMALL[data_name][-1] if data_name in _SMALL else IMAGENET_CLASSES
+    facts = _facts(name, usual if num_classes in (None, BACKGROUND_CLASSES) else num_classes)
+    spec = outside_spec(name, facts, *_data_set(facts, data_name))
     specs.register(spec)
     return spec
 
@@ -123,9 +125,12 @@ def _checked(name: str) -> str:
     place, _, function = name.rpartition(":")
     if not (place and function.isidentifier()):
         raise UsageError(f"--model={name} names no function. {_OTHERS}")
-    if place.endswith(".py") and not Path(place).is_file():
-        raise UsageError(f"--model={name}: the file {place} does not exist (in {os.getcwd()}).")
-    return name
+    if not place.endswith(".py"):
+        return name
+    file = os.path.expanduser(place)
+    if not Path(file).is_file():
+        raise UsageError(f"--model={name}: the file {file} does not exist (in {os.getcwd()}).")
+    return f"{file}:{function}"
 
 
 @functools.cache
@@ -195,30 +200,37 @@ def _probe(name: str, num_classes: int) -> Facts:
     reason = found.get("error") or (
         f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"exit status {ended.returncode}"
     )
-    raise UsageError(f"--model={name}: the model cannot be built: {reason}. The whole output: {shlex.quote(path)}")
+    raise UsageError(
+        f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
+        f"{shlex.quote(path)}"
+    )
 
 
-def _data_set(name: str, facts: Facts, wanted: str | None) -> tuple[str, int]:
+def _hidden_package(reason: str) -> str:
+    """Returns a sentence if code may have looked for a package of its own that has the name of one of this suite."""
+    named = re.match(
+        r"(?:ModuleNotFound|Import|Attribute)Error: .*'(benchmarks|models|results|variable_mgr)[.']", reason
+    )
+    if not named:
+        return ""
+    return f"'{named[1]}' is a package of this suite, which hides another with that name: rename yours. "
+
+
+def _data_set(facts: Facts, wanted: str | None) -> tuple[str, int]:
     """Returns the data set that a model with these facts is for, the wanted one if it fits, and its classes.
 
-    Raises:
-        UsageError: the images and outputs fit no data set.
+    Photos fit any number of classes. Other images are synthetic.
     """
     fitting = [
         small
         for small, (size, channels, classes) in _SMALL.items()
         if (facts.image_size, facts.channels, facts.outputs) == (size, channels, classes)
     ]
-    any_number = facts.takes_classes or facts.outputs in (IMAGENET_CLASSES, BACKGROUND_CLASSES)
-    if facts.channels == NUM_CHANNELS and any_number and wanted not in fitting:
-        return "imagenet", IMAGENET_CLASSES
-    if fitting:
+    if fitting and (wanted in fitting or not facts.takes_classes or facts.channels != NUM_CHANNELS):
         return fitting[0], facts.outputs
-    raise UsageError(
-        f"--model={name}: {facts.outputs} outputs for images of {facts.image_size}x{facts.image_size} pixels with "
-        f"{facts.channels} channel(s) fit no data set: imagenet has 1000 classes, or 1001, and 3 channels; cifar10 10 "
-        "classes and 32x32x3; mnist 10 classes and 28x28x1. A function may take num_classes."
-    )
+    if facts.channels == NUM_CHANNELS:
+        return "imagenet", IMAGENET_CLASSES if facts.outputs == BACKGROUND_CLASSES else facts.outputs
+    return SYNTHETIC, facts.outputs
 
 
 def outside_spec(name: str, facts: Facts, data_name: str = "imagenet", classes: int = IMAGENET_CLASSES) -> ModelSpec:

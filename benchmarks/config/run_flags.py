@@ -111,7 +111,13 @@ RUN_FLAGS: Groups = {
             default="default",
             unset="default",
         ),
-        Flag("num_classes", int, "classes of ImageNet: 1001 with its background class, or 1000", default="the model's"),
+        Flag(
+            "num_classes",
+            int,
+            "classes that the model tells apart; 1001 are ImageNet's and a background class",
+            default="the model's",
+            at_least=2,
+        ),
         Flag(
             "data_format",
             str,

@@ -11,29 +11,28 @@ import dataclasses
 import functools
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.console import progress
-from benchmarks.datasets import fake_imagenet
+from benchmarks.datasets import fake_imagenet, originals
 from benchmarks.datasets.fake_imagenet import Split, photo_example
-from benchmarks.datasets.originals import Original, Photo, RecordedPhoto
+from benchmarks.datasets.originals import Listing, Original, Photo, RecordedPhoto
 from benchmarks.errors import DataError, UsageError
-from benchmarks.input import checks, imagenet, tfrecord
+from benchmarks.input import checks, class_folders, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError, JpegHeader
 from benchmarks.input.files import MOST_PHOTO_BYTES, FileWork, written_whole
 from benchmarks.input.imagenet import DECODED, INCEPTION, PhotoRecords
+from models.model_spec import IMAGENET_CLASSES
 from results import store
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _JPEG_QUALITY = 95  # of photos that are encoded again
-# What photos come in; Pillow would start programs for some others.
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 
 
 @dataclasses.dataclass
@@ -45,29 +44,31 @@ class Conversion:
     left_out: list[str] = dataclasses.field(default_factory=list)
 
 
-def divided(found: Sequence[Photo] | PhotoRecords, split: str, images_per_shard: int) -> Split:
+def divided(found: Listing | PhotoRecords, split: str, images_per_shard: int) -> Split:
     """Returns the split to write; TFRecords keep their shards."""
     if not isinstance(found, PhotoRecords):
-        return fake_imagenet.split(split, len(found), images_per_shard)
+        return fake_imagenet.split(split, len(found.photos), images_per_shard)
     images = sum(tfrecord.count(file, damaged_too=True) for file in found.files)
     return Split(name=split, images=images, shards=len(found.files))
 
 
 def convert(
-    found: Sequence[Photo] | PhotoRecords,
+    found: Listing | PhotoRecords,
     directory: Path,
     *,
     split: Split,
     shorter_side: int | None,
     decoded: bool = False,
     seed: int,
+    num_classes: int = IMAGENET_CLASSES,
     on_shard: Callable[[Path, int], None],
     work: FileWork | None = None,
 ) -> Conversion:
     """Writes shards on all cores, in an order that the seed determines, or that of the TFRecords.
 
     Photos whose shorter side is above `shorter_side` pixels are made smaller; None keeps their size. With `decoded`,
-    they are stored as pixels. `on_shard` is called with each finished file and its number of photos.
+    they are stored as pixels. The labels of TFRecords must be of `num_classes`. `on_shard` is called with each finished
+    file and its number of photos.
 
     Raises:
         UsageError: the directory holds the shards of another conversion.
@@ -75,10 +76,18 @@ def convert(
     """
     directory.mkdir(parents=True, exist_ok=True)
     work = work or FileWork()
-    plan = {"shorter_side": shorter_side, "seed": seed, "shards": split.shards} | ({"decoded": True} if decoded else {})
-    _check_plan(directory, split, {"photos": _digest(found), "count": split.images, **plan})
+    plan = {
+        "photos": _digest(found),
+        "count": split.images,
+        "shards": split.shards,
+        "shorter_side": shorter_side,
+        "decoded": decoded,
+        "seed": seed,
+        "classes": class_folders.digest(found.classes) if isinstance(found, Listing) else None,
+    }
+    _check_plan(directory, split, plan)
     paths, total = split.paths(directory), Conversion()
-    shares = list(_shares(found, split, seed))
+    shares = list(_shares(found, split, seed, num_classes))
     write = functools.partial(_write_shard, shorter_side, decoded, work)
     # Without those of finished shards, which take no time.
     missing = sum(1 for path in paths if not path.exists()) * split.images // split.shards
@@ -100,27 +109,35 @@ def convert(
     return total
 
 
-def _digest(found: Sequence[Photo] | PhotoRecords) -> str:
+def _digest(found: Listing | PhotoRecords) -> str:
     if isinstance(found, PhotoRecords):
         return found.identify()
-    return imagenet.digest([f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found])
+    photos = [f"{photo.class_name}/{photo.name} {photo.member} {photo.label}" for photo in found.photos]
+    return class_folders.digest(photos)
 
 
 def _shares(
-    found: Sequence[Photo] | PhotoRecords, split: Split, seed: int
+    found: Listing | PhotoRecords, split: Split, seed: int, num_classes: int
 ) -> Iterator[Iterable[Photo] | Iterable[RecordedPhoto]]:
     """Yields the photos of each shard; those of a record are read when they are drawn."""
     if isinstance(found, PhotoRecords):
+        labels = imagenet.labels_of(found, num_classes)
         for file in found.files:
-            yield map(functools.partial(RecordedPhoto, file, found.layout), tfrecord.walk(file))
+            yield map(functools.partial(RecordedPhoto, file, found.layout, labels), tfrecord.walk(file))
         return
-    order = np.random.default_rng(seed).permutation(len(found))
+    order = np.random.default_rng(seed).permutation(len(found.photos))
     for numbers in np.array_split(order, split.shards):
-        yield [found[int(number)] for number in numbers]
+        yield [found.photos[int(number)] for number in numbers]
 
 
 def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
     """Refuses to mix the shards of two conversions."""
+    for other in directory.glob(".*-conversion.json"):
+        if plan["classes"] and (_read_json(other) or {}).get("classes") not in (None, plan["classes"]):
+            raise UsageError(
+                f"{directory} holds {other.name[1:].partition('-')[0]} shards whose labels are of other classes: "
+                "convert both splits from one folder with train and val, or name another directory."
+            )
     file = directory / f".{split.name}-conversion.json"
     if not file.exists():
         if split.shards_in(directory):
@@ -222,7 +239,7 @@ def _as_rgb(encoded: bytes, shorter_side: int | None) -> Image.Image:
     _header_of(encoded)  # rejects a JPEG that is cut off
     Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit differs, and warns
     try:
-        image: Image.Image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=originals.FORMATS)
         checks.check_size(image.height, image.width)
         if image.mode.startswith("I"):  # 16 bits, which Pillow would clip
             image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().astype(np.uint8))

@@ -56,6 +56,13 @@ DATA_FLAGS: Groups = {
         Flag("data_name", str, "which data set", tuple(DATA_SETS), default="imagenet"),
         Flag("data_split", str, "convert, check: which part", ("train", "validation"), default="train"),
         Flag("decode", bool, "decode every photo, too"),
+        Flag(
+            "num_classes",
+            int,
+            "check, convert: of TFRecords, as in a run on them",
+            default="ImageNet's; of check, with the background class",
+            at_least=2,
+        ),
     ),
 }
 _SHOWN = 100
@@ -222,6 +229,11 @@ def _require_empty(directory: Path, given: Mapping[str, Any]) -> None:
         )
 
 
+def _refuse_num_classes(given: Mapping[str, Any]) -> None:
+    if given["num_classes"] is not None:
+        raise UsageError("--num_classes is about TFRecords: folders of photos have as many classes as folders.")
+
+
 def _say_written(path: Path, images: int) -> None:
     say(f"{path}: {images} images, {path.stat().st_size / 1e6:.1f} MB")
 
@@ -233,6 +245,7 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     _import_tensorflow(watchdog)
     from benchmarks.datasets import convert, originals
     from benchmarks.input.imagenet import PhotoRecords
+    from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
     split = given["data_split"]
     _expect_whole(watchdog, f"Listing the photos of {source}")
@@ -242,7 +255,8 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
     if not part.images:
         raise DataError(f"{source} holds no photos.")
     if not isinstance(found, PhotoRecords):
-        say(f"{part.images} photos of {len({photo.label for photo in found})} classes in {source}")
+        _refuse_num_classes(given)
+        say(found.description)
     elif given["images_per_shard"]:
         raise UsageError("data convert: TFRecords keep their shards: drop --images_per_shard.")
     else:
@@ -255,6 +269,9 @@ def _convert(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watch
             shorter_side=given["resize"],
             decoded=bool(given["decoded"]),
             seed=given["seed"],
+            num_classes=IMAGENET_CLASSES
+            if given["num_classes"] in (None, BACKGROUND_CLASSES)
+            else given["num_classes"],
             on_shard=_say_written,
             work=FileWork(watchdog.expect, watchdog.expect_nothing),
         )
@@ -273,7 +290,8 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
         raise UsageError(f"data check: name one directory to check, not {len(arguments)}.")
     _import_tensorflow(watchdog)
     from benchmarks.input import checks, host_pipeline
-    from benchmarks.input.imagenet import PhotoFolder
+    from benchmarks.input.class_folders import PhotoFolder
+    from benchmarks.input.imagenet import PhotoRecords
     from benchmarks.input.small_images import Pixels
     from models.model_spec import BACKGROUND_CLASSES
 
@@ -282,16 +300,19 @@ def _check(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdo
     description = source.describe()
     _expect_nothing(watchdog)
     say(description)
+    if not isinstance(source, PhotoRecords):
+        _refuse_num_classes(given)
     if isinstance(source, Pixels):  # an incomplete data set has raised an error by now
         say(f"{source.count()} records, all sound")
         return ExitStatus.OK
     records, kinds = 0, Counter[str]()
+    num_classes = given["num_classes"] or BACKGROUND_CLASSES
     check = checks.decoding() if given["decode"] else nullcontext(checks.header_problem)
     work = FileWork(watchdog.expect, watchdog.expect_nothing)
     with (
         progress.counted(f"Checking the files of {arguments[0]}", len(source.files)),
-        check as problem_of_jpeg,
-        closing(checks.defects(source, BACKGROUND_CLASSES, problem_of_jpeg, work=work)) as each,
+        check as problem_of_photo,
+        closing(checks.defects(source, num_classes, problem_of_photo, work=work)) as each,
     ):
         for _, seen, found in each:
             progress.advance(seen if isinstance(source, PhotoFolder) else 1)  # a photo of a folder is a file
@@ -312,8 +333,8 @@ _COMMANDS: dict[str, tuple[Callable[[Sequence[str], Mapping[str, Any], Watchdog]
     "make-cifar10": (partial(_make_small_images, "cifar10"), (*_MAKING, "python")),
     "make-mnist": (partial(_make_small_images, "mnist"), (*_MAKING, "gzip")),
     "make-digits": (_make_digits, ("overwrite", "gzip")),
-    "convert": (_convert, ("data_split", "decoded", "images_per_shard", "resize", "seed")),
-    "check": (_check, ("data_name", "data_split", "decode")),
+    "convert": (_convert, ("data_split", "decoded", "images_per_shard", "num_classes", "resize", "seed")),
+    "check": (_check, ("data_name", "data_split", "decode", "num_classes")),
 }
 VERB = Verb(
     "data",

@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import io
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.errors import DataError
-from benchmarks.input import imagenet
+from benchmarks.input import class_folders, imagenet
+from benchmarks.input.class_folders import ARCHIVE_ENDINGS, some
 from benchmarks.input.files import MOST_PHOTO_BYTES, open_file, read_file, whole_member
 from benchmarks.input.imagenet import BOX, INCEPTION, Layout, PhotoRecords
 from benchmarks.input.tfrecord import Defect, FramedRecord
+from models.model_spec import IMAGENET_CLASSES
 
-_TAR_ENDINGS = (".tar", ".tar.gz", ".tgz")
+# What photos come in; Pillow would start programs for some others.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+# Archives of whole splits, such as ILSVRC2012_img_train.tar and val.tar, not of a class such as test_tube.tar.
+_OF_SPLIT = re.compile(r"(?:ilsvrc.*_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d|v\d.*))*\.tar")
+_IN_NAMES = {"train": "train", "validation": "val"}
+_COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What a damaged archive raises.
 _UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, tarfile.TarError)
 
@@ -70,11 +79,21 @@ class Photo:
 
 
 @dataclasses.dataclass(frozen=True)
+class Listing:
+    """The photos of a source, and the names of its classes in the order of their labels; `description` is one line."""
+
+    photos: Sequence[Photo]
+    classes: Sequence[str]
+    description: str
+
+
+@dataclasses.dataclass(frozen=True)
 class RecordedPhoto:
-    """A photo in a record of a file, which may be damaged."""
+    """A photo in a record of a file, which may be damaged, or of a class that is not one of `labels`."""
 
     file: Path
     layout: Layout
+    labels: range
     record: FramedRecord | Defect
 
     def __str__(self) -> str:
@@ -90,7 +109,7 @@ class RecordedPhoto:
         if isinstance(self.record, Defect):
             raise ValueError(self.record.reason)
         payload, layout = self.record.payload, self.layout
-        if problem := imagenet.problem_of_example(payload, layout, layout.first_label):
+        if problem := imagenet.problem_of_example(payload, layout, self.labels):
             raise ValueError(problem[1])
         feature = imagenet.features_of(payload)
 
@@ -102,7 +121,7 @@ class RecordedPhoto:
         corners = [feature[key].float_list.value if key in feature else () for key in keys]
         return Original(
             encoded=imagenet.encoded_of(payload, layout),
-            label=feature[layout.label].int64_list.value[0] - layout.first_label + INCEPTION.first_label,
+            label=feature[layout.label].int64_list.value[0] - self.labels.start + INCEPTION.first_label,
             class_name=text("image/class/synset"),
             name=text("image/filename") or text("file_name"),
             text=text("image/class/text"),
@@ -110,7 +129,7 @@ class RecordedPhoto:
         )
 
 
-def find(source: Path, split: str) -> list[Photo] | PhotoRecords:
+def find(source: Path, split: str) -> Listing | PhotoRecords:
     """Finds the photos to convert; `split` chooses the part of a source that holds several splits.
 
     The source is a folder of class folders, a folder of one tar archive per class, ImageNet's archive of such archives,
@@ -121,7 +140,7 @@ def find(source: Path, split: str) -> list[Photo] | PhotoRecords:
     """
     if not source.is_dir():
         if source.exists():
-            return _in_archive_of_archives(source)
+            return _in_archive_of_archives(source, split)
         raise DataError(
             f"{source} does not exist: name a folder of class folders or of TFRecords, or ImageNet's tar archives."
         )
@@ -132,31 +151,64 @@ def find(source: Path, split: str) -> list[Photo] | PhotoRecords:
     return _in_folder(source, split)
 
 
-def _in_folder(source: Path, split: str) -> list[Photo]:
-    archives = sorted(file for file in source.iterdir() if file.name.endswith(_TAR_ENDINGS))
-    if len(archives) == 1:
-        return _in_archive_of_archives(archives[0])
-    if archives:
-        found: list[Photo] = []
-        for label, file in enumerate(archives, start=1):
-            try:
-                with _opened(file) as archive:
-                    found += _members(archive, file, 0, label, file.name.split(".")[0])
-            except _UNREADABLE as error:
-                raise DataError(
-                    f"{file} is no uncompressed tar archive ({error}): unpack it first, or copy it again."
-                ) from error
-        return found
-    below = next((source / name for name in imagenet.FOLDERS_OF[split] if (source / name).is_dir()), source)
-    folder = imagenet.photos_in_folders(below, split)
-    if folder is None:
+def _in_folder(source: Path, split: str) -> Listing:
+    if folder := class_folders.find(source, split, _endings()):
+        photos = [
+            Photo(file, None, file.name, label + 1, folder.classes[label])
+            for file, label in zip(folder.files, folder.labels, strict=True)
+        ]
+        return Listing(photos, folder.classes, folder.describe())
+    archives, others = _archives_of(source, split)
+    if not archives:
         raise DataError(
-            f"{below} holds neither folders of photos nor tar archives nor TFRecords: there is nothing to convert."
+            f"{source} holds no folders of photos for each class, no tar archives and no TFRecords of {split} images; "
+            f"{class_folders.what_is_there(source, split, _endings())}"
         )
-    return [
-        Photo(file, None, file.name, label + 1, folder.classes[label])
-        for file, label in zip(folder.files, folder.labels, strict=True)
-    ]
+    if len(archives) == 1:
+        return _in_archive_of_archives(archives[0], split)
+    found: list[Photo] = []
+    for label, file in enumerate(archives, start=1):
+        with _readable(file, "uncompressed tar archive"), _opened(file) as archive:
+            found += _members(archive, file, 0, label, file.name.split(".")[0])
+        if found and found[-1].name.lower().endswith(ARCHIVE_ENDINGS):
+            raise DataError(
+                f"{file} holds archives, such as {found[-1].name}, and there are {len(archives) - 1} more beside it: "
+                "name the one to convert."
+            )
+    beside = f" ({', '.join(file.name for file in others)} of other splits passed over)" if others else ""
+    return _listing(found, [file.name.split(".")[0] for file in archives], f"{source}{beside}", split)
+
+
+def _listing(photos: Sequence[Photo], classes: Sequence[str], source: Path | str, split: str) -> Listing:
+    """Returns the photos of archives of classes.
+
+    Raises:
+        DataError: they are of another split than that which decides the classes, and may lack some.
+    """
+    if split != "train" and len(classes) != IMAGENET_CLASSES:
+        raise DataError(
+            f"{source} holds archives of {len(classes)} classes. Labels are positions among the classes of the "
+            "training images, of which a validation set may lack some: unpack both into folders, train and val, with a "
+            "folder for each class."
+        )
+    return Listing(photos, classes, f"{len(photos)} photos of {len(classes)} classes ({some(classes)}) in {source}")
+
+
+@functools.cache
+def _endings() -> tuple[str, ...]:
+    """Returns the endings of all formats that are converted."""
+    from PIL import Image
+
+    return tuple(ending for ending, name in Image.registered_extensions().items() if name in FORMATS)
+
+
+def _archives_of(source: Path, split: str) -> tuple[list[Path], list[Path]]:
+    """Returns the tar archive of a split in a folder, or those of classes; and the others."""
+    archives = [file for file in sorted(source.iterdir()) if file.name.lower().endswith(".tar") and file.name[0] != "."]
+    named = {file: _OF_SPLIT.fullmatch(file.name.lower()) for file in archives}
+    of_split = [file for file, match in named.items() if match and match[1] == _IN_NAMES[split]]
+    chosen = of_split or [file for file, match in named.items() if not match]
+    return chosen, [file for file in archives if file not in chosen]
 
 
 class _Archive(io.BufferedReader):
@@ -183,16 +235,33 @@ def _members(archive: tarfile.TarFile, file: Path, offset: int, label: int, clas
             yield Photo(file, place, Path(member.name).name, label, class_name)
 
 
-def _in_archive_of_archives(file: Path) -> list[Photo]:
+def _in_archive_of_archives(file: Path, split: str) -> Listing:
     """Lists the photos of an archive that holds an archive for each class, without unpacking it."""
     found: list[Photo] = []
+    with _readable(file, "tar archive of tar archives, one per class"), _opened(file) as outer:
+        files = [member for member in map(whole_member, outer) if member.isfile()]
+        members = sorted(files, key=lambda member: member.name)
+        if photo := next((one.name for one in members if one.name.lower().endswith(_endings())), None):
+            in_folders = len(Path(photo).parts) > 1
+            advice = "Unpack it, and name the folder that has one folder for each class."
+            raise DataError(
+                f"{file} holds photos, such as {photo}, and not one archive per class. "
+                f"{advice if in_folders else class_folders.labels_needed(split)}"
+            )
+        for label, member in enumerate(members, start=1):
+            with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
+                found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
+    return _listing(found, [Path(member.name).stem for member in members], file, split)
+
+
+@contextlib.contextmanager
+def _readable(file: Path, what: str) -> Iterator[None]:
+    """Says of a damaged archive that it is none, and of a compressed one that it is that."""
     try:
-        with _opened(file) as outer:
-            files = [member for member in map(whole_member, outer) if member.isfile()]
-            members = sorted(files, key=lambda member: member.name)
-            for label, member in enumerate(members, start=1):
-                with tarfile.open(fileobj=outer.extractfile(member), mode="r:") as inner:
-                    found += _members(inner, file, member.offset_data, label, Path(member.name).stem)
+        yield
     except _UNREADABLE as error:
-        raise DataError(f"{file} is no tar archive of tar archives, one per class ({error}).") from error
-    return found
+        if file.name.lower().endswith(_COMPRESSED) and file.is_file():
+            raise DataError(
+                f"{file} is compressed, so it cannot be read as a {what}: unpack it, and name what it holds."
+            ) from error
+        raise DataError(f"{file} is no {what} ({error}): unpack it first, or copy it again.") from error

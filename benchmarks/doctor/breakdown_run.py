@@ -19,6 +19,7 @@ from benchmarks.console import in_words, progress, say
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Span, Stage
 from benchmarks.errors import ExitStatus
+from benchmarks.input.catalog import DATA_SETS, SYNTHETIC
 from benchmarks.microbench import device_peak
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
@@ -27,6 +28,7 @@ from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system.provenance import of_this_run
 from models import specs
+from models.model_spec import ModelSpec
 from results import repeats
 from results.gate.rounds import rate, why_failed
 from results.measurement import Measurement
@@ -126,8 +128,18 @@ def _planned(plan: BreakdownPlan) -> Generator[PlannedStage]:
         yield PlannedStage(Part.INPUT, "images are read: yours", {**exchanging, "data_dir": of.data_dir})
         return
     with tempfile.TemporaryDirectory(prefix="run_bench_doctor_") as directory:
-        why_not, flags = _generate_images(specs.find(of.model).data_name, directory), {"data_dir": directory}
-        yield PlannedStage(Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not))
+        unlike = _why_none_are_generated(specs.find(of.model))
+        why_not, flags = unlike or _generate_images(specs.find(of.model).data_name, directory), {"data_dir": directory}
+        yield PlannedStage(
+            Part.INPUT, "images are read: generated", exchanging | flags, why_not, failed=bool(why_not and not unlike)
+        )
+
+
+def _why_none_are_generated(spec: ModelSpec) -> str:
+    """Returns why no data set that can be generated fits a model; empty if one does."""
+    if spec.data_name == SYNTHETIC or spec.classes != DATA_SETS[spec.data_name].classes:
+        return f"no data set that can be generated has the images and the {spec.usual_outputs} classes of the model"
+    return ""
 
 
 def _generate_images(data_name: str, directory: str) -> str:

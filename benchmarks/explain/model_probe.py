@@ -44,9 +44,9 @@ def find_facts(name: str, num_classes: int) -> Facts:
         raw = from_keras.keras_model(name, num_classes)
         takes_classes = from_keras.takes_num_classes(name)
     height, width, channels = raw.inputs[0].shape[1:]
-    if height != width or channels not in (1, 3):
+    if height != width:
         raise from_keras.UnusableModelError(
-            f"its images have the shape {(height, width, channels)}: they must be square, with 1 or 3 channels last."
+            f"its images have the shape {(height, width, channels)}: they must be square, with channels last."
         )
     outputs = raw.outputs[0].shape[-1]
     facts = Facts(image_size=height, channels=channels, outputs=outputs, takes_classes=takes_classes)

@@ -50,6 +50,12 @@ DATA_SETS = {
 }
 
 
+def data_set_of(name: str) -> DataSet:
+    """Returns the facts of a model's data set; if it fits none, those of random images, as many as ImageNet's."""
+    random = DataSet(title="Random images", train_images=1_281_167, classes=1000, mean=(127.5,), stddev=(73.9,))
+    return DATA_SETS.get(name, random)
+
+
 def existing_directory(name: str, directory: str) -> Path:
     """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`).
 

@@ -6,17 +6,18 @@ import contextlib
 import functools
 import struct
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from benchmarks.console import warn
 from benchmarks.errors import DataError, headline
 from benchmarks.input import imagenet, tfrecord
-from benchmarks.input.files import MOST_PIXELS, FileWork, printable, read_file
-from benchmarks.input.imagenet import PhotoFolder, PhotoRecords, Photos
+from benchmarks.input.class_folders import PhotoFolder
+from benchmarks.input.files import MOST_PIXELS, PNG_SIGNATURE, FileWork, printable, read_file
+from benchmarks.input.imagenet import PhotoRecords, Photos
 from benchmarks.input.tfrecord import Defect
 from benchmarks.system import hardware
 from benchmarks.topology.devices import HOST
@@ -27,14 +28,19 @@ _REPORT_SECONDS = 30.0
 _CHUNK = 256
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
-_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"IEND\xaeB`\x82"  # an empty chunk and its checksum
+_LEAST_PNG_BYTES = 24  # up to its width and height
 # Markers of frames, baseline to arithmetic; 0xC4, 0xC8 and 0xCC have other meanings.
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _WITHOUT_LENGTH = {0x01, *range(0xD0, 0xD8)}
 _SCAN, _PADDING = 0xDA, 0xFF
 
-# From a JPEG to the kind of defect and the reason, or None.
-JpegProblem = Callable[[bytes], tuple[str, str] | None]
+
+class PhotoProblem(Protocol):
+    """Finds what is wrong with an encoded photo: the kind of defect and the reason, or None."""
+
+    def __call__(self, encoded: bytes, *, png_too: bool = False) -> tuple[str, str] | None:
+        """With `png_too`, a PNG is not wrong for being one."""
 
 
 class JpegHeader(NamedTuple):
@@ -61,7 +67,7 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     """
     if not data:
         raise BadJpegError("zero_length", "its image is empty (0 bytes)")
-    if data.startswith(_PNG):
+    if data.startswith(PNG_SIGNATURE):
         raise BadJpegError("png", f"its image of {len(data)} bytes is a PNG")
     if not data.startswith(_START):
         raise BadJpegError("not_jpeg", f"its image of {len(data)} bytes is no JPEG (it begins with {data[:4].hex()})")
@@ -85,6 +91,13 @@ def read_jpeg_header(data: bytes) -> JpegHeader:
     return header
 
 
+def _check_png_header(data: bytes) -> None:
+    if len(data) < _LEAST_PNG_BYTES or _PNG_END not in data:  # programs append data to a PNG, too
+        raise BadJpegError("truncated", f"its PNG of {len(data)} bytes is cut off: it has no end marker")
+    width, height = struct.unpack_from(">II", data, 16)
+    check_size(height, width)
+
+
 def check_size(height: int, width: int) -> None:
     """Checks the size of an image in pixels.
 
@@ -98,32 +111,38 @@ def check_size(height: int, width: int) -> None:
         raise BadJpegError("size", f"{size}, above the limit of {MOST_PIXELS / 1e6:.0f} million", "make it smaller")
 
 
-def header_problem(encoded: bytes) -> tuple[str, str] | None:
-    """Checks a JPEG's header and end marker, in microseconds."""
+def header_problem(encoded: bytes, *, png_too: bool = False) -> tuple[str, str] | None:
+    """Checks the header and end marker of a photo, in microseconds."""
     try:
-        read_jpeg_header(encoded)
+        if png_too and encoded.startswith(PNG_SIGNATURE):
+            _check_png_header(encoded)
+        else:
+            read_jpeg_header(encoded)
     except BadJpegError as error:
         return error.kind, f"{error}; {error.advice}"
     return None
 
 
 @contextlib.contextmanager
-def decoding() -> Iterator[JpegProblem]:
-    """Yields a function that decodes a JPEG as the pipeline does, in its own session without GPUs."""
+def decoding() -> Iterator[PhotoProblem]:
+    """Yields a function that decodes a photo as the pipeline does, in its own session without GPUs."""
     with tf.Graph().as_default() as graph, tf.device(HOST):
         fed = tf.compat.v1.placeholder(tf.string, [])
         part = tf.io.decode_and_crop_jpeg(fed, [0, 0, 1, 1], channels=3)
         whole = tf.io.decode_jpeg(fed, channels=3)
+        png = tf.io.decode_png(fed, channels=3)
     session = tf.compat.v1.Session(graph=graph, config=tf.compat.v1.ConfigProto(device_count={"GPU": 0}))
 
-    def problem_of(encoded: bytes) -> tuple[str, str] | None:
-        problem = header_problem(encoded)
+    def problem_of(encoded: bytes, *, png_too: bool = False) -> tuple[str, str] | None:
+        problem = header_problem(encoded, png_too=png_too)
         if problem is None:
+            is_png = encoded.startswith(PNG_SIGNATURE)
             try:
-                session.run([part.op, whole.op], {fed: encoded})
+                session.run([png.op] if is_png else [part.op, whole.op], {fed: encoded})
             except tf.errors.OpError as error:
                 reason = headline(error).split("[[")[0].strip()[:120]
-                problem = "pixels", f"its image of {len(encoded)} bytes does not decode as JPEG ({reason}); replace it"
+                form = "PNG" if is_png else "JPEG"
+                return "pixels", f"its image of {len(encoded)} bytes does not decode as {form} ({reason}); replace it"
         return problem
 
     with contextlib.closing(session):
@@ -133,7 +152,7 @@ def decoding() -> Iterator[JpegProblem]:
 def defects(
     source: Photos,
     num_classes: int,
-    problem_of_jpeg: JpegProblem,
+    problem_of_photo: PhotoProblem,
     files: Sequence[Path] | None = None,
     work: FileWork | None = None,
 ) -> Generator[tuple[Path, int, list[Defect]], None, None]:
@@ -145,23 +164,23 @@ def defects(
     wanted, work = files or source.files, work or FileWork()
     if isinstance(source, PhotoFolder):
         chunks = [wanted[start : start + _CHUNK] for start in range(0, len(wanted), _CHUNK)]
-        results = work.on_all_cores(functools.partial(_check_photos, problem_of_jpeg, work), chunks)
+        results = work.on_all_cores(functools.partial(_check_photos, problem_of_photo, work), chunks)
     else:
-        lowest = imagenet.lowest_label(source, num_classes)
-        results = work.on_all_cores(functools.partial(_check_shard, source, lowest, problem_of_jpeg, work), wanted)
+        labels = imagenet.labels_of(source, num_classes)
+        results = work.on_all_cores(functools.partial(_check_shard, source, labels, problem_of_photo, work), wanted)
     with results as each:
         yield from each
 
 
 def _check_photos(
-    problem_of_jpeg: JpegProblem, work: FileWork, files: Sequence[Path]
+    problem_of_photo: PhotoProblem, work: FileWork, files: Sequence[Path]
 ) -> tuple[Path, int, list[Defect]]:
     found = []
     for file in files:
         if not work.goes_on(file):
             break
         try:
-            problem = problem_of_jpeg(read_file(file))
+            problem = problem_of_photo(read_file(file), png_too=True)
         except OSError as error:
             problem = "file", f"it cannot be read ({error.strerror}); replace it"
         if problem:
@@ -170,7 +189,7 @@ def _check_photos(
 
 
 def _check_shard(
-    source: PhotoRecords, lowest: int, problem_of_jpeg: JpegProblem, work: FileWork, file: Path
+    source: PhotoRecords, labels: range, problem_of_photo: PhotoProblem, work: FileWork, file: Path
 ) -> tuple[Path, int, list[Defect]]:
     found, records, following = [], 0, tfrecord.walk(file)
     try:
@@ -179,9 +198,9 @@ def _check_shard(
             if isinstance(record, Defect):
                 found.append(record)
                 continue
-            problem = imagenet.problem_of_example(record.payload, source.layout, lowest)
+            problem = imagenet.problem_of_example(record.payload, source.layout, labels)
             if not problem and not imagenet.is_decoded(source):
-                problem = problem_of_jpeg(imagenet.encoded_of(record.payload, source.layout))
+                problem = problem_of_photo(imagenet.encoded_of(record.payload, source.layout))
             if problem:
                 found.append(Defect(file, record.number, record.offset, *problem))
     except DataError as error:
@@ -220,10 +239,10 @@ def explain_failure(
     result = "every record in it is sound"
     files = sorted(source.files, key=lambda file: printable(file) not in str(error))
     at_a_time = _CHUNK if isinstance(source, PhotoFolder) else hardware.usable_cores()
-    with decoding() as problem_of_jpeg:
+    with decoding() as problem_of_photo:
         for start in range(0, len(files), at_a_time):
             some = files[start : start + at_a_time]
-            with contextlib.closing(defects(source, num_classes, problem_of_jpeg, some, work)) as each:
+            with contextlib.closing(defects(source, num_classes, problem_of_photo, some, work)) as each:
                 for _, _, found in each:
                     if found:
                         return found[0].error()

@@ -30,6 +30,7 @@ _Result = TypeVar("_Result")
 MOST_PHOTO_BYTES = 64 * 2**20
 # Of one photo: 400 MB when decoded, on every core.
 MOST_PIXELS = 2**27
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # The same for a file of MNIST (47 MB) or CIFAR-10 (31 MB; its archive unpacked 184 MB), after decompression.
 MOST_SMALL_IMAGES_BYTES = 512 * 2**20
 # How long the work on a file may make no progress: a server of files that has gone is waited for without end.

@@ -7,34 +7,37 @@ protocol buffers.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 
+from benchmarks.console import warn
 from benchmarks.errors import DataError
-from benchmarks.input import decoded, tfrecord
+from benchmarks.input import class_folders, decoded, tfrecord
 from benchmarks.input.catalog import existing_directory
+from benchmarks.input.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
 from benchmarks.input.tfrecord import Defect
-from models.model_spec import IMAGENET_CLASSES
+from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES
 
 BOX = "image/object/bbox/"
-# The usual folder names of each split.
-FOLDERS_OF = {"train": ("train",), "validation": ("validation", "val")}
+# Names of shards in the forms of tf_cnn_benchmarks, TFDS, TF-Slim and the object detection API.
+_KIND = r"(?:\.tfrecords?|\.tfrec|\.record)"
 _SHARD = re.compile(
-    r"(?P<set>.+[-.])?(?P<split>train|validation)(?P<tfds>\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})"
+    rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
+    rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
 )
-_JPEG_ENDINGS = (".jpeg", ".jpg")
-_PHOTO_ENDINGS = (*_JPEG_ENDINGS, ".png")
-_EXAMPLES_NAMED = 3
+_NUMBER = re.compile(r"\d+(?=-of-)")
+# Of the photos that a run reads from folders.
+_ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64
+# So many records of so many files tell whether labels are numbered from 0 or 1.
+_SAMPLE, _FILES_SAMPLED = 1024, 16
+_ANY_LABELS = range(2**31)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +64,18 @@ _LAYOUTS = (INCEPTION, TFDS, DECODED)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhotoRecords:
-    """Photos in TFRecords."""
+    """Photos in TFRecords: so many files `of_shards`; `compression` as TensorFlow calls it, or empty.
+
+    `training_files` are the same, or those of the training images beside these, which tell how classes are numbered.
+    """
 
     directory: str
     split: str
     files: Sequence[Path]
     layout: Layout
+    of_shards: int
+    training_files: Sequence[Path]
+    compression: tfrecord.Compression = ""
 
     def count(self) -> int:
         """Returns the number of photos; reads only the lengths of the records."""
@@ -80,47 +89,11 @@ class PhotoRecords:
 
     def describe(self) -> str:
         """Returns a description of one line: layout, shards, and the labels of the first records."""
-        labels = [
-            features_of(record.payload)[self.layout.label].int64_list.value[0]
-            for record in itertools.islice(tfrecord.walk(self.files[0]), _RECORDS_DESCRIBED)
-            if isinstance(record, tfrecord.FramedRecord)
-            and problem_of_example(record.payload, self.layout, lowest_label=0) is None
-        ]
+        labels = _first_labels(self.files[:1], self.layout, _RECORDS_DESCRIBED)
         seen = f", labels {min(labels)} to {max(labels)} in the first {len(labels)} records" if labels else ""
-        return f"{self.layout.title}, {len(self.files)} {self.split} shards in {self.directory}{seen}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PhotoFolder:
-    """Photos as files in one folder per class. A label is the position of the folder in the order of names."""
-
-    directory: str
-    split: str
-    files: Sequence[Path]
-    labels: Sequence[int]
-    classes: Sequence[str]
-
-    @functools.cached_property
-    def known_safe(self) -> np.ndarray:
-        """By file, whether a pipeline of this process has looked at it and found it safe to read."""
-        return np.zeros(len(self.files), bool)
-
-    def count(self) -> int:
-        """Returns the number of photos."""
-        return len(self.files)
-
-    def identify(self) -> str:
-        """Returns what distinguishes this data set: the number of photos, and a checksum of their names."""
-        files = [f"{self.classes[label]}/{file.name}" for file, label in zip(self.files, self.labels, strict=True)]
-        return f"folder of class folders, {len(files)} photos, {digest(files)}"
-
-    def describe(self) -> str:
-        """Returns a description of one line."""
-        empty = len(self.classes) - len(set(self.labels))
-        return (
-            f"folder of class folders, {len(self.files)} photos of {len(self.classes)} classes ({self.classes[0]} ...)"
-            f"{f', of which {empty} have none,' if empty else ''} in {self.directory}"
-        )
+        part = "" if len(self.files) == self.of_shards else f" of {self.of_shards}"
+        compressed = f", {self.compression}" if self.compression else ""
+        return f"{self.layout.title}, {len(self.files)} {self.split} shards{part}{compressed} in {self.directory}{seen}"
 
 
 Photos = PhotoRecords | PhotoFolder
@@ -131,19 +104,55 @@ def is_decoded(source: Photos) -> bool:
     return isinstance(source, PhotoRecords) and bool(source.layout.sides)
 
 
-def digest(lines: Sequence[str]) -> str:
-    """Returns a short hash of lines, which may hold names that are not UTF-8."""
-    return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:8]
+def labels_of(source: Photos, num_classes: int) -> range:
+    """Returns the labels in the data that stand for classes 0, 1, ...; with 1001 classes, class 0 is the background.
+
+    Raises:
+        DataError: the folder has more classes.
+    """
+    background = int(num_classes == BACKGROUND_CLASSES)
+    if isinstance(source, PhotoRecords):
+        lowest = _first_label(source, num_classes) - background
+    elif len(source.classes) <= num_classes - background:
+        lowest = -background
+    else:
+        raise DataError(
+            f"{source.directory} holds {len(source.classes)} class folders, and the model tells "
+            f"{num_classes - background} classes apart: remove folders that are no classes, or pass "
+            f"--num_classes={len(source.classes) + (len(source.classes) == BACKGROUND_CLASSES)}."
+        )
+    return range(lowest, lowest + num_classes)
 
 
-def lowest_label(source: Photos, num_classes: int) -> int:
-    """Returns the label of class 0: the background, or without a background the first class of photos."""
-    first_label = source.layout.first_label if isinstance(source, PhotoRecords) else 0
-    return first_label - (num_classes - IMAGENET_CLASSES)
+def _first_label(source: PhotoRecords, num_classes: int) -> int:
+    """Returns the label of the first class of photos: that of the layout, unless training images of others tell."""
+    usual = source.layout.first_label
+    if not usual or num_classes in (IMAGENET_CLASSES, BACKGROUND_CLASSES):
+        return usual
+    files = source.training_files[:: -(-len(source.training_files) // _FILES_SAMPLED)]
+    seen = _first_labels(files, source.layout, -(-_SAMPLE // len(files)))
+    if 0 in seen:
+        return 0
+    if num_classes not in seen and len(seen) >= _SAMPLE:
+        warn(
+            f"Labels are taken to count from 1: of {len(seen)} training images of {source.directory}, none has label 0 "
+            f"or {num_classes}."
+        )
+    return usual
+
+
+def _first_labels(files: Sequence[Path], layout: Layout, records: int) -> list[int]:
+    """Returns the labels of so many first records of each file, without damaged ones."""
+    return [
+        features_of(record.payload)[layout.label].int64_list.value[0]
+        for file in files
+        for record in itertools.islice(tfrecord.walk(file), records)
+        if isinstance(record, tfrecord.FramedRecord) and not problem_of_example(record.payload, layout, _ANY_LABELS)
+    ]
 
 
 def find(directory: str, split: str) -> Photos:
-    """Finds the photos of a directory and checks that no shard is missing.
+    """Finds the photos of a directory.
 
     Raises:
         DataError: the directory is missing, holds no known data set, or only a part of one.
@@ -151,26 +160,25 @@ def find(directory: str, split: str) -> Photos:
     path = existing_directory("imagenet", directory)
     if records := find_records(directory, split):
         return records
-    otherwise = path if split == "train" else None
-    folder = next((path / name for name in FOLDERS_OF[split] if (path / name).is_dir()), otherwise)
-    found = photos_in_folders(folder, split, _JPEG_ENDINGS) if folder else None
+    found = class_folders.find(path, split, _ENDINGS)
     if found is None:
-        names = _names_in(directory)
-        holds = f"it holds {', '.join(names[:_EXAMPLES_NAMED])}, ..." if names else "it is empty"
         raise DataError(
             f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
-            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of JPEGs for each class"
-            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; {holds}. "
-            "Make a fake ImageNet with 'run_bench.py data make-imagenet DIR', or drop --data_dir for synthetic images."
+            f"imagenet2012-{split}.tfrecord-00000-of-00008, and there is no folder of photos for each class"
+            f"{' in a folder named ' + ' or '.join(FOLDERS_OF[split]) if split != 'train' else ''}; "
+            f"{class_folders.what_is_there(path, split, _ENDINGS)}"
         )
     return found
 
 
-def _names_in(directory: str) -> list[str]:
+def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
+    """Returns the shards of a split in a directory, sorted, by name."""
     try:
-        return sorted(os.listdir(directory))
+        names = sorted(os.listdir(directory))
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
+    found = {name: match for name in names if (match := _SHARD.fullmatch(name))}
+    return {name: match for name, match in found.items() if match["split"] in FOLDERS_OF[split]}
 
 
 def find_records(directory: str, split: str) -> PhotoRecords | None:
@@ -179,22 +187,19 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     Raises:
         DataError: they are not one complete data set of a known layout.
     """
-    names = _names_in(directory)
-    shards = {name: match for name in names if (match := _SHARD.fullmatch(name)) and match["split"] == split}
+    shards = _shards_in(Path(directory), split)
     if not shards:
-        return None
-    totals = {(match["set"] or "", match["tfds"] or "", int(match["total"])) for match in shards.values()}
-    if len(totals) > 1:
-        named = " and ".join(f"...{tfds}-of-{total:05d}" for _, tfds, total in sorted(totals))
-        raise DataError(f"--data_dir={directory} mixes shards of {len(totals)} data sets ({named}): keep one.")
-    some = next(iter(shards.values()))
-    total, stem = int(some["total"]), some.string[: some.start("number")]
-    missing = sorted(set(range(total)) - {int(match["number"]) for match in shards.values()})
-    if missing:
-        examples = ", ".join(f"{stem}{number:05d}-of-{total:05d}" for number in missing[:_EXAMPLES_NAMED])
-        raise DataError(
-            f"--data_dir={directory}: {len(missing)} of {total} shards are missing: {examples}"
-            f"{', ...' if len(missing) > _EXAMPLES_NAMED else ''}. Copy or make them again."
+        below = _split_below(Path(directory), split)
+        return find_records(str(below), split) if below else None
+    sets = sorted({match["stem"] + _NUMBER.sub("...", match["ending"]) for match in shards.values()})
+    if len(sets) > 1:
+        named = " and ".join(sets)
+        raise DataError(f"--data_dir={directory} mixes shards of {len(sets)} data sets ({named}): keep one.")
+    total = int(next(iter(shards.values()))["total"] or 1)
+    if len(shards) < total:
+        warn(
+            f"{directory} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "
+            "others, unless a part is wanted."
         )
     files = [Path(directory) / name for name in shards]
     for file in files:
@@ -202,7 +207,45 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
         if file.stat().st_size == 0:
             raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    return PhotoRecords(directory=directory, split=split, files=files, layout=layout_of(files))
+    compressions = {tfrecord.compression_of(file) for file in files}
+    if len(compressions) > 1:
+        raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
+    return PhotoRecords(
+        directory=directory,
+        split=split,
+        files=files,
+        layout=layout_of(files),
+        of_shards=total,
+        training_files=_training_files(Path(directory)) or files,
+        compression=compressions.pop(),
+    )
+
+
+def _training_files(directory: Path) -> list[Path]:
+    """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
+    beside = [directory.parent / name for name in FOLDERS_OF["train"]]
+    for folder in [directory, *filter(Path.is_dir, beside)]:
+        if shards := _shards_in(folder, "train"):
+            return [folder / name for name in shards if (folder / name).is_file()]
+    return []
+
+
+def _split_below(directory: Path, split: str) -> Path | None:
+    """Returns the folder with the shards of a split in a folder of splits, or in the root of TFDS' data sets.
+
+    Raises:
+        DataError: there are several data sets.
+    """
+    for folder in [directory / name for name in FOLDERS_OF[split]]:
+        if folder.is_dir() and _shards_in(folder, split):
+            return folder
+    prepared = {path.parent for level in ("*", "*/*", "*/*/*") for path in directory.glob(f"{level}/dataset_info.json")}
+    found = [path for path in prepared if _shards_in(path, split)]
+    if len({path.parent for path in found}) > 1:
+        raise DataError(
+            f"--data_dir={directory} holds several data sets of TFDS ({', '.join(map(str, sorted(found)))}): name one."
+        )
+    return max(found, key=lambda path: [int(part) for part in re.findall("[0-9]+", path.name)], default=None)
 
 
 def layout_of(files: Sequence[Path]) -> Layout:
@@ -247,10 +290,10 @@ def encoded_of(payload: bytes, layout: Layout) -> bytes:
     return bytes(features_of(payload)[layout.encoded].bytes_list.value[0])
 
 
-def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tuple[str, str] | None:
+def problem_of_example(payload: bytes, layout: Layout, labels: range) -> tuple[str, str] | None:
     """Returns the kind of defect of a record's keys, label or pixels, and the reason; None for a sound record.
 
-    A JPEG is not looked at.
+    A JPEG is not looked at. Negative labels, as of images that have none, are no classes.
     """
     try:
         feature = features_of(payload)
@@ -260,35 +303,10 @@ def problem_of_example(payload: bytes, layout: Layout, lowest_label: int) -> tup
         if key not in feature:
             return "keys", f"it has no '{key}', only {_some_of(feature)}; make the file again"
     label, encoded = feature[layout.label].int64_list.value, feature[layout.encoded].bytes_list.value
-    highest = layout.first_label + IMAGENET_CLASSES - 1
-    lowest = max(0, lowest_label)
+    lowest, highest = max(0, labels.start), labels.stop - 1
     if len(label) != 1 or not lowest <= label[0] <= highest:
-        return "label", f"its label is {list(label[:5])}, not one number of {lowest} to {highest}; correct it"
+        what = f"its label is {list(label[:5])}, not one number of {lowest} to {highest}"
+        return "label", f"{what}; correct it, or pass --num_classes"
     if len(encoded) != 1:
         return "keys", f"it holds {len(encoded)} images instead of one; make it again"
     return decoded.problem(feature, encoded[0]) if layout.sides else None
-
-
-def photos_in_folders(directory: Path, split: str, endings: tuple[str, ...] = _PHOTO_ENDINGS) -> PhotoFolder | None:
-    """Returns the photos of a folder of class folders; None without any photo.
-
-    Raises:
-        DataError: a folder cannot be read, or there are more classes than ImageNet has.
-    """
-    try:
-        # Empty folders count: a class that one split lacks must not change the labels of the others.
-        classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir() and entry.name[0] != ".")
-        found = [
-            (directory / name / photo, label)
-            for label, name in enumerate(classes)
-            for photo in sorted(os.listdir(directory / name))
-            if photo.lower().endswith(endings) and photo[0] != "."
-        ]
-    except OSError as error:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}.") from error
-    if not found:
-        return None
-    if len(classes) > IMAGENET_CLASSES:
-        raise DataError(f"{directory} holds {len(classes)} class folders, more than ImageNet's {IMAGENET_CLASSES}.")
-    files, labels = [file for file, _ in found], [label for _, label in found]
-    return PhotoFolder(directory=str(directory), split=split, files=files, labels=labels, classes=classes)

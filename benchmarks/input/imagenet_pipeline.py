@@ -26,7 +26,8 @@ import tensorflow as tf
 
 from benchmarks.input import decoded, files, imagenet, preprocessing, tfrecord
 from benchmarks.input.bad_records import Skipping
-from benchmarks.input.imagenet import BOX, PhotoFolder, Photos
+from benchmarks.input.class_folders import PhotoFolder
+from benchmarks.input.imagenet import BOX, PhotoRecords, Photos
 from benchmarks.input.options import InputOptions, parallel_calls
 from benchmarks.input.tower_input import InputSpec
 from benchmarks.system import hardware
@@ -94,6 +95,7 @@ def _in_batches(
         numbered = numbered.take_while(lambda *_: tf.numpy_function(skipping.goes_on, [], tf.bool))
     if options.cache == "one_record":
         numbered = numbered.take(1).cache().repeat()
+    labels = imagenet.labels_of(source, spec.num_classes)
 
     def prepare(number: tf.Tensor, element: Any) -> Any:
         epoch, (file, (record, payload)) = element
@@ -102,18 +104,18 @@ def _in_batches(
         if last_stage == "read":
             return tf.strings.length(payload)
         stored, label, boxes = _parse(source, file, payload)
-        lowest = imagenet.lowest_label(source, spec.num_classes)
-        in_range = (label >= lowest) & (label < lowest + spec.num_classes)
+        in_range = (label >= labels.start) & (label < labels.stop)
         # tf.debugging.Assert would add a conditional.
         with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["label out of range", label])]):
-            label = label - lowest
+            label = label - labels.start
         if last_stage == "parse":
             return label
         seed = _seed(spec.seed, epoch, file, record)
         if imagenet.is_decoded(source):
             image = decoded.crop(stored, boxes, seed, options)
         else:
-            image = preprocessing.decode(stored, boxes, seed, spec.image_size, options)
+            decode = preprocessing.decode_jpeg_or_png if isinstance(source, PhotoFolder) else preprocessing.decode
+            image = decode(stored, boxes, seed, spec.image_size, options)
         if last_stage == "decode":
             return tf.shape(image)
         image = preprocessing.augment(image, seed, number + before, spec.image_size, options)
@@ -302,8 +304,10 @@ def _one_pass(
         files = checked(source, files)
 
     def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:
+        assert isinstance(source, PhotoRecords)
         if skipping is None:
-            return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), tf.data.TFRecordDataset(name))))
+            found = tf.data.TFRecordDataset(name, source.compression)
+            return _with(file, tf.data.Dataset.zip((tf.data.Dataset.counter(), found)))
         signature = (tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.string))
         return _with(file, tf.data.Dataset.from_generator(skipping.read, output_signature=signature, args=(file,)))
 

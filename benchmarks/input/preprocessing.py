@@ -6,7 +6,7 @@ import functools
 
 import tensorflow as tf
 
-from benchmarks.input.files import MOST_PIXELS
+from benchmarks.input.files import MOST_PIXELS, PNG_SIGNATURE
 from benchmarks.input.options import RESIZE_METHODS, ROUND_ROBIN, InputOptions
 from models.model_spec import NUM_CHANNELS
 
@@ -39,17 +39,40 @@ def decode(encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, opt
         options: crop, fuse_decode_and_crop and decode_scaling apply.
     """
     shape = tf.io.extract_jpeg_shape(encoded)
-    # Sides of a JPEG are below 2^16, so in float32 the product of two is close enough.
-    in_range = tf.reduce_prod(tf.cast(shape[:2], tf.float32)) <= MOST_PIXELS
-    with tf.control_dependencies([tf.raw_ops.Assert(condition=in_range, data=["photo too large", shape])]):
+    with tf.control_dependencies([_require_sound_size(shape[:2])]):
         shape = tf.identity(shape)
     part = window(shape, boxes, seed, options)
     if not options.fuse_decode_and_crop:
-        image = tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS)
-        return tf.slice(image, [part[0], part[1], 0], [part[2], part[3], NUM_CHANNELS])
+        return _part_of(tf.io.decode_jpeg(encoded, channels=NUM_CHANNELS), part)
     if not options.decode_scaling:
         return tf.io.decode_and_crop_jpeg(encoded, part, channels=NUM_CHANNELS)
     return _scaled(encoded, part, size)
+
+
+def decode_jpeg_or_png(
+    encoded: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, size: int, options: InputOptions
+) -> tf.Tensor:
+    """Does the same as `decode` for a JPEG or a PNG, which is decoded whole."""
+
+    def decode_png() -> tf.Tensor:
+        # The first chunk begins at byte 16, with width and height.
+        sides = tf.io.decode_raw(tf.strings.substr(encoded, 16, 8), tf.int32, little_endian=False)
+        with tf.control_dependencies([_require_sound_size(sides)]):
+            image = tf.io.decode_png(encoded, channels=NUM_CHANNELS)
+        return _part_of(image, window(tf.shape(image), boxes, seed, options))
+
+    is_png = tf.equal(tf.strings.substr(encoded, 0, len(PNG_SIGNATURE)), PNG_SIGNATURE)
+    return tf.cond(is_png, decode_png, lambda: decode(encoded, boxes, seed, size, options))
+
+
+def _require_sound_size(sides: tf.Tensor) -> tf.Operation:
+    # Sides of a JPEG are below 2^16, so in float32 the product of two is close enough.
+    in_range = tf.reduce_prod(tf.cast(sides, tf.float32)) <= MOST_PIXELS
+    return tf.raw_ops.Assert(condition=in_range, data=["photo too large", sides])
+
+
+def _part_of(image: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+    return tf.slice(image, [part[0], part[1], 0], [part[2], part[3], NUM_CHANNELS])
 
 
 def window(shape: tf.Tensor, boxes: tf.Tensor, seed: tf.Tensor, options: InputOptions) -> tf.Tensor:

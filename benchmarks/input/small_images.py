@@ -25,6 +25,7 @@ from benchmarks.input.tower_input import InputSpec
 
 STAGES = ("read", "augment", "batch")
 _MARGIN = 4  # pixels of zeros around an image that is cropped at random
+_TORCHVISION = ("MNIST/raw", "raw")  # where it keeps them, below its root
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_PIXELS = math.prod(_CIFAR_SHAPE)
@@ -92,7 +93,8 @@ def _read_mnist(path: Path, split: str) -> tuple[str, np.ndarray, np.ndarray]:
 def _read_idx(directory: Path, name: str, dimensions: int) -> np.ndarray:
     """Reads an idx file: two zero bytes, a type, the number of dimensions, each as 4 bytes big-endian, the values."""
     # The names on the original site, unpacked, and as some tools unpack them.
-    candidates = [directory / form for form in (name, f"{name}.gz", name.replace("-idx", ".idx"))]
+    forms = (name, f"{name}.gz", name.replace("-idx", ".idx"))
+    candidates = [folder / form for folder in (directory, *(directory / raw for raw in _TORCHVISION)) for form in forms]
     file = next((candidate for candidate in candidates if candidate.exists()), None)
     if file is None:
         raise DataError(

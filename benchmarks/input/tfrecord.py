@@ -7,11 +7,13 @@ payload. Source: tensorflow/core/lib/io/record_writer.h.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 import google_crc32c
 
@@ -19,6 +21,9 @@ from benchmarks.errors import DataError
 from benchmarks.input import files
 
 _HEADER = struct.Struct("<QI")
+Compression = Literal["", "GZIP", "ZLIB"]
+_ANY_HEADER = zlib.MAX_WBITS | 32  # of gzip or zlib
+_BLOCK_BYTES = 2**18
 _LENGTH, _FOOTER = struct.Struct("<Q"), struct.Struct("<I")
 
 
@@ -106,6 +111,8 @@ def lengths_are_safe(path: Path) -> bool:
     Raises:
         OSError: the file cannot be read, or is no regular file.
     """
+    if compression_of(path):
+        return not any(isinstance(frame, Defect) and frame.kind == "size" for frame in _frames(path))
     offset = 0
     with files.open_file(path) as file:
         while len(stated := os.pread(file.fileno(), _LENGTH.size, offset)) == _LENGTH.size:
@@ -122,14 +129,64 @@ def write(file: BinaryIO, payload: bytes) -> None:
     file.write(length + _FOOTER.pack(_masked_crc(length)) + payload + _FOOTER.pack(_masked_crc(payload)))
 
 
-def _frames(path: Path) -> Iterator[tuple[BinaryIO, int, int, int] | Defect]:
+def compression_of(path: Path) -> Compression:
+    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read."""
+    try:
+        with files.open_file(path) as file:
+            start = file.read(_HEADER.size)
+    except OSError:
+        return ""
+    if len(start) == _HEADER.size and start[8:] == _FOOTER.pack(_masked_crc(start[:8])):
+        return ""  # the length of a record may begin like a compressed file
+    if start.startswith(b"\x1f\x8b"):
+        return "GZIP"
+    # Source: RFC 1950, section 2.2: method 8, and a header that is a multiple of 31.
+    return "ZLIB" if start[:1] == b"\x78" and int.from_bytes(start[:2], "big") % 31 == 0 else ""
+
+
+class _Inflated:
+    """Reads a compressed file forwards."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._file, self._path = file, path
+        self._decompressor, self._held, self._position = zlib.decompressobj(_ANY_HEADER), b"", 0
+
+    def read(self, size: int) -> bytes:
+        """Returns the next bytes, fewer at the end of the file."""
+        try:
+            while len(self._held) < size and self._more(size):
+                pass
+        except zlib.error as error:
+            raise DataError(f"{self._path} cannot be decompressed ({error}): copy or make it again.") from error
+        found, self._held = self._held[:size], self._held[size:]
+        self._position += len(found)
+        return found
+
+    def _more(self, size: int) -> bool:
+        if self._decompressor.eof:  # a file may hold several streams, one after the other
+            rest = self._decompressor.unused_data or self._file.read(_BLOCK_BYTES)
+            self._decompressor = zlib.decompressobj(_ANY_HEADER)
+        else:
+            rest = self._decompressor.unconsumed_tail or self._file.read(_BLOCK_BYTES)
+        self._held += self._decompressor.decompress(rest, max(_BLOCK_BYTES, size - len(self._held)))
+        return bool(rest)
+
+    def seek(self, position: int) -> None:
+        """Goes on to a position that is not before this one."""
+        while self._position < position and self.read(min(_BLOCK_BYTES, position - self._position)):
+            pass
+
+
+def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] | Defect]:
     """Yields the file at each payload, with the record's number, offset and payload length, or a record's defect."""
     try:
         opened = files.open_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
-    with opened as file:
-        size = os.fstat(file.fileno()).st_size
+    with opened:
+        compressed = compression_of(path)
+        file = _Inflated(opened, path) if compressed else opened
+        size = math.inf if compressed else os.fstat(opened.fileno()).st_size
         number = offset = 0
         while header := file.read(_HEADER.size):
             if len(header) < _HEADER.size:

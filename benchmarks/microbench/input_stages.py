@@ -12,7 +12,8 @@ import tensorflow as tf
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, headline
 from benchmarks.input import host_pipeline, imagenet, imagenet_pipeline
-from benchmarks.input.imagenet import PhotoFolder, Photos
+from benchmarks.input.class_folders import PhotoFolder
+from benchmarks.input.imagenet import Photos
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from benchmarks.input.tower_input import InputSpec
@@ -116,9 +117,10 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
         photos = names.map(tf.io.read_file, num_parallel_calls=tf.data.AUTOTUNE)
     else:
         key, jpeg = source.layout.encoded, tf.io.FixedLenFeature([], tf.string)
-        photos = tf.data.TFRecordDataset(names).map(lambda record: tf.io.parse_single_example(record, {key: jpeg})[key])
+        records = tf.data.TFRecordDataset(names, source.compression)
+        photos = records.map(lambda record: tf.io.parse_single_example(record, {key: jpeg})[key])
     shapes = photos.map(
-        lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),
+        lambda encoded: tf.shape(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
         num_parallel_calls=hardware.usable_cores(),
         deterministic=False,
     )

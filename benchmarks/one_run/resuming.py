@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.between_steps.saving import Saving
-from benchmarks.checkpoints import files, keras_exchange
+from benchmarks.checkpoints import files, keras_exchange, weight_files
 from benchmarks.checkpoints.files import Saved
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
 from benchmarks.cluster import restarts
@@ -54,12 +54,16 @@ def find(config: Config, team: Team) -> Earlier:
     """Reads the newest checkpoint of `--train_dir`, if there is one. All workers must find the same.
 
     Raises:
-        DataError: it is damaged, or not of this suite; or inference needs one, and there is none.
+        DataError: it is damaged, or not of this suite; or inference needs one, and there is none. Or the initial
+            weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
+    if config.between.initial_weights is not None:
+        _look_at_weights(config.between.initial_weights)
     directory = config.between.train_dir
     if directory is None:
         return Earlier()
+    weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
     if time_slices.inherited():
         raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
     saved = files.read(directory) if config.forward_only else files.latest(directory)
@@ -137,6 +141,13 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     return Restoring(state)
 
 
+def _look_at_weights(path: str) -> None:
+    """Raises DataError if a file of weights is missing or of another format, before anything is built for it."""
+    weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
+    if not weight_files.is_of_keras(path):
+        files.read(path)
+
+
 def read_weights(path: str, model: Model) -> Mapping[str, np.ndarray]:
     """Returns the values of a model's variables by canonical name, from a checkpoint of this suite or a file of Keras.
 
@@ -144,7 +155,7 @@ def read_weights(path: str, model: Model) -> Mapping[str, np.ndarray]:
         UsageError: the file of Keras is missing.
         DataError: they cannot be read, or are of another model.
     """
-    return keras_exchange.read(path, model) if path.endswith(keras_exchange.KERAS_FILES) else files.read(path).values()
+    return keras_exchange.read(path, model) if weight_files.is_of_keras(path) else files.read(path).values()
 
 
 def saving(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import signal
 from collections.abc import Callable, Sequence
 
@@ -137,6 +138,11 @@ class _End:
         reason = f"The run was ended by {by} before it could save its record; it held {held} of memory."
         if death.out_of_memory:
             what = f"The kernel killed the run because memory ran out; it held {held}, and {limit} is the limit"
+            status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
+        limit_of_addresses = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if death.signal == signal.SIGABRT and limit_of_addresses != resource.RLIM_INFINITY:
+            size = f"{limit_of_addresses / 2**30:.1f} GiB"
+            what = f"The run was aborted, as TensorFlow is where ulimit -v allows no more memory; the limit is {size}"
             status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
         record = record_without_run(self.config, self.provenance, status, reason)
         try:
@@ -288,7 +294,7 @@ def record_without_run(
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
         environment=provenance.environment,
-        model=specs.find(config.model).facts(),
+        model=specs.find(config.model).facts(config.num_classes),
         placement={},
         measurement=Measurement(images_per_step=config.batch_global),
         derived=Derived(),

@@ -17,7 +17,7 @@ from benchmarks.between_steps.agenda import Agenda
 from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.errors import UsageError
-from benchmarks.input.catalog import DATA_SETS
+from benchmarks.input.catalog import data_set_of
 from benchmarks.measure import injected_delay, telemetry
 from benchmarks.measure.async_towers import FreeRunningTowers
 from benchmarks.measure.run_log import RunLog, process_age_seconds
@@ -259,7 +259,7 @@ def images_per_epoch(config: Config, tower_input: RunInput) -> int:
     """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
     if tower_input.source:
         return tower_input.source.count()
-    return DATA_SETS[specs.find(config.model).data_name].train_images
+    return data_set_of(specs.find(config.model).data_name).train_images
 
 
 def rate_after(

@@ -21,6 +21,11 @@ FLAG_OF_JOB = {"ps": "ps_hosts", "worker": "worker_hosts", "controller": "contro
 _SPEC_FORM = "ps|h1:2222;h2:2222,worker|h3:2222"
 _JOB = re.compile("[A-Za-z][A-Za-z0-9_]*")
 _CHIEFS = ("chief", "master")
+# What TensorFlow and its operators set; only the first three are used.
+_TF_CONFIG_KEYS = (
+    "cluster", "sparseCluster", "task", "environment", "job", "rpc_layer", "master", "session_master",
+    "eval_session_master", "service", "service_type", "model_dir",
+)  # fmt: skip
 _TF_CONFIG_FORM = '{"cluster": {"worker": ["h1:2222", "h2:2222"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -115,17 +120,29 @@ def find(given: Mapping[str, Any], environ: Mapping[str, str], *, of_run: bool =
     elif not found and given["cluster"] == "slurm":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
         of_slurm, own = slurm.read(environ, given["num_ps"] or 0, port)
+        mpi.refuse_other_launcher(environ)
         found, source = Found(hosts=of_slurm, own=own, own_is_missing=slurm.NO_RANK), "Slurm"
     elif not found and given["cluster"] == "mpi":
         port = DEFAULT_SERVER_PORT if given["server_port"] is None else given["server_port"]
         of_mpi, own = mpi.read(environ, given["hosts"], given["num_ps"] or 0, port)
         found, source = Found(hosts=of_mpi, own=own), "mpirun"
     if not found:
+        _refuse_cluster_spec(environ.get("CLUSTER_SPEC", ""))
         return None
     _check_hosts(found.hosts, dict.fromkeys(JOBS, source), of_run=of_run)
     if found.own:
         _refuse_other_task(given, found.own, source)
     return found
+
+
+def _refuse_cluster_spec(text: str) -> None:
+    """Refuses to be one of several tasks of a description that only some clouds set, and that is not read."""
+    addresses = re.findall(r'"[^"\s]+:[0-9]+"', text)
+    if len(addresses) > 1:
+        raise UsageError(
+            f"CLUSTER_SPEC names {len(addresses)} tasks, and only TF_CONFIG is read, so each would measure alone: set "
+            f"it to {_TF_CONFIG_FORM}, or unset CLUSTER_SPEC."
+        )
 
 
 def _refuse_other_task(given: Mapping[str, Any], own: Task, source: str) -> None:
@@ -276,15 +293,50 @@ def _read_tf_config(text: str) -> Found | None:
         config = json.loads(text or "{}")
     except ValueError as error:
         raise UsageError(f"TF_CONFIG is no JSON ({error}): unset it, or set it to {_TF_CONFIG_FORM}.") from error
-    sections: dict[str, Any] = config if isinstance(config, dict) else {"cluster": config}
-    jobs, task = sections.get("cluster") or {}, sections.get("task") or {}
+    if not isinstance(config, dict):
+        raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
+    sections: dict[str, Any] = config
+    if unknown := [name for name in sections if name not in _TF_CONFIG_KEYS]:
+        raise UsageError(
+            f"TF_CONFIG has '{unknown[0]}', which is not understood: unset it, or set it to {_TF_CONFIG_FORM}."
+        )
+    clusters = [sections.get(name) or {} for name in ("cluster", "sparseCluster")]
+    jobs = next((one for one in clusters if not isinstance(one, dict) or any(one.values())), {})
+    task = sections.get("task") or {}
+    jobs = _by_index(jobs) if isinstance(jobs, dict) else jobs
     if not _is_cluster(jobs) or not _is_task(task):
         raise UsageError(f"TF_CONFIG={text} cannot be understood: unset it, or set it to {_TF_CONFIG_FORM}.")
+    job, index = task.get("type") or "worker", int(task.get("index", 0))
+    if not any(jobs.values()) and (job not in ("worker", *_CHIEFS) or index):
+        raise UsageError(
+            f"TF_CONFIG makes this process {job} {index} and names no cluster: set it to {_TF_CONFIG_FORM}."
+        )
     if task.get("type") == "evaluator":
         raise UsageError(
             "TF_CONFIG makes this process an evaluator, and none is used here: start only the other tasks."
         )
     return _tasks_of(jobs, task) if any(jobs.values()) else None
+
+
+def _by_index(jobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns lists of addresses also for jobs whose addresses are by index, as in a sparse cluster.
+
+    Raises:
+        UsageError: tasks would not know each other, since an index is missing, or there is only the task's own.
+    """
+    listed = dict(jobs)
+    for job, tasks in jobs.items():
+        if not isinstance(tasks, dict):
+            continue
+        missing = [index for index in map(str, range(len(tasks))) if index not in tasks]
+        if missing or (job == "worker" and len(tasks) == 1):
+            lacking = f"not {job} {missing[0]}" if missing else "no other"
+            raise UsageError(
+                f"TF_CONFIG names {job} {', '.join(tasks)}, and {lacking}. "
+                "Every task must know all others: list all addresses (in a TFJob, without enableDynamicWorker)."
+            )
+        listed[job] = [tasks[str(index)] for index in range(len(tasks))]
+    return listed
 
 
 def _is_cluster(value: Any) -> bool:

@@ -12,12 +12,25 @@ from benchmarks.errors import UsageError
 from benchmarks.topology import launch_plan, ranks
 from benchmarks.topology.cluster import Hosts, Task, tasks_of
 
-# Rank, number of ranks, and the same on this host: of Open MPI, of MPICH's and Intel MPI's Hydra, and of PMIx alone.
-_VARIABLES = (
+# Rank, number of ranks, and the same on this host, of launchers whose ranks are not Slurm's even in a job of Slurm: of
+# Open MPI, MVAPICH2, Horovod and IBM's jsrun.
+_OF_THEIR_OWN = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+)
+# Of PALS and Flux, which set PMI_RANK, too; of MPICH's and Intel MPI's Hydra, torchrun and PMIx alone. srun may set the
+# same.
+_VARIABLES = (
+    *_OF_THEIR_OWN,
+    ("PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("PMIX_RANK", "", "", ""),
 )
+_STEP = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 _LOCALHOST = "127.0.0.1"
 
 
@@ -36,17 +49,45 @@ class Ranks:
 
 
 def ranks_of(environ: Mapping[str, str]) -> Ranks | None:
-    """Returns what mpirun has set; None outside mpirun.
+    """Returns what mpirun, or a launcher like it, has set; None outside of such.
 
     Raises:
         UsageError: a variable is no number.
     """
-    for names in _VARIABLES:
-        if environ.get(names[0]):
-            return Ranks(
-                names[0], int(_number(environ, names[0]) or 0), *(_number(environ, name) for name in names[1:])
-            )
-    return None
+    return next((found for names in _VARIABLES if (found := _ranks_in(environ, names))), None)
+
+
+def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> Ranks | None:
+    # RANK may mean anything where there is no WORLD_SIZE.
+    if not environ.get(names[0]) or (names[0] == "RANK" and not environ.get(names[1])):
+        return None
+    source, size, *local = names
+    # Programs set LOCAL_RANK=-1 for one that has none.
+    on_host = [int(environ[name]) if environ.get(name, "").isdecimal() else None for name in local]
+    return Ranks(source, int(_number(environ, source) or 0), _number(environ, size), *on_host)
+
+
+def refuse_other_launcher(environ: Mapping[str, str]) -> None:
+    """Refuses Slurm's ranks where another launcher has started this process: all its ranks may have the same one.
+
+    Raises:
+        UsageError: the ranks are those of mpirun, or another launcher.
+    """
+    own, step = ranks_of(environ), _ranks_in(environ, _STEP)
+    if own and step and not _is_by_srun(own, step) and (own.rank or own.size != 1):
+        raise UsageError(
+            f"--cluster=slurm: another launcher has started this process, as rank {own.rank} ({own.source}), and Slurm "
+            f"calls it {step.rank}: use --cluster=mpi, or start every task with srun."
+        )
+
+
+def _is_by_srun(own: Ranks | None, step: Ranks) -> bool:
+    """Returns whether a rank is Slurm's own, which srun may repeat in variables of MPI."""
+    if own is None:
+        return True
+    has_own = own.source in [names[0] for names in _OF_THEIR_OWN]
+    # In a batch script, outside of srun, there is a rank 0 without the size of a step.
+    return not has_own and own.rank == step.rank and step.size is not None and own.size in (None, step.size)
 
 
 def read(
@@ -112,14 +153,17 @@ def refuse_copies(environ: Mapping[str, str]) -> None:
     """Refuses to be one of several ranks that would each run alone.
 
     Raises:
-        UsageError: mpirun has started several.
+        UsageError: a launcher has started several.
     """
-    own = ranks_of(environ)
-    if own and (own.size or 1) > 1:
+    own, step = ranks_of(environ), _ranks_in(environ, _STEP)
+    by_srun = step is not None and _is_by_srun(own, step)
+    started = step if by_srun else own
+    if started and (started.rank or (started.size or 1) > 1 or (started.size is None and not by_srun)):
         raise UsageError(
-            f"This is rank {own.rank} of {own.size} ({own.source}), and no cluster is requested, so each rank would "
-            "measure alone and disturb the others: add --cluster=mpi (under srun --cluster=slurm) for one run over all "
-            f"ranks, or remove the variable (env -u {own.source}) for independent runs."
+            f"This is rank {started.rank} of {started.size or 'an unknown number'} ({started.source}), and no cluster "
+            "is requested, so each rank would measure alone and disturb the others: add "
+            f"--cluster={'slurm' if by_srun else 'mpi'} for one run over all ranks, or remove the variable "
+            f"(env -u {started.source}) for independent runs."
         )
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from benchmarks.errors import OutOfMemoryError, headline
 from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
-from benchmarks.input.catalog import DATA_SETS, SYNTHETIC_HOST
+from benchmarks.input.catalog import SYNTHETIC_HOST, data_set_of
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
 from models.model_spec import ModelSpec
@@ -86,7 +86,7 @@ def build(
     if options is None:
         towers = tower_input.synthetic(tower_devices, spec)
         return RunInput(towers=towers, initializers=[], description=f"synthetic, {size}, made once on each device")
-    data_set = DATA_SETS[model.data_name]
+    data_set = data_set_of(model.data_name)
     if source is None:
         batches = host_pipeline.synthetic_batches(spec)
         description = f"{SYNTHETIC_HOST}, {size}, made once on the host and copied in every step"
@@ -119,7 +119,7 @@ def build_validation(
 
     The initializers begin a pass.
     """
-    skips, data_set = skipping(source, options), DATA_SETS[model.data_name]
+    skips, data_set = skipping(source, options), data_set_of(model.data_name)
     batches = host_pipeline.configured(
         host_pipeline.one_pass(source, spec, options, skips), options, len(tower_devices)
     )

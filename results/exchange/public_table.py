@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -95,24 +96,36 @@ def parsed(text: str, name: str) -> tuple[Figure, ...]:
     Raises:
         TableError: a required column is missing, or a cell is not what its column holds.
     """
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    head, _, rest = text.partition("\n")
+    if head.strip('"').startswith("sep="):  # Excel's own first line
+        text = rest
+    separator = _separator(text)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     try:
         if missing := [c.name for c in COLUMNS if c.required and c.name not in (reader.fieldnames or ())]:
             raise TableError(
                 f"{name}:1: there is no column {', '.join(missing)}. The first line must name the columns of a public "
                 f"table: {', '.join(column.name for column in COLUMNS)}."
             )
-        return tuple(_figure(line, f"{name}:{reader.line_num}") for line in reader)
+        return tuple(_figure(line, f"{name}:{reader.line_num}", separator != ",") for line in reader)
     except csv.Error as error:
         raise TableError(f"{name}:{reader.line_num}: this is no CSV: {error}. Save it as comma-separated.") from error
 
 
-def _figure(line: dict[Any, Any], place: str) -> Figure:
-    """Returns the figure of a line; `place` is its file and line."""
+def _separator(text: str) -> str:
+    """Returns what separates the cells: a spreadsheet saves semicolons or tabs where numbers have a comma."""
+    head = text.partition("\n")[0]
+    return max((",", ";", "\t"), key=head.count)
+
+
+def _figure(line: dict[Any, Any], place: str, decimal_comma: bool) -> Figure:
+    """Returns the figure of a line; `place` is its file and line, and numbers may have a decimal comma."""
     if None in line or None in line.values():
         more = "more" if None in line else "fewer"
         raise TableError(f"{place}: it has {more} cells than the first line. Put text with a comma in double quotes.")
-    figure = Figure(**{column.name: _value(column, line.get(column.name, ""), place) for column in COLUMNS})
+    figure = Figure(
+        **{column.name: _value(column, line.get(column.name, ""), place, decimal_comma) for column in COLUMNS}
+    )
     low, high = figure.images_per_sec_low, figure.images_per_sec_high
     if (low is None) != (high is None) or (low is not None and high is not None and low > high):
         raise TableError(
@@ -122,8 +135,15 @@ def _figure(line: dict[Any, Any], place: str) -> Figure:
     return figure
 
 
-def _value(column: Column, cell: str, place: str) -> Any:
+def _value(column: Column, cell: str, place: str, decimal_comma: bool) -> Any:
     text = one_line(cell)
+    if decimal_comma and column.kind is float:
+        if re.fullmatch(r"-?\d{1,3}(?:[.,]\d{3})+", text):
+            raise TableError(
+                f"{place}: column {column.name} is '{text}', which may have a mark of thousands or of decimals: write "
+                "it without a mark of thousands, and with another number of decimals than three."
+            )
+        text = text.replace(",", ".")
     if not text:
         if column.required:
             raise TableError(f"{place}: column {column.name} is empty. It must have a value: {column.meaning}.")

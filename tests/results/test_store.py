@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import bz2
+import codecs
 import csv
 import fcntl
+import gzip
+import json
+import lzma
 import multiprocessing
 import os
 import resource
@@ -15,7 +20,7 @@ from unittest import mock
 import pytest
 
 from results import store as store_module
-from results.store import Store, StoreError, load
+from results.store import Loaded, Store, StoreError, load
 from tests.support.records import make_record
 
 
@@ -211,10 +216,92 @@ def test_a_lock_that_is_held_too_long_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_line_that_is_not_a_record_is_reported(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    store.jsonl_path.write_text("rubbish\n")
-    (problem,) = store.append(make_record())
+    (tmp_path / "results.jsonl").write_text("rubbish\n")
+    assert load(tmp_path / "results.jsonl").problems == [
+        f"{tmp_path}/results.jsonl does not hold records: none of its lines is one."
+    ]
+    with pytest.raises(StoreError, match=r"results.jsonl does not begin with a record: name another directory"):
+        Store(tmp_path)
+    (tmp_path / "results.jsonl").write_text(f"rubbish\n{make_record().to_json()}\n")
+    (problem,) = load(tmp_path / "results.jsonl").problems
     assert "results.jsonl:1: skipped a damaged line" in problem
+
+
+@pytest.mark.parametrize("first", ['{"hello": 1}\n', '{ "run_id": "x",\n', "\n[\n", "<!DOCTYPE html>\n"])
+def test_nothing_is_appended_to_what_does_not_begin_with_a_record(tmp_path: Path, first: str) -> None:
+    (tmp_path / "results.jsonl").write_text(first)
+    with pytest.raises(StoreError, match="results.jsonl (does not begin with a record|is a JSON array)"):
+        Store(tmp_path)
+
+
+def test_a_line_that_a_crash_of_the_host_has_left_costs_only_itself(tmp_path: Path) -> None:
+    kept = make_record()
+    (tmp_path / "results.jsonl").write_text("\0" * 300 + f"\n{kept.to_json()}\n")
+    store = Store(tmp_path)
+    (problem,) = store.append(added := make_record())
+    assert "results.jsonl:1: skipped" in problem
+    assert load(store.jsonl_path).records == [kept, added]
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    records = [make_record(), make_record()]
+    text = "".join(f"{record.to_json()}\n" for record in records)
+    (tmp_path / "results.jsonl").write_bytes(codecs.BOM_UTF8 + text.encode())
+    store = Store(tmp_path)
+    assert store.append(added := make_record()) == []
+    assert load(store.jsonl_path) == Loaded([*records, added], [])
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda text: text.encode("utf-16"), "is in UTF-16, and records are in UTF-8: convert it"),
+        (lambda text: text.encode("utf-16-le"), "is in UTF-16"),
+        (lambda text: gzip.compress(text.encode()), "is compressed with gzip: unpack it"),
+        (lambda text: bz2.compress(text.encode()), "is compressed with bzip2"),
+        (lambda text: lzma.compress(text.encode()), "is compressed with xz"),
+        (lambda text: json.dumps(json.loads(text), indent=2).encode(), "is indented JSON, and a file of records has"),
+        (lambda text: f"[{text}]".encode(), "is a JSON array, and a file of records has one record per line"),
+        (
+            lambda text: b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12\n",
+            "is a pointer of Git LFS and not the file itself: run git lfs pull",
+        ),
+        (lambda text: b"run_id,time_utc\n1,2\n", "is a CSV file, which is derived: name results.jsonl"),
+    ],
+)
+def test_a_file_of_another_format_is_named_once_and_left_alone(
+    tmp_path: Path, write: Callable[[str], bytes], words: str
+) -> None:
+    file = tmp_path / "results.jsonl"
+    content = write(f"{make_record().to_json()}\n")
+    file.write_bytes(content)
+    loaded = load(file)
+    assert loaded.records == [] and len(loaded.problems) == 1
+    assert loaded.problems[0].startswith(f"{file} {words}")
+    with pytest.raises(StoreError, match=f"results.jsonl {words}"):
+        Store(tmp_path)
+    with file.open("r+b") as opened, pytest.raises(OSError, match=words):
+        store_module.append_lines(opened, [make_record()])
+    assert file.read_bytes() == content
+
+
+def test_a_merge_conflict_is_said_and_both_sides_are_read(tmp_path: Path) -> None:
+    ours, theirs = make_record(), make_record()
+    sides = f"<<<<<<< HEAD\n{ours.to_json()}\n=======\n{theirs.to_json()}\n>>>>>>> theirs\n"
+    (tmp_path / "results.jsonl").write_text(sides)
+    loaded = load(tmp_path / "results.jsonl")
+    assert loaded.records == [ours, theirs]
+    assert loaded.problems == [
+        f"{tmp_path}/results.jsonl:1: has a merge conflict of git; the records of both sides are read."
+    ]
+    with pytest.raises(StoreError, match="has a merge conflict of git: resolve it"):
+        Store(tmp_path)
+
+
+def test_of_many_damaged_lines_the_first_are_said(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text('{"a\n' * 500)
+    problems = load(tmp_path / "results.jsonl").problems
+    assert len(problems) == 21 and problems[-1] == f"{tmp_path}/results.jsonl: 480 more lines are no records."
 
 
 def _append_many(directory: Path, count: int) -> None:

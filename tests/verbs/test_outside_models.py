@@ -68,6 +68,10 @@ def five():
     return net((64, 64, 3), 5)
 
 
+def grey():
+    return net((20, 20, 1), 4)
+
+
 def wide():
     return net((32, 48, 3), 10)
 
@@ -199,7 +203,9 @@ def test_a_file_with_relative_imports_is_refused_with_the_other_spelling(own: Pa
 def test_operations_that_cannot_be_counted_leave_the_record_without_their_number(own: Path) -> None:
     resolved = _resolve(f"--model={own}:recurrent")
     spec = specs.find(resolved.model)
-    assert spec.facts()["gflop_per_image"] is None and spec.parameters == 4 * (28 + 4 + 1) * 4 + 5 * 10
+    assert (
+        spec.facts(spec.usual_outputs)["gflop_per_image"] is None and spec.parameters == 4 * (28 + 4 + 1) * 4 + 5 * 10
+    )
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -253,9 +259,37 @@ def test_models_that_do_not_fit_are_refused(own: Path, function: str, problem: s
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_outputs_that_no_data_set_has_are_refused(own: Path) -> None:
-    with pytest.raises(UsageError, match="5 outputs for images of 64x64 pixels with 3 channel.* fit no data set"):
-        _resolve(f"--model={own}:five")
+def test_photos_fit_any_number_of_classes_and_other_images_are_synthetic(own: Path) -> None:
+    photos = _resolve(f"--model={own}:five", "--data_dir=x")
+    assert (photos.data_name, photos.num_classes) == ("imagenet", 5)
+    seven = _resolve(f"--model={own}:build", "--num_classes=7")
+    assert seven.num_classes == 7 and specs.find(f"{own}:build").facts(7)["parameters"]
+    grey = _resolve(f"--model={own}:grey")
+    assert (grey.data_name, grey.num_classes) == ("synthetic", 4)
+    for given in ("--data_dir=x", "--data_name=mnist"):
+        with pytest.raises(UsageError, match=rf"{given}: the images of .*, 20x20 pixels with 1 .* fit no data set"):
+            _resolve(f"--model={own}:grey", given)
+
+
+@pytest.mark.parametrize("flags", [(), ("--data_name=synthetic_host",)])
+@pytest.mark.usefixtures("in_this_process")
+def test_images_that_no_data_set_has_are_trained_on(train_here: TrainHere, own: Path, flags: tuple[str, ...]) -> None:
+    log = train_here(*ON_CPU, f"--model={own}:grey", "--init_learning_rate=0.001", *flags)
+    assert np.isfinite(log.measured.losses).all()
+
+
+@pytest.mark.parametrize(
+    ("reason", "hides"),
+    [
+        ("ModuleNotFoundError: No module named 'models.blocks'", "models"),
+        ("ImportError: cannot import name 'net' from 'results.nets' (/x/results/nets.py)", "results"),
+        ("ModuleNotFoundError: No module named 'my.models'", None),
+        ("RuntimeError: no 'models.x'", None),
+    ],
+)
+def test_a_package_that_the_suite_hides_is_explained(reason: str, hides: str | None) -> None:
+    wanted = f"'{hides}' is a package of this suite, which hides another with that name: rename yours. "
+    assert outside_models._hidden_package(reason) == (wanted if hides else "")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_damaged_one_is_refused_with_what_to_use(tmp_path: Path, part: str) ->
     write(tmp_path, 4)
     damaged = Path(f"{write(tmp_path, 6)}{part}")
     damaged.write_bytes(bytes(byte ^ 255 for byte in damaged.read_bytes()))
-    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Remove its files, and model.ckpt-4 is used"):
+    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Remove its files, and use model.ckpt-4"):
         files.read(tmp_path).values()
 
 

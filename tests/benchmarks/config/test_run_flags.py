@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import pwd
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,46 @@ def test_forms(arguments: list[str], name: str, value: object) -> None:
     parsed = flag.parse(arguments, run_flags.RUN_FLAGS)
     assert parsed.values[name] == value
     assert list(parsed.words) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("~/results", "{home}/results"),
+        ("~", "{home}"),
+        ("~root/x", f"{pwd.getpwnam('root').pw_dir}/x"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("a/~/b", "a/~/b"),
+        ("file:/data", "/data"),
+        ("file://localhost/data", "/data"),
+        ("with:colon", "with:colon"),
+    ],
+)
+def test_a_path_means_what_it_means_to_a_shell(
+    given: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    file = tmp_path / "flags"
+    file.write_text(f"--train_dir={given}\n")
+    parsed = flag.parse([f"--output_dir={given}", f"--flagfile={file}"], run_flags.RUN_FLAGS).values
+    assert parsed["output_dir"] == parsed["train_dir"] == meant.format(home=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("gs://bucket/results", "--output_dir: gs://... is an address of another storage"),
+        ("S3://key:secret@bucket", "--output_dir: S3://... is an address of another storage"),
+        ("dbfs:/results", "dbfs://... is an address of another storage"),
+        ("gs:/bucket/results", "gs://... is an address of another storage"),
+        ("~nobody-of-this-name", "there is no user 'nobody-of-this-name' with a home directory"),
+        ("~nobody-of-this-name/x", "there is no user 'nobody-of-this-name' with a home directory"),
+    ],
+)
+def test_a_path_that_is_none_of_this_host_is_refused(given: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        flag.parse([f"--output_dir={given}"], run_flags.RUN_FLAGS)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_flagfile_is_read(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import tensorflow as tf
 
 from benchmarks.datasets import convert, originals
 from benchmarks.datasets import damage as corrupting
+from benchmarks.datasets.originals import Listing
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.imagenet import DECODED, INCEPTION, encoded_of, features_of
-from tests.support.images import labels_of, take_batches, to_folder, to_tfds
+from tests.support.images import labels_of, rewrite, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
 
@@ -152,7 +153,7 @@ def test_photos_can_be_made_smaller(folder: Path, tmp_path: Path) -> None:
     [
         (lambda path: None, "does not exist: name a folder of class folders"),
         (lambda path: path.write_bytes(b"no archive" * 200), "is no tar archive of tar archives"),
-        (lambda path: path.mkdir(), "neither folders of photos nor tar archives"),
+        (lambda path: path.mkdir(), "holds no folders of photos for each class, no tar archives .*; it is empty"),
     ],
 )
 def test_what_cannot_be_converted_is_explained(tmp_path: Path, make: Callable[[Path], object], words: str) -> None:
@@ -258,8 +259,132 @@ def test_each_split_is_converted_from_its_own_folder(folder: Path, tmp_path: Pat
     one = tmp_path / "both" / "val" / "n00000001"
     one.mkdir(parents=True)
     next((tmp_path / "both" / "train").rglob("*.JPEG")).rename(one / "only.JPEG")
-    assert [photo.name for photo in originals.find(tmp_path / "both", "validation")] == ["only.JPEG"]
-    assert len(originals.find(tmp_path / "both", "train")) == 39
+    validation, training = (originals.find(tmp_path / "both", split) for split in ("validation", "train"))
+    assert isinstance(validation, Listing) and isinstance(training, Listing)
+    assert [photo.name for photo in validation.photos] == ["only.JPEG"]
+    assert len(training.photos) == 39 and validation.classes == training.classes
+
+
+def test_class_folders_win_over_archives_beside_them(folder: Path, tmp_path: Path) -> None:
+    _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train")
+    (tmp_path / "ILSVRC2012_img_train.tar").rename(folder / "ILSVRC2012_img_train.tar")
+    found = originals.find(folder, "train")
+    assert isinstance(found, Listing)
+    assert found.classes == sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    assert len(found.photos) == 40 and all(photo.member is None for photo in found.photos)
+
+
+def test_of_the_archives_of_both_splits_each_is_its_own(folder: Path, tmp_path: Path) -> None:
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    _as_tar_of_tars(folder, tmp_path / "ILSVRC2012_img_train").rename(downloads / "ILSVRC2012_img_train.tar")
+    _tar_of_class(next(folder.iterdir()), downloads / "ILSVRC2012_img_val.tar")
+    found = originals.find(downloads, "train")
+    assert isinstance(found, Listing)
+    assert found.classes == sorted(entry.name for entry in folder.iterdir())
+    assert {photo.file.name for photo in found.photos} == {"ILSVRC2012_img_train.tar"}
+    for source in (downloads, downloads / "ILSVRC2012_img_val.tar"):
+        with pytest.raises(DataError, match=r"img_val.tar holds photos, such as .*ILSVRC2012_validation_ground_truth"):
+            originals.find(source, "validation")
+
+
+def test_archives_of_archives_beside_each_other_are_not_classes(folder: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        _as_tar_of_tars(folder, tmp_path / name)
+        shutil.rmtree(tmp_path / name)
+    folder.rename(tmp_path.parent / "photos-elsewhere")
+    with pytest.raises(DataError, match=r"one.tar holds archives, such as .*, and there are 1 more beside it"):
+        originals.find(tmp_path, "train")
+
+
+def test_archives_of_classes_that_are_called_like_splits_are_classes(folder: Path, tmp_path: Path) -> None:
+    photos = next(folder.iterdir())
+    for name in ("beaker", "bullet_train", "test_tube"):
+        _tar_of_class(photos, tmp_path / f"{name}.tar")
+    (tmp_path / "._beaker.tar").write_bytes(b"as macOS leaves them")
+    found = originals.find(tmp_path, "train")
+    assert isinstance(found, Listing) and found.classes == ["beaker", "bullet_train", "test_tube"]
+    _tar_of_class(photos, tmp_path / "val.tar")
+    found = originals.find(tmp_path, "train")
+    assert isinstance(found, Listing) and len(found.classes) == 3
+    assert "(val.tar of other splits passed over)" in found.description
+    (tmp_path / "val.tar").unlink()
+    with pytest.raises(DataError, match="archives of 3 classes. Labels are positions .*: unpack both into folders"):
+        originals.find(tmp_path, "validation")
+
+
+def test_archives_of_folders_are_to_be_unpacked(folder: Path, tmp_path: Path) -> None:
+    beside = tmp_path / "beside"
+    shutil.copytree(folder, beside / "flowers")
+    for name, mode in (("flowers.tgz", "w:gz"), ("flowers.tar", "w:")):
+        with tarfile.open(beside / name, mode) as archive:
+            archive.add(folder, "flowers")
+    with pytest.raises(
+        DataError, match="flowers.tar holds photos, such as flowers/n0.* Unpack it, and name the folder"
+    ):
+        originals.find(beside / "flowers.tar", "train")
+    with pytest.raises(
+        DataError, match="flowers.tgz is compressed, so it cannot be read as a tar archive of tar archives"
+    ):
+        originals.find(beside / "flowers.tgz", "train")
+    (beside / "flowers.tar").unlink()
+    with pytest.raises(DataError, match="holds photos in other places, such as .*flowers/n0.*Name the folder"):
+        originals.find(beside, "train")
+
+
+def test_flat_validation_photos_need_labels(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "both" / "val").mkdir(parents=True)
+    for photo in folder.rglob("*.JPEG"):
+        shutil.copy(photo, tmp_path / "both" / "val")
+    folder.rename(tmp_path / "both" / "train")
+    for find in (originals.find, lambda source, split: imagenet.find(str(source), split)):
+        with pytest.raises(DataError, match="val are in one folder. .*ILSVRC2012_validation_ground_truth.txt in"):
+            find(tmp_path / "both", "validation")
+
+
+@pytest.mark.parametrize("ending", ["webp", "BMP", "gif", "tif", "TIFF", "Png", "jfif", "jpe"])
+def test_every_format_that_pillow_reads_is_converted(tmp_path: Path, ending: str) -> None:
+    from PIL import Image
+
+    (tmp_path / "source" / "blue").mkdir(parents=True)
+    photo = tmp_path / "source" / "blue" / f"sky.{ending}"
+    Image.new("RGB", (40, 30), (10, 20, 200)).save(photo)
+    outcome = _convert(tmp_path / "source", tmp_path / "out", shards=1)
+    assert (outcome.written, outcome.left_out) == (1, [])
+    ((_, label, encoded),) = _photos_of(tmp_path / "out").values()
+    assert label == 1
+    np.testing.assert_allclose(tf.io.decode_jpeg(encoded).numpy().mean((0, 1)), (10, 20, 200), atol=4)
+
+
+def test_splits_of_other_classes_are_not_written_to_one_directory(folder: Path, tmp_path: Path) -> None:
+    _convert(folder, tmp_path / "out")
+    shutil.copytree(folder, tmp_path / "other" / "train")
+    shutil.copytree(folder, tmp_path / "other" / "val")
+    for split in ("train", "val"):
+        (tmp_path / "other" / split / "a_class_before_the_others").mkdir()
+    validation = originals.find(tmp_path / "other", "validation")
+    part = convert.divided(validation, "validation", 40)
+    with pytest.raises(UsageError, match="holds train shards whose labels are of other classes: convert both splits"):
+        convert.convert(
+            validation, tmp_path / "out", split=part, shorter_side=None, seed=1, on_shard=lambda path, count: None
+        )
+    assert not list((tmp_path / "out").glob("validation-*"))
+
+
+def test_records_of_any_number_of_classes_keep_their_labels(fake_imagenet: Path, tmp_path: Path) -> None:
+    shutil.copytree(fake_imagenet, tmp_path / "source")
+    for file in sorted((tmp_path / "source").iterdir()):
+        rewrite(file, 0, lambda feature: feature[INCEPTION.label].int64_list.value.__setitem__(0, 2000))
+    found = originals.find(tmp_path / "source", "train")
+    part = convert.divided(found, "train", 10)
+    given = {"split": part, "shorter_side": None, "seed": 1, "on_shard": lambda path, count: None}
+    assert len(convert.convert(found, tmp_path / "usual", **given).left_out) == 4
+    assert convert.convert(found, tmp_path / "more", num_classes=2000, **given).left_out == []
+    assert labels_of(tmp_path / "more") == labels_of(tmp_path / "source")
+    for number, file in enumerate(sorted((tmp_path / "source").iterdir())):
+        rewrite(file, 0, lambda feature, label=number: feature[INCEPTION.label].int64_list.value.__setitem__(0, label))
+    assert convert.convert(found, tmp_path / "from_0", num_classes=1500, **given).left_out == []
+    assert labels_of(tmp_path / "from_0") == [label + 1 for label in labels_of(tmp_path / "source")]
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:

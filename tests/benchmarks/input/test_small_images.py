@@ -42,6 +42,13 @@ def test_idx_files_are_read_as_their_makers_say(tmp_path: Path, compressed: bool
     assert found.describe() == f"MNIST idx files, 50 train images in {tmp_path}, labels 0 to {labels.max()}"
 
 
+@pytest.mark.parametrize("place", ["MNIST/raw", "raw"])
+def test_idx_files_are_found_where_torchvision_keeps_them(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    _mnist(tmp_path / place, compressed=False)
+    assert small_images.find("mnist", str(tmp_path), "train").count() == 50
+
+
 def test_an_idx_file_by_hand(tmp_path: Path) -> None:
     images = struct.pack(">4B3I", 0, 0, 8, 3, 2, 2, 3) + bytes(range(12))
     (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(images))

@@ -264,11 +264,25 @@ def test_a_master_is_a_chief_and_an_evaluator_is_not_of_the_cluster() -> None:
         {"task": {"type": "worker", "index": 0}},
         {"cluster": {"chief": ["h1:1"]}, "task": {"type": "chief", "index": 0}},
         {"cluster": {"worker": ["h1:1"]}},
+        {"environment": "cloud", "cluster": {"worker": ["h1:1"]}},
     ],
 )
 def test_a_tf_config_of_one_task_is_one_process(content: Any) -> None:
     assert resolve(tf_config(content)) == (None, ())
     assert resolve({"TF_CONFIG": ""}) == (None, ())
+
+
+def test_a_description_that_is_not_read_is_refused_if_it_names_several_tasks() -> None:
+    spec = '{"cluster": {"workerpool0": ["a:2222"], "workerpool1": ["b:2222"]}, "task": {"type": "workerpool1"}}'
+    with pytest.raises(UsageError, match="CLUSTER_SPEC names 2 tasks, and only TF_CONFIG is read"):
+        resolve({"CLUSTER_SPEC": spec})
+    assert resolve({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:2222"]}}'})[0] is None
+
+
+@pytest.mark.parametrize("key", ["cluster", "sparseCluster"])
+def test_addresses_of_a_tf_config_may_be_by_index(key: str) -> None:
+    cluster = made(tf_config({key: {"worker": {"1": "h2:1", "0": "h1:1"}}}, type="worker", index=1))
+    assert (cluster.workers, cluster.own) == (("h1:1", "h2:1"), Task("worker", 1))
 
 
 @pytest.mark.parametrize(
@@ -288,6 +302,13 @@ def test_a_tf_config_of_one_task_is_one_process(content: Any) -> None:
         ('{"cluster": {"ps": ["a:1"]}}', "no worker: .*TF_CONFIG"),
         ('{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"type": "worker", "index": 0}}', "same address a:1"),
         ('{"cluster": {"worker": ["a:1", "b"]}, "task": {"type": "worker", "index": 0}}', "TF_CONFIG, worker 1: 'b'"),
+        ('{"clusters": {"worker": ["a:1", "b:1"]}}', "TF_CONFIG has 'clusters', which is not understood"),
+        ('{"task": {"type": "worker", "index": 1}}', "makes this process worker 1 and names no cluster"),
+        ('{"task": {"type": "ps"}}', "makes this process ps 0 and names no cluster"),
+        ('{"sparseCluster": {"worker": {"1": "b:1"}, "ps": ["p:1"]}}', "names worker 1, and not worker 0"),
+        ('{"sparseCluster": {"worker": {"0": "b:1"}}, "task": {"type": "worker"}}', "names worker 0, and no other"),
+        ("[]", "cannot be understood"),
+        ("0", "cannot be understood"),
     ],
 )
 def test_a_tf_config_that_cannot_be_used(text: str, words: str) -> None:
@@ -350,7 +371,6 @@ def test_slurm_is_asked_last() -> None:
     cluster, (notice,) = resolve(srun(0, "n[1-2]", "1(x2)", 2), cluster="slurm", job_name="worker", worker_hosts="a:1")
     assert cluster is not None and cluster.workers == ("a:1",)
     assert "--cluster=slurm is ignored, since flags" in notice
-    assert resolve(srun(0, "n[1-2]", "1(x2)", 2)) == (None, ())
     assert made({**tf_config({}), **srun(0, "n[1-2]", "1(x2)", 2)}, cluster="slurm").num_workers == 2
 
 

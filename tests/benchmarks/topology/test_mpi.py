@@ -9,7 +9,7 @@ import pytest
 from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.topology.cluster import Cluster, Task
-from tests.benchmarks.topology.test_discovery import resolve
+from tests.benchmarks.topology.test_discovery import resolve, srun
 
 
 def open_mpi(rank: int, size: int, local_size: int | None = None) -> dict[str, str]:
@@ -78,7 +78,7 @@ def test_a_job_by_flags_wins() -> None:
     assert notices == ("--cluster=mpi is ignored, since flags name the hosts.",)
 
 
-@pytest.mark.parametrize("environ", [open_mpi(0, 1), hydra(0, 1), {"PMIX_RANK": "0"}, {}])
+@pytest.mark.parametrize("environ", [open_mpi(0, 1), hydra(0, 1), {}])
 def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
     assert resolve(environ) == (None, ())
     if "PMIX_RANK" not in environ and environ or "OMPI_COMM_WORLD_SIZE" in environ:
@@ -88,7 +88,7 @@ def test_one_rank_is_one_process(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("environ", "flags", "words"),
     [
-        ({}, {}, r"^--cluster=mpi needs a rank in the environment \(OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK\)"),
+        ({}, {}, r"^--cluster=mpi needs a rank in the environment \(OMPI_COMM_WORLD_RANK, .*\): start"),
         ({}, {"worker_hosts": "a:1"}, "^--cluster=mpi needs a rank"),
         ({"PMIX_RANK": "0"}, {}, "PMIX_RANK is set, but not the number of ranks: under srun use --cluster=slurm"),
         ({"PMI_RANK": "x", "PMI_SIZE": "2"}, {}, "^PMI_RANK is 'x' and should be a number"),
@@ -111,11 +111,71 @@ def test_what_cannot_be_is_refused(environ: dict[str, str], flags: dict[str, Any
         resolve(environ, cluster="mpi", **flags)
 
 
-@pytest.mark.parametrize("environ", [open_mpi(1, 4), hydra(1, 4)])
+def of(prefix: str, rank: int, size: int, of_size: str = "SIZE") -> dict[str, str]:
+    """The variables of other launchers, in the forms of their own manuals."""
+    return {f"{prefix}RANK": str(rank), f"{prefix}{of_size}": str(size)}
+
+
+LAUNCHED = [
+    open_mpi(1, 4),
+    hydra(1, 4),
+    of("MV2_COMM_WORLD_", 1, 4),
+    of("HOROVOD_", 1, 4),
+    of("JSM_NAMESPACE_", 1, 4),
+    of("", 1, 4, "WORLD_SIZE"),
+    {"PALS_RANKID": "1", "PMI_SIZE": "4", "PMI_RANK": "1"},
+    {"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"},
+]
+
+
+@pytest.mark.parametrize("environ", LAUNCHED, ids=lambda environ: next(iter(environ)))
 def test_ranks_that_would_each_run_alone_are_refused(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="rank 1 of 4 .*: add --cluster=mpi .* or remove the variable"):
         resolve(environ)
     assert resolve(environ, local_cluster="worker:2", variable_update="collective_all_reduce")[0], "it starts its own"
+
+
+def test_a_rank_of_an_unknown_number_is_refused_too() -> None:
+    with pytest.raises(UsageError, match=r"rank 3 of an unknown number \(PMIX_RANK\)"):
+        resolve({"PMIX_RANK": "3"})
+    with pytest.raises(UsageError, match=r"rank 0 of an unknown number \(PMIX_RANK\)"):
+        resolve({"PMIX_RANK": "0"})
+    assert resolve({"RANK": "captain"}) == (None, ()), "without WORLD_SIZE, it may mean anything"
+    assert resolve({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "-1"}) == (None, ()), "as some programs set it"
+
+
+@pytest.mark.parametrize("own", [hydra(0, 4), of("", 0, 4, "WORLD_SIZE"), open_mpi(0, 4)])
+def test_rank_0_of_mpirun_in_a_batch_script_of_slurm_is_not_slurms(own: dict[str, str]) -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}
+    with pytest.raises(UsageError, match="rank 0 of 4 .*: add --cluster=mpi"):
+        resolve({**batch, **own})
+    with pytest.raises(UsageError, match="--cluster=slurm: another launcher has started this process, as rank 0"):
+        resolve({**batch, **own}, cluster="slurm")
+    assert resolve(batch) == (None, ()), "the script itself"
+
+
+def test_ranks_of_pals_are_not_taken_for_hydras() -> None:
+    pals = {"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4", "PMI_RANK": "1", "PMI_SIZE": "4"}
+    cluster, _ = resolve(pals, cluster="mpi")
+    assert cluster and cluster.own == Task("worker", 1)
+
+
+@pytest.mark.parametrize("own", [{}, hydra(1, 2), {"PMIX_RANK": "1"}, of("", 1, 2, "WORLD_SIZE")])
+def test_ranks_of_srun_are_told_to_use_slurm(own: dict[str, str]) -> None:
+    environ = {**srun(1, "n[1-2]", "1(x2)", 2), **own}
+    with pytest.raises(UsageError, match=r"rank 1 of 2 \(SLURM_PROCID\).*: add --cluster=slurm"):
+        resolve(environ)
+    cluster, _ = resolve(environ, cluster="slurm")
+    assert cluster and cluster.own == Task("worker", 1)
+
+
+@pytest.mark.parametrize("own", [open_mpi(0, 4, 2), open_mpi(1, 4, 2), hydra(1, 2), of("HOROVOD_", 0, 2)])
+def test_ranks_of_mpirun_in_a_job_of_slurm_count(own: dict[str, str]) -> None:
+    environ = {**srun(0, "n[1-2]", "1(x2)", 2), **own}
+    with pytest.raises(UsageError, match=": add --cluster=mpi for one run"):
+        resolve(environ)
+    with pytest.raises(UsageError, match="^--cluster=slurm: another launcher has started .* use --cluster=mpi"):
+        resolve(environ, cluster="slurm")
 
 
 def test_each_worker_of_a_host_has_gpus_of_its_own() -> None:

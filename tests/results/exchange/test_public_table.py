@@ -57,6 +57,22 @@ def test_order_of_columns_other_columns_and_empty_cells_do_not_matter() -> None:
     assert figure == Figure(machine="M", model="vgg16", devices=2, images_per_sec=10.0)
 
 
+def test_a_table_of_a_spreadsheet_with_decimal_commas_is_read() -> None:
+    head, cells = "machine,model,devices,images_per_sec", '"A, B",vgg16,2,"1234,5"'
+    expected = (Figure(machine="A, B", model="vgg16", devices=2, images_per_sec=1234.5),)
+    for separator in (";", "\t"):
+        line = separator.join(["A, B", "vgg16", "2", "1234,5"])
+        text = f"{head.replace(',', separator)}\r\n{line}\r\n"
+        assert public_table.parsed(text, "t.csv") == expected
+        assert public_table.parsed(f"sep={separator}\r\n{text}", "t.csv") == expected
+    for number in ("1.234", "1,234", "12.345.678"):
+        text = f"{head.replace(',', ';')}\nA;vgg16;2;{number}\n"
+        with pytest.raises(TableError, match="may have a mark of thousands or of decimals"):
+            public_table.parsed(text, "t.csv")
+    with pytest.raises(TableError, match="column images_per_sec is '1234,5'"):
+        public_table.parsed(f"{head}\n{cells}\n", "t.csv")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
