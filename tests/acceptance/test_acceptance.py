@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,9 @@ def test_every_row_is_shown_or_says_what_it_needs() -> None:
 
 
 def test_the_page_is_of_these_rows() -> None:
-    seen = json.loads(rows.SEEN.read_text(encoding="utf-8"))["rows"]
+    held = json.loads(rows.SEEN.read_text(encoding="utf-8"))
+    assert all(re.match(r"\d{4}-\d\d-\d\d on \d+ cores of ", row["where"]) for row in held.values())
+    seen = {name: row["lines"] for name, row in held.items()}
     assert {name: len(lines) for name, lines in seen.items()} == {row.id: len(row.shows) for row in ROWS if row.shows}
     for row in ROWS:
         for shown, lines in zip(row.shows, seen.get(row.id, []), strict=True):
