@@ -79,15 +79,8 @@ def dispatch(arguments: Sequence[str]) -> ExitStatus:
         parsed = flag.parse(rest, peer_flags.groups_to_parse(verb.flags))
     if verb.takes != "words":
         _refuse_words(rest, parsed.words)
-    return verb.run(flag.Parsed(run_flags.unset(parsed.values), _local_paths(parsed.words)), arguments)
-
-
-def _local_paths(words: Sequence[str]) -> list[str]:
-    """Returns words, of which some may be paths, with the homes that a flag's `~` stands for."""
-    try:
-        return [flag.local_path(word) for word in words]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    words = [flag.local_path(word) for word in parsed.words]  # of which some may be paths
+    return verb.run(flag.Parsed(run_flags.unset(parsed.values), words), arguments)
 
 
 def _no_verb(name: str) -> str:

@@ -154,11 +154,11 @@ def _tables(names: str) -> list[published.Table]:
         DataError: it cannot be read.
     """
     try:
-        return [published.table(local_path(name)) for name in dict.fromkeys(filter(None, names.split(",")))]
+        return [
+            published.table(local_path(name, "--against: ")) for name in dict.fromkeys(filter(None, names.split(",")))
+        ]
     except TableError as error:
         raise DataError(f"--against={names}: {error}") from error
-    except ValueError as error:
-        raise UsageError(f"--against: {error}") from error
     except OSError as error:
         known, file = ", ".join(published.SOURCES), str(error.filename)
         raise UsageError(

@@ -177,7 +177,9 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         raise UsageError(str(error)) from error
     given = {flag.name: flag_values[flag.name].value for flag in table}
     given |= {flag.name: None for flag in table if flag.unset is not None and given[flag.name] == flag.unset}
-    given |= {flag.name: _local(flag, given[flag.name]) for flag in table if flag.path and given[flag.name]}
+    given |= {
+        flag.name: local_path(given[flag.name], f"--{flag.name}: ") for flag in table if flag.path and given[flag.name]
+    }
     values = _without_aliases(given, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
         raise UsageError(problem)
@@ -241,30 +243,23 @@ class _Choice(absl_flags.ArgumentParser):
             raise ValueError(f"'{argument}' is not a whole number, and not {' or '.join(known)}.") from error
 
 
-def _local(flag: Flag, value: str) -> str:
-    try:
-        return local_path(value)
-    except ValueError as error:  # absl's message would repeat the value
-        raise UsageError(f"--{flag.name}: {error}") from error
-
-
-def local_path(text: str) -> str:
+def local_path(text: str, where: str = "") -> str:
     """Returns a path as users of a shell mean it: `~` and `~user` are homes, and `file:///x` is `/x`.
 
     Raises:
-        ValueError: there is no such home, or the text is an address of another storage.
+        UsageError: there is no such home, or the text is an address of another storage; it begins with `where`.
     """
     address = _ADDRESS.fullmatch(text)
     if address and address[1].lower() == "file" and address["host"] in (None, "", "localhost") and address["path"]:
         return urllib.parse.unquote(address["path"])
     if address and (address["host"] is not None or address["path"]):  # the rest may hold a password: not repeated
-        raise ValueError(
-            f"{address[1]}://... is an address of another storage, and only files and directories of this host are "
-            "read and written: copy the data, or mount the storage and name the directory."
+        raise UsageError(
+            f"{where}{address[1]}://... is an address of another storage, and only files and directories of this host "
+            "are read and written: copy the data, or mount the storage and name the directory."
         )
     path = os.path.expanduser(text)
     if path.startswith("~"):
-        raise ValueError(f"'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
+        raise UsageError(f"{where}'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
     return path
 
 

@@ -120,7 +120,7 @@ def _bare_decode(source: Photos, batch: int, skip_bad: bool) -> tf.data.Dataset:
         records = tf.data.TFRecordDataset(names, source.compression)
         photos = records.map(lambda record: tf.io.parse_single_example(record, {key: jpeg})[key])
     shapes = photos.map(
-        lambda encoded: tf.shape(tf.io.decode_image(encoded, channels=3, expand_animations=False)),
+        lambda encoded: tf.shape(tf.io.decode_jpeg(encoded, channels=3)),  # which reads PNGs, too
         num_parallel_calls=hardware.usable_cores(),
         deterministic=False,
     )
