@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from results.record import Record
+from results.statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import ODD_VALUE, csv_cell
 
 # The parts of a record that are plain mappings.
@@ -119,7 +120,7 @@ COLUMNS = (
     ),
     Column(
         "images_per_sec_low",
-        "lower bound of its 95 % interval; needs 5 steps",
+        f"lower bound of its 95 % interval; needs {MIN_STEPS_FOR_INTERVAL} steps",
         "derived.images_per_sec_low",
         float,
         "images/s",

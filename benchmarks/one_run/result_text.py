@@ -15,8 +15,9 @@ from variable_mgr.traffic import NETWORK
 
 def result_lines(record: Record) -> list[str]:
     """Returns the lines of a run that has a rate, each a name and its value."""
-    derived, low = record.derived, record.derived.images_per_sec_low
-    interval = [] if low is None else [f"95 % interval:  {low:.2f} to {derived.images_per_sec_high:.2f} images/sec"]
+    derived = record.derived
+    low, high = derived.images_per_sec_low, derived.images_per_sec_high
+    interval = [] if low is None else [f"95 % interval:  {low:.2f} to {high:.2f} images/sec (of this process)"]
     return [
         *interval,
         f"per device:     {derived.images_per_sec_per_device:.2f} images/sec",

@@ -5,9 +5,9 @@ from __future__ import annotations
 GLOSSARY = {
     "images/s": "all images of the measured steps / sum of their times, over all devices; of several repeats, all "
     "images / total time. It is not the mean of the rates.",
-    "95 % interval": "of one run: circular block bootstrap of its step times (blocks of n^(1/3) steps). Of several "
-    "repeats: t interval of the geometric mean of their rates, since processes differ more than steps do; with two "
-    "repeats it is wide.",
+    "95 % interval": "of one run: t interval of its mean step, with as many independent steps as their autocorrelation "
+    "leaves; another process may differ by more. Of several repeats: t interval of the geometric "
+    "mean of their rates; with two repeats it is wide.",
     "per device": "images/s / number of devices.",
     "speed-up": "images/s / images/s of the same run on one device; without such a run, of the fastest one-device run "
     "that differs only in the variable manager.",

@@ -15,6 +15,7 @@ from results.repeats import ASSUMED_SPREAD
 from results.report import published, ranking, scalability
 from results.report.anomalies import title
 from results.report.headline import markdown_table
+from results.statistics import MIN_STEPS_FOR_INTERVAL
 from results.summary import Row
 from results.text import ODD_VALUE, first_few, interval, table
 
@@ -92,7 +93,7 @@ def _winners(standings: Sequence[ranking.Standing]) -> SideTable:
                 "any" if one.devices is None else str(one.devices),
                 one.flags,
                 f"{one.best.row.rate:.2f}",
-                interval(one.best.low, one.best.high) or "fewer than 5 steps",
+                interval(one.best.low, one.best.high) or f"fewer than {MIN_STEPS_FOR_INTERVAL} steps",
                 first_few(one.within_noise),
             ]
             for one in ranking.winners(standings)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -47,27 +48,28 @@ def test_interval_is_the_same_each_time() -> None:
     assert statistics.rate_interval(seconds, 4) == statistics.rate_interval(seconds, 4)
 
 
-def _coverage(correlation: float, simulations: int = 300, steps: int = 150) -> float:
-    """How often the 95 % interval holds the true rate, for step times with autoregressive noise of 5 %."""
-    generator = np.random.default_rng(7)
-    hits = 0
-    for _ in range(simulations):
-        noise = np.empty(steps)
-        noise[0] = generator.normal()
-        for i in range(1, steps):
-            noise[i] = correlation * noise[i - 1] + np.sqrt(1 - correlation**2) * generator.normal()
-        low, high = statistics.rate_interval(0.1 * (1 + 0.05 * noise), 1)
-        hits += low <= 10.0 <= high
-    return hits / simulations
+def _noise(generator: np.random.Generator, correlation: float, steps: int) -> np.ndarray:
+    return 0.1 * (1 + 0.05 * _autoregressive(generator, (2000, steps), correlation))
 
 
-def test_interval_covers_the_truth_for_independent_noise() -> None:
-    assert 0.90 <= _coverage(0.0) <= 0.99
+@pytest.mark.parametrize("steps", [8, 10, 20, 100])
+@pytest.mark.parametrize("correlation", [0.0, 0.25, 0.5])
+def test_an_interval_holds_the_true_rate_in_93_to_99_of_100_runs(steps: int, correlation: float) -> None:
+    runs = _noise(np.random.default_rng(8), correlation, steps)
+    bounds = np.array([statistics.rate_interval(run, 1) for run in runs])
+    held = np.mean((bounds[:, 0] <= 10.0) & (10.0 <= bounds[:, 1]))
+    assert 0.93 <= held <= 0.99
 
 
-def test_interval_still_mostly_covers_the_truth_for_correlated_noise() -> None:
-    # Drawing single steps instead of blocks would cover 75 % here.
-    assert _coverage(0.5) >= 0.85
+@pytest.mark.parametrize("steps", [8, 20, 100])
+def test_one_slow_step_and_a_drift_widen_an_interval(steps: int) -> None:
+    still = _noise(np.random.default_rng(7), 0.0, steps)[0]
+    drifts, one_is_slow = still * np.linspace(0.9, 1.1, steps), still.copy()
+    one_is_slow[steps // 2] *= 3
+    for seconds in (drifts, one_is_slow):
+        (low, high), (still_low, still_high) = (statistics.rate_interval(each, 1) for each in (seconds, still))
+        assert math.log(high / low) > 1.5 * math.log(still_high / still_low)
+        assert low < statistics.rate(seconds, 1) < high
 
 
 def test_jitter_is_proportional_to_the_spread() -> None:
@@ -75,28 +77,32 @@ def test_jitter_is_proportional_to_the_spread() -> None:
     assert statistics.rate_jitter([1 / 6, 1 / 10, 1 / 12], 1) == pytest.approx(1.4826 * 2)
 
 
-def test_five_steps_have_an_interval() -> None:
-    assert statistics.rate_interval([0.1] * 5, 4) == pytest.approx((40, 40))
+def test_the_fewest_steps_have_an_interval() -> None:
+    assert statistics.rate_interval([0.1] * statistics.MIN_STEPS_FOR_INTERVAL, 4) == pytest.approx((40, 40))
 
 
-@pytest.mark.parametrize("first", range(5))
-def test_a_block_may_begin_at_any_step_and_runs_on_from_the_last_to_the_first(first: int) -> None:
-    # Blocks of two: the slowest resample has only the two steps of 3 s, the fastest only steps of 1 s.
-    seconds = np.roll([3.0, 3.0, 1.0, 1.0, 1.0], first)
-    assert statistics.rate_interval(seconds, 12, confidence=1.0) == pytest.approx((4.0, 12.0))
+def _error_at(correlation: float) -> float:
+    return 1 / math.sqrt(8 * (1 - correlation) / (1 + correlation) - 1)
 
 
-@pytest.mark.parametrize("length", [3, 4, 5])
-def test_a_block_is_as_long_as_the_cube_root_of_the_steps(length: int) -> None:
-    # Steps repeat with the period of a block, so all blocks take equally long. Of another length, they would not.
-    low, high = statistics.rate_interval([*[1.0] * (length - 1), 2.0] * length**2, length + 1)
-    assert (low, high) == pytest.approx((length, length))
-
-
-def test_an_interval_is_centred_on_the_median() -> None:
-    seconds = np.random.default_rng(0).gamma(100, 0.001, 40)
-    low, high = statistics.rate_interval(seconds, 4, confidence=0.0)
-    assert low == high
+@pytest.mark.parametrize(
+    ("deviations", "standard_error"),
+    [
+        # Autocorrelation -7/8, which no correction lifts above 0: all 8 steps count.
+        ([-1, 1, -1, 1, -1, 1, -1, 1], 1 / math.sqrt(7)),
+        # Autocorrelation 5/8, corrected above 1: as few steps as may count, 1.5.
+        ([1, 1, 1, 1, -1, -1, -1, -1], 1 / math.sqrt(0.5)),
+        # Autocorrelation 1/8, corrected by (1 + 4/8)/8, and taken 0.7 standard errors higher.
+        ([1, 1, -1, -1, 1, 1, -1, -1], _error_at(1 / 8 + 1.5 / 8 + 0.7 / math.sqrt(8))),
+    ],
+)
+@pytest.mark.parametrize(("confidence", "quantile"), [(0.95, 2.7764451), (0.8, 1.5332063)])
+def test_an_interval_by_hand(
+    deviations: Sequence[int], standard_error: float, confidence: float, quantile: float
+) -> None:
+    factor = math.exp(quantile * standard_error / 4)  # quantiles of Student's t with 4 degrees of freedom
+    seconds = [4.0 + deviation for deviation in deviations]
+    assert statistics.rate_interval(seconds, 8, confidence=confidence) == pytest.approx((2 / factor, 2 * factor))
 
 
 # Stragglers.

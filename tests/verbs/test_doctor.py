@@ -101,7 +101,7 @@ class Runs:
             return end
         if isinstance(end, signal.Signals):
             interrupt(end)
-        few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 72
+        few = stage == self._told.get("slow") and int(flags["time_limit_seconds"]) < 112
         made = fake_run(step_seconds=[9.0] * 4 if few else 0.1)
         low, high = (None, None) if few else (0.999 * end, 1.001 * end)
         derived = dataclasses.replace(
@@ -327,7 +327,7 @@ def test_no_stage_gets_less_than_an_interval_needs(break_down: BreakDown) -> Non
 
 def test_a_stage_with_too_few_steps_is_run_again_for_as_long_as_it_needs(break_down: BreakDown, tmp_path: Path) -> None:
     done = break_down("--time_limit_seconds=60", told={"slow": "compute"})
-    needed = round(1.5 * (3.0 + 1.0 + 0.2 + 0.15 + 5 * 9.0))
+    needed = round(1.5 * (3.0 + 1.0 + 0.2 + 0.15 + 8 * 9.0))
     assert _limits(done) == [10, 12, needed, needed, needed, needed, needed]
     assert done.stages["compute"]["verdict"] == "costs"
     assert len(list((tmp_path / "out" / "logs").iterdir())) == 7
@@ -376,7 +376,7 @@ def test_a_stage_that_hangs_names_no_flag_that_doctor_lacks(break_down: BreakDow
 
 def test_too_few_steps_twice_are_a_row_that_says_so(break_down: BreakDown) -> None:
     done = break_down("--time_limit_seconds=60", told={"slow": "compute", "startup": 1e-3})
-    assert _limits(done)[1:3] == [12, round(1.5 * (1.0 + 0.2 + 0.15 + 5 * 9.0))]
+    assert _limits(done)[1:3] == [12, round(1.5 * (1.0 + 0.2 + 0.15 + 8 * 9.0))]
     assert done.stages["compute"]["verdict"] == "too few steps"
     assert "  too few steps" in done.out
 

@@ -265,7 +265,7 @@ def _stopped_at_the_third(machine: Machine):
 
 
 def _runs(*rates: float) -> list[Outcome]:
-    return [Outcome(seconds=9, images_per_step=10, step_seconds=[10 / one] * 5) for one in rates]
+    return [Outcome(seconds=9, images_per_step=10, step_seconds=[10 / one] * 8) for one in rates]
 
 
 def test_what_repeats_have_in_common_hides_no_difference() -> None:

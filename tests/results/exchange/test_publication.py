@@ -16,13 +16,13 @@ from benchmarks.cli import publish_verb
 from benchmarks.config import config, flag, run_flags
 from benchmarks.system.provenance import RECORDED_VARIABLES, describe_software
 from benchmarks.trackers import catalog
-from results.exchange import public_fields, publication, publication_check
+from results.exchange import public_fields, publication
 from results.exchange.public_record import Stripping, Vocabulary
 from results.measurement import Derived, Measurement
 from results.quality import Conditions, quality_warnings
 from results.record import Record, flat
 from results.summary import summarize
-from tests.support.records import fake_run, golden_records
+from tests.support.records import fake_run
 
 CANARIES = ("canaryhost", "canaryuser", "/home/canaryuser/data", "10.20.30.40", "canaryuser@canaryhost.corp.example")
 VOCABULARY = dataclasses.replace(publish_verb._vocabulary(), private=frozenset({"canaryhost", "canaryuser"}))
@@ -176,14 +176,6 @@ def test_a_published_record_is_published_unchanged() -> None:
     kept = published(run(), run(model="/home/x/net.py:build", model_digest="0a1b2c3d4e"))
     assert kept[1].config["model"] == "own model" and kept[1].config["model_digest"] == "0a1b2c3d4e"
     assert published(*kept) == kept
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_runs_that_older_versions_recorded_can_be_published(number: int, tmp_path: Path) -> None:
-    kept, _ = publication.selected(golden_records(number), Stripping(VOCABULARY))
-    assert kept
-    folder = publication.write(kept, tmp_path / "public")
-    assert publication_check.check(folder, VOCABULARY).refusals == []
 
 
 def test_every_warning_about_quality_has_a_public_form() -> None:
