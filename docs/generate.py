@@ -33,6 +33,7 @@ from results import columns, store, summary
 from results.exchange import public_fields, public_table
 from results.measurement import Derived, Measurement
 from results.record import Identity, Record
+from results.report import headline
 from tests.acceptance import rows as acceptance
 from tests.faults import catalog as faults
 from tests.peers import comparison as peers
@@ -393,7 +394,7 @@ def _results() -> str:
             f"`{summary.manager_of(single.config)}`",
             _rate(single),
             _rate(double),
-            f"{double.speed_up:.2f}",
+            headline.speed_up(double),
         )
         for single, double in zip(one, two, strict=True)
     ]

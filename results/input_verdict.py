@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from results.repeats import slower_than_best
-from results.summary import repeats_interval
+from results.repeats import repeats_interval, slower_than_best
 
 # A smaller share of waiting is not reported.
 LEAST_REPORTED_WAIT = 0.05

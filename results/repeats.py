@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 
 from results.statistics import rate_interval
-from results.summary import repeats_interval, squared_deviations
 
 # With this many repeats, the spread between them is known.
 ENOUGH_REPEATS = 3
@@ -35,16 +35,48 @@ class Outcome:
 
 
 def rate(runs: Sequence[Outcome]) -> float:
-    """Returns all images of at least one valid run over all measured time, in images per second."""
-    images = sum(run.images_per_step * len(run.step_seconds) for run in runs)
-    return images / math.fsum(math.fsum(run.step_seconds) for run in runs)
+    """Returns the geometric mean of the rates of at least one valid run, each all its images over all its time."""
+    rates = [run.images_per_step * len(run.step_seconds) / math.fsum(run.step_seconds) for run in runs]
+    return geometric_mean(rates)
+
+
+def geometric_mean(rates: Sequence[float]) -> float:
+    """Returns the geometric mean of at least one rate."""
+    return math.exp(math.fsum(map(math.log, rates)) / len(rates)) if len(rates) > 1 else rates[0]
+
+
+def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Returns a t interval of the geometric mean of at least two repeats' rates: processes differ, not only steps."""
+    logs = [math.log(rate) for rate in rates]
+    degrees = len(logs) - 1
+    half = t_quantile((1 + confidence) / 2, degrees) * math.sqrt(_squared_deviations(logs) / degrees / len(logs))
+    middle = math.fsum(logs) / len(logs)
+    return math.exp(middle - half), math.exp(middle + half)
+
+
+def _squared_deviations(values: Sequence[float]) -> float:
+    middle = math.fsum(values) / len(values)
+    return math.fsum((value - middle) ** 2 for value in values)
+
+
+@functools.cache
+def t_quantile(probability: float, degrees: int) -> float:
+    """Returns a quantile of Student's t."""
+    from scipy import special  # its import takes longer than most others of `--help`
+
+    return float(special.stdtrit(degrees, probability))
 
 
 def spread(candidates: Iterable[Sequence[Outcome]]) -> float | None:
     """Returns by which share runs of one candidate differ (standard deviation); None without repeats."""
-    logs = [[math.log(rate([run])) for run in runs] for runs in candidates if len(runs) > 1]
+    return spread_of_rates([[rate([run]) for run in runs] for runs in candidates])
+
+
+def spread_of_rates(candidates: Iterable[Sequence[float]]) -> float | None:
+    """Returns the same of the rates of each candidate's runs."""
+    logs = [[math.log(one) for one in rates] for rates in candidates if len(rates) > 1]
     degrees = sum(len(each) - 1 for each in logs)
-    squares = math.fsum(map(squared_deviations, logs))
+    squares = math.fsum(map(_squared_deviations, logs))
     return math.sqrt(squares / degrees) if degrees else None
 
 
@@ -62,11 +94,14 @@ def interval(runs: Sequence[Outcome], between_runs: float = LEAST_SPREAD) -> tup
     """
     if len(runs) >= ENOUGH_REPEATS:
         return repeats_interval([rate([run]) for run in runs])
-    steps = [seconds for run in runs for seconds in run.step_seconds]
-    low, high = rate_interval(steps, runs[0].images_per_step)
-    if low is None or high is None:
-        return None, None
-    return widened(rate(runs), low, high, between_runs / math.sqrt(len(runs)))
+    halves = []
+    for run in runs:
+        low, high = rate_interval(run.step_seconds, run.images_per_step)
+        if low is None or high is None:
+            return None, None
+        halves.append(math.log(high / low) / 2)
+    middle, factor = rate(runs), math.exp(math.hypot(*halves) / len(runs))
+    return widened(middle, middle / factor, middle * factor, between_runs / math.sqrt(len(runs)))
 
 
 def widened(middle: float, low: float, high: float, spread: float) -> tuple[float, float]:
@@ -75,6 +110,17 @@ def widened(middle: float, low: float, high: float, spread: float) -> tuple[floa
         middle * math.exp(-math.hypot(math.log(middle / low), 2 * spread)),
         middle * math.exp(math.hypot(math.log(high / middle), 2 * spread)),
     )
+
+
+def ratio_interval(
+    ratio: float, of: tuple[float | None, float | None], to: tuple[float | None, float | None]
+) -> tuple[float, float] | tuple[None, None]:
+    """Returns a 95 % interval of the ratio of two independent rates from theirs; (None, None) if one has none."""
+    (low, high), (to_low, to_high) = of, to
+    if not (low and high and to_low and to_high):
+        return None, None
+    factor = math.exp(math.hypot(math.log(high / low), math.log(to_high / to_low)) / 2)
+    return ratio / factor, ratio * factor
 
 
 def clearly_slower(repeats: Sequence[Sequence[Outcome]]) -> list[int]:

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from results import repeats
 from results.record import Kind, Record, Status, key_of
+from results.repeats import Outcome
 from results.text import ODD_VALUE, counted, one_line
 
 # The fields in which a run may differ from the one-device run for its speed-up.
@@ -21,6 +23,7 @@ SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps"
 MANAGER = ("variable_update", "shared_on", "modifiers", "pipeline")
 DATA = ("data_name", "pipelined_input", "input", "data_set")
 PRECISION = ("precision",)
+_ROUNDED = 1 + 1e-9
 # The fields that every label names, and fields that follow from these.
 _OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")
 _IN_EVERY_LABEL = ("model", *MANAGER, *_OF_DEVICES, "data_name", "pipelined_input", "precision", "forward_only")
@@ -32,10 +35,14 @@ class Row:
 
     Attributes:
         records: in the order of their runs; at least one.
-        images_per_sec: all images of the valid repeats over all their measured time; None if none is valid.
+        images_per_sec: of the valid repeats, each all its images over all its measured time, of several the geometric
+            mean; None if none is valid.
         low: lower bound of the 95 % interval: of a single repeat its own, of several from the spread between them.
         high: upper bound of the 95 % interval.
+        among_processes: the bounds, of a single repeat widened by what equal processes differ by: what the repeats of
+            the rows show together, or an assumption (see `results.repeats`).
         speed_up: over the one-device row `base`; None if there is none.
+        speed_up_interval: its 95 % interval, from `among_processes` of both.
         base: the run id of the first record of the one-device row.
         also: hardware, software and fields of the configuration in which the row differs from others; may be empty.
         keys: of the configuration without some fields, by these fields, as far as `Siblings` has computed them.
@@ -45,7 +52,9 @@ class Row:
     images_per_sec: float | None
     low: float | None
     high: float | None
+    among_processes: tuple[float | None, float | None] = (None, None)
     speed_up: float | None = None
+    speed_up_interval: tuple[float | None, float | None] = (None, None)
     base: str | None = None
     also: str = ""
     keys: dict[tuple[str, ...], str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -189,7 +198,7 @@ def summarize(records: Iterable[Record]) -> list[Row]:
             identity = record.identity
             key = (identity.config_key, identity.hardware_key, identity.software_key)
             groups.setdefault(key, []).append(record)
-    rows = [_row(group) for group in groups.values()]
+    rows = _among_processes([_row(group) for group in groups.values()])
     rows = [dataclasses.replace(row, also=also) for row, also in zip(rows, _distinctions(rows), strict=True)]
     on_one_device = Siblings([row for row in rows if row.devices == 1])
     return [_with_speed_up(row, on_one_device) for row in rows]
@@ -199,39 +208,40 @@ def _row(records: Sequence[Record]) -> Row:
     valid = [record for record in records if record.status is Status.OK]
     if not valid:
         return Row(records=records, images_per_sec=None, low=None, high=None)
-    images = sum((r.measurement.images_per_step or 0) * len(r.measurement.step_seconds) for r in valid)
-    rate = images / sum(math.fsum(record.measurement.step_seconds) for record in valid)
+    runs = [_outcome(record) for record in valid]
+    try:
+        rate = repeats.rate(runs)
+    except ODD_VALUE:  # a record has no images, no steps or no time
+        rate = math.nan
     if not 0 < rate < math.inf:
         return Row(records=records, images_per_sec=None, low=None, high=None)
     low, high = valid[0].derived.images_per_sec_low, valid[0].derived.images_per_sec_high
     if len(valid) > 1:
-        try:
-            low, high = repeats_interval([record.derived.images_per_sec or math.nan for record in valid])
-        except ODD_VALUE:  # a record's derived rate is missing or impossible
-            low, high = None, None
+        low, high = repeats.repeats_interval([repeats.rate([run]) for run in runs])
+    if not (low and high and 0 < low <= rate * _ROUNDED and rate <= high * _ROUNDED < math.inf):  # stored: anything
+        low, high = None, None
     return Row(records=records, images_per_sec=rate, low=low, high=high)
 
 
-def repeats_interval(rates: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Returns a t interval of the geometric mean of at least two repeats' rates: processes differ, not only steps."""
-    logs = [math.log(rate) for rate in rates]
-    degrees = len(logs) - 1
-    half = _t_quantile((1 + confidence) / 2, degrees) * math.sqrt(squared_deviations(logs) / degrees / len(logs))
-    middle = math.fsum(logs) / len(logs)
-    return math.exp(middle - half), math.exp(middle + half)
+def _outcome(record: Record) -> Outcome:
+    measured = record.measurement
+    return Outcome(seconds=0.0, images_per_step=measured.images_per_step or 0, step_seconds=measured.step_seconds)
 
 
-def squared_deviations(values: Sequence[float]) -> float:
-    """Returns the sum of the squared differences to the mean."""
-    middle = math.fsum(values) / len(values)
-    return math.fsum((value - middle) ** 2 for value in values)
+def between_runs(rows: Iterable[Row]) -> float:
+    """Returns by which share equal processes differ, as far as the repeats of rows with a rate show it together."""
+    return repeats.between_runs([_outcome(record) for record in row.valid] for row in rows)
 
 
-@functools.cache
-def _t_quantile(probability: float, degrees: int) -> float:
-    from scipy import special  # its import takes longer than most others of `--help`
-
-    return float(special.stdtrit(degrees, probability))
+def _among_processes(rows: Sequence[Row]) -> list[Row]:
+    between = between_runs(row for row in rows if row.images_per_sec is not None)
+    found = []
+    for row in rows:
+        low, high = row.low, row.high
+        if len(row.valid) == 1 and low and high:
+            low, high = repeats.widened(row.rate, low, high, between)
+        found.append(dataclasses.replace(row, among_processes=(low, high)))
+    return found
 
 
 def _distinctions(rows: Sequence[Row]) -> list[str]:
@@ -306,16 +316,27 @@ def _key_without(row: Row, fields: tuple[str, ...]) -> str:
 def _with_speed_up(row: Row, on_one_device: Siblings) -> Row:
     """Returns the row with its speed-up over one device.
 
-    The base is the one-device row that is equal otherwise. If there is none, it is the fastest one-device row that
-    differs only in the variable manager, which exchanges nothing on one device.
+    The base is the one-device row that is equal otherwise: of several, one with as many parameter servers, else in as
+    many processes, else the fastest. If there is none, it is the fastest one-device row that differs only in the
+    variable manager, which exchanges nothing on one device.
     """
+
+    def likeness(other: Row) -> tuple[bool, bool, float]:
+        mine, theirs = row.config, other.config
+        servers = (mine.get("num_ps") or 0) == (theirs.get("num_ps") or 0)
+        return servers, bool(mine.get("cluster")) == bool(theirs.get("cluster")), other.rate
+
     same = on_one_device.all_of(row, SCALED)
     any_manager = on_one_device.all_of(row, SCALED + MANAGER)
-    base = same[-1] if same else max(any_manager, key=lambda other: other.rate, default=None)
+    base = row if row in same else max(same or any_manager, key=likeness, default=None)
     if base is None or row.images_per_sec is None or not base.images_per_sec:
         return row
     speed_up = row.images_per_sec / base.images_per_sec
-    return dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
+    row = dataclasses.replace(row, speed_up=speed_up, base=base.records[0].identity.run_id)
+    if base.records is row.records:
+        return row
+    between = repeats.ratio_interval(speed_up, row.among_processes, base.among_processes)
+    return dataclasses.replace(row, speed_up_interval=between)
 
 
 def synthetic_ratio(record: Record, results: Path) -> float | None:

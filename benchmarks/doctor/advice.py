@@ -13,7 +13,6 @@ from benchmarks.doctor.breakdown import (
     Setting,
     Significance,
     Span,
-    Stage,
 )
 
 # If runs differ by this share of a step by chance, no part gets advice.
@@ -76,15 +75,16 @@ def _advice(part: Part, of: Setting) -> str:
     return " ".join(sentence for sentence, holds in sentences[part].items() if holds)
 
 
-def row(stage: Stage, what: str, cost: Cost | None) -> str:
-    """Returns a row of the table: a stage, what it ran in words, and what its part adds (None without a rate)."""
-    start = f"{stage.part:{_PART}}  {what:{_WHAT}}"
-    if cost is None or stage.images_per_sec is None:
+def row(found: Breakdown, part: Part, what: str) -> str:
+    """Returns a row of the table: a stage, what it ran in words, and what its part adds."""
+    (stage,) = (stage for stage in found.stages if stage.part is part)
+    start, cost, rate = f"{part:{_PART}}  {what:{_WHAT}}", found.cost_of(part), found.rate_of(stage)
+    if cost is None or rate is None:
         return f"{start}  {'failed' if stage.failed else 'left out'}: {stage.reason}"
     together = f" with {', '.join(cost.parts[:-1])}" if len(cost.parts) > 1 else ""
     in_words = "" if cost.significance is Significance.COSTS else f"  {cost.significance}"
     return (
-        f"{start}  {_in_figures(stage.images_per_sec):>{_RATE}}  {_figures(1000 * cost.up_to.value):>{_STEP}}  "
+        f"{start}  {_in_figures(rate):>{_RATE}}  {_figures(1000 * cost.up_to.value):>{_STEP}}  "
         f"{_in_figures(cost.added, 1000)}{in_words}{together}"
     )
 
@@ -121,9 +121,14 @@ def sentences(found: Breakdown, setting: Setting) -> list[str]:
         )
     if setting.disturbing:
         warnings.append(
-            f"This machine is not quiet ({', '.join(setting.disturbing)}). The intervals come from the steps of one or "
-            "two processes and hardly show how much that makes processes differ, so everything below may be chance: "
-            "quiet the machine and measure again."
+            f"This machine is not quiet ({', '.join(setting.disturbing)}). One or two processes of each stage hardly "
+            "show how much that makes them differ, so everything below may be chance: quiet the machine and measure "
+            "again."
+        )
+    if not found.between.degrees:
+        unknown.append(
+            f"Nothing was repeated, so equal processes are assumed to differ by {found.between.spread:.0%}, which can "
+            "hide costs: pass a longer --time_limit_seconds, with which every stage runs twice."
         )
     if chance:
         warnings.append(

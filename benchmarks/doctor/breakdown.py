@@ -11,9 +11,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-# Two processes with the same configuration differ by more than the steps of one process show: about 1 % on a quiet
-# machine. A smaller difference is never called significant.
-BETWEEN_PROCESSES = 0.02
+from results import repeats
+
+# A smaller share of a step is never called significant.
+_LEAST_DIFFERENCE = 0.02
+# Of a single pair of runs, Student's t would say less than the assumption.
+_LEAST_DEGREES = 2
 # A smaller share of a step gets no advice.
 WORTH_ADVICE = 0.05
 
@@ -86,7 +89,7 @@ class Significance(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A number with its 95 % interval; the bounds are None if too few steps were measured."""
+    """A number with its 95 % interval; the bounds are None if too little was measured."""
 
     value: float
     low: float | None = None
@@ -105,6 +108,12 @@ class Span:
         above = math.hypot(self.high - self.value, other.value - other.low)
         return Span(value, value - below, value + above)
 
+    def seconds_of(self, images: float) -> Span:
+        """Returns the time that so many images take at this rate."""
+        if self.low is None or self.high is None:
+            return Span(images / self.value)
+        return Span(images / self.value, images / self.high, images / self.low)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -112,25 +121,47 @@ class Stage:
 
     Attributes:
         part: what it adds to the stages before it.
+        images_per_sec: of one process; of several the geometric mean, and no bounds.
+        rates: of each process, in images per second, if there were several.
         images: how many images it processes in the time that is compared: that of one step of all devices.
         reason: why it has no rate.
     """
 
     part: Part
     images_per_sec: Span | None = None
+    rates: Sequence[float] = ()
     images: float = 1.0
     failed: bool = False
     reason: str = ""
 
-    @property
-    def seconds(self) -> Span | None:
-        """Returns the time of a step of all devices with all parts up to this one."""
-        rate = self.images_per_sec
-        if rate is None:
-            return None
-        if rate.low is None or rate.high is None:
-            return Span(self.images / rate.value)
-        return Span(self.images / rate.value, self.images / rate.high, self.images / rate.low)
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """How much equal processes differ: `spread` is a share (standard deviation), known from so many repeats.
+
+    No degrees of freedom: nothing was repeated, and the spread is an assumption.
+    """
+
+    spread: float
+    degrees: int
+
+    @classmethod
+    def shown_by(cls, stages: Sequence[Stage]) -> Between:
+        """Returns what the stages of the model show together; that of the fixed cost has another kind of step."""
+        repeated = [stage.rates for stage in stages if len(stage.rates) > 1 and stage.part is not Part.FIXED]
+        degrees = sum(len(rates) - 1 for rates in repeated)
+        spread = repeats.spread_of_rates(repeated) if degrees >= _LEAST_DEGREES else None
+        return cls(repeats.ASSUMED_SPREAD, 0) if spread is None else cls(spread, degrees)
+
+    def of(self, stage: Stage) -> Span | None:
+        """Returns the rate of a stage with a 95 % interval that holds for other processes, too."""
+        found, processes = stage.images_per_sec, max(1, len(stage.rates))
+        if found is None or processes == 1 and (found.low is None or found.high is None):
+            return found
+        steps = math.log(found.high / found.low) / 2 if found.low and found.high else 0.0
+        quantile = repeats.t_quantile(0.975, self.degrees) if self.degrees else 2.0
+        factor = math.exp(math.hypot(steps, quantile * self.spread / math.sqrt(processes)))
+        return Span(found.value, found.value / factor, found.value * factor)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,7 +186,7 @@ class Cost:
         """Returns whether the cost can be told from noise."""
         if self.added.low is None or self.added.high is None:
             return Significance.UNSURE
-        small = abs(self.added.value) < BETWEEN_PROCESSES * self.up_to.value and Part.FIXED not in self.parts
+        small = abs(self.added.value) < _LEAST_DIFFERENCE * self.up_to.value and Part.FIXED not in self.parts
         if small or self.added.low <= 0 <= self.added.high:
             return Significance.NOISE
         return Significance.COSTS if self.added.value > 0 else Significance.SAVES
@@ -167,6 +198,7 @@ class Breakdown:
     Attributes:
         costs: what each part adds; nothing for parts that do not apply, or that failed with none after them.
         unknown: the last parts if their runs failed, so that `step` does not contain them.
+        between: how much equal processes differ.
         step: seconds of a step with every part that ran; None if the model did not run.
     """
 
@@ -174,15 +206,21 @@ class Breakdown:
         self.stages = stages
         self.costs: list[Cost] = []
         self.unknown: list[Part] = []
+        self.between = Between.shown_by(stages)
         below = Span(0.0, 0.0, 0.0)
         for stage in stages:
-            if stage.seconds is not None:
-                parts, added = (*self.unknown, stage.part), stage.seconds.minus(below)
-                self.costs.append(Cost(parts=parts, below=below, added=added, up_to=stage.seconds))
-                below, self.unknown = stage.seconds, []
+            if rate := self.rate_of(stage):
+                up_to = rate.seconds_of(stage.images)
+                parts, added = (*self.unknown, stage.part), up_to.minus(below)
+                self.costs.append(Cost(parts=parts, below=below, added=added, up_to=up_to))
+                below, self.unknown = up_to, []
             elif stage.failed:
                 self.unknown.append(stage.part)
         self.step = below if self.costs and self.costs[-1].parts != (Part.FIXED,) else None
+
+    def rate_of(self, stage: Stage) -> Span | None:
+        """Returns images per second of a stage with an interval that holds for other processes, too."""
+        return self.between.of(stage)
 
     def cost_of(self, part: Part) -> Cost | None:
         """Returns what a part adds, perhaps together with those before it; None if its stage has no rate."""
@@ -224,11 +262,12 @@ class Breakdown:
         """Returns the numbers in JSON's types."""
         stages = []
         for stage in self.stages:
-            cost = self.cost_of(stage.part)
+            cost, rate = self.cost_of(stage.part), self.rate_of(stage)
             known: dict[str, Any] = {"part": stage.part, "failed": stage.failed, "reason": stage.reason}
-            if cost is not None and stage.images_per_sec is not None:
+            if cost is not None and rate is not None:
                 known |= {
-                    "images_per_sec": dataclasses.asdict(stage.images_per_sec),
+                    "images_per_sec": dataclasses.asdict(rate),
+                    "processes": max(1, len(stage.rates)),
                     "seconds": dataclasses.asdict(cost.up_to),
                     "added_seconds": dataclasses.asdict(cost.added),
                     "added_parts": list(cost.parts),

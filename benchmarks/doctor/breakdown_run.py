@@ -36,7 +36,7 @@ from results.record import Record, Status
 from results.statistics import MIN_STEPS_FOR_INTERVAL
 from results.text import counted
 
-DEFAULT_TIME_LIMIT_SECONDS = 180.0
+DEFAULT_TIME_LIMIT_SECONDS = 300.0
 _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # The smallest step: one image and few weights. With `trivial`, whose weights are 17 MB, the update alone took 36 ms on
 # two busy cores, where this took 0.6 ms.
@@ -227,11 +227,11 @@ class _StageRunner:
         self._started, self._least_seconds = 0, _LEAST_SECONDS
 
     def run_all(self) -> None:
-        """Runs all stages, and those around the largest cost again if time is left."""
+        """Runs all stages, and those of the model again if time is left."""
         with contextlib.closing(_planned(self._plan)) as planned:
-            for left, one in zip(range(len(Part), 0, -1), planned, strict=False):
+            for left, one in zip(range(2 * len(Part) - 1, 0, -1), planned, strict=False):
                 self._add(one, left)
-            self._run_largest_again()  # while generated images exist
+            self._run_again()  # while generated images exist
 
     def _add(self, one: PlannedStage, left: int) -> None:
         """Runs a stage in its share of the time, of which so many are left; again, if it measured too few steps."""
@@ -251,7 +251,7 @@ class _StageRunner:
             else:
                 stage = Stage(part=one.part, failed=True, reason=why_failed(record))
         self.done.append(stage)
-        self._show(advice.row(stage, one.what, Breakdown(self.done).cost_of(one.part)))
+        self._show(advice.row(Breakdown(self.done), one.part, one.what))
 
     def _run(self, one: PlannedStage, left: int | None = None) -> Record:
         """Runs a stage for as long as an interval needs; longer if its share of the time, among all left, is more."""
@@ -268,36 +268,22 @@ class _StageRunner:
         self._least_seconds = max(self._least_seconds, _seconds_for_interval(record.measurement))
         return record
 
-    def _run_largest_again(self) -> None:
-        """Runs the two stages around the largest cost once more if time is left; both runs count, and their spread.
-
-        Not for compute and the fixed cost, which are so much larger than what is below that chance matters little.
-        """
-        worth = Breakdown(self.done).worth_advice
-        largest = next((cost for cost in worth if cost.parts[0] not in (Part.FIXED, Part.COMPUTE)), None)
-        if not largest or self._end - time.monotonic() < 2 * self._least_seconds:
-            return
-        parts = [stage.part for stage in self.done]
-        above = parts.index(largest.parts[-1])
-        below = max(number for number in range(above) if self.done[number].images_per_sec)
-        runs = {}
-        for left, number in ((2, below), (1, above)):
-            planned, first = self._ran[parts[number]]
-            records = (first, self._run(planned, left))
-            runs[number] = [_outcome(record.measurement) for record in records if rate(record) is not None]
-        spread = max(repeats.LEAST_SPREAD, repeats.spread(runs.values()) or 0.0)
-        for number, both in runs.items():
-            span = Span(repeats.rate(both), *repeats.interval(both, spread))
-            self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span)
-        self._show(f"\nThe two stages around {largest.name} have run once more; with both runs:")
-        for stage in self.done[below:]:
-            if cost := Breakdown(self.done).cost_of(stage.part):
-                self._show(advice.row(stage, self._ran[stage.part][0].what, cost))
-
-
-def _outcome(measurement: Measurement) -> repeats.Outcome:
-    seconds, images = measurement.step_seconds, measurement.images_per_step or 0
-    return repeats.Outcome(seconds=sum(seconds), images_per_step=images, step_seconds=seconds)
+    def _run_again(self) -> None:
+        """Runs the stages of the model once more while time is left: that shows by how much processes differ."""
+        numbers = [i for i, stage in enumerate(self.done) if stage.images_per_sec and stage.part is not Part.FIXED]
+        for left, number in zip(range(len(numbers), 0, -1), numbers, strict=True):
+            if self._end - time.monotonic() < self._least_seconds:
+                break
+            planned, first = self._ran[self.done[number].part]
+            rates = [each for each in map(rate, (first, self._run(planned, left))) if each is not None]
+            if len(rates) > 1:
+                span = Span(repeats.geometric_mean(rates))
+                self.done[number] = dataclasses.replace(self.done[number], images_per_sec=span, rates=rates)
+        found = Breakdown(self.done)
+        if found.between.degrees:
+            self._show(f"\n{counted(found.between.degrees, 'stage')} ran twice; with both runs of each:")
+            for part, (planned, _) in self._ran.items():
+                self._show(advice.row(found, part, planned.what))
 
 
 def _seconds_for_interval(measurement: Measurement) -> float:

@@ -31,6 +31,7 @@ class Figure:
     batch_per_device: int | None = None
     images_per_sec_low: float | None = None
     images_per_sec_high: float | None = None
+    repeats: int | None = None
     software: str = ""
     command: str = ""
     variable_update: str = ""
@@ -40,6 +41,11 @@ class Figure:
     xla: bool | None = None
     date: str = ""
     source: str = ""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Returns whether its interval shows how processes differ."""
+        return self.images_per_sec_low is not None and (self.repeats or 1) > 1
 
     @property
     def where(self) -> str:
@@ -75,6 +81,7 @@ COLUMNS = (
     Column("images_per_sec", "rate over all devices", float, "images/s", required=True),
     Column("images_per_sec_low", "lower bound of its 95 % interval", float, "images/s"),
     Column("images_per_sec_high", "upper bound of its 95 % interval", float, "images/s"),
+    Column("repeats", "processes that were run, of which the interval is", int, "processes"),
     Column("variable_update", "variable manager with its modifiers"),
     Column("precision", "fp32, tf32, bf16 or fp16"),
     Column("data", "synthetic, the name of a data set, or real for any data set"),
@@ -187,6 +194,7 @@ def _of_row(row: Row) -> Figure:
     return Figure(
         devices=row.devices,
         images_per_sec=row.rate,
+        repeats=len(row.valid),
         forward_only=config["forward_only"] if isinstance(config.get("forward_only"), bool) else None,
         xla=None if config.get("xla") is None else config["xla"] == "jit",
         **stated,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 GLOSSARY = {
-    "images/s": "all images of the measured steps / sum of their times, over all devices; of several repeats, all "
-    "images / total time. It is not the mean of the rates.",
+    "images/s": "all images of the measured steps / sum of their times, over all devices, which is not the mean of the "
+    "steps' rates; of several repeats, the geometric mean.",
     "95 % interval": "of one run: t interval of its mean step, with as many independent steps as their autocorrelation "
     "leaves; another process may differ by more. Of several repeats: t interval of the geometric "
     "mean of their rates; with two repeats it is wide.",
     "per device": "images/s / number of devices.",
     "speed-up": "images/s / images/s of the same run on one device; without such a run, of the fastest one-device run "
-    "that differs only in the variable manager.",
+    "that differs only in the variable manager. Its 95 % interval includes how equal processes differ: 10 % without "
+    "repeats.",
     "efficiency": "speed-up / number of devices. Logical CPU devices share the cores, so theirs does not measure "
     "scaling.",
     "sigma, kappa": "contention (what devices wait for together) and coherence (what each pair costs), as shares of a "

@@ -64,6 +64,12 @@ def ps_megabytes_per_sec(row: Row) -> str:
     return _number(busiest * len(seconds) / sum(seconds), 0) if busiest and seconds else ""
 
 
+def speed_up(row: Row) -> str:
+    """Returns the speed-up with its interval, if it has one; empty without a base."""
+    between = interval(*row.speed_up_interval)
+    return _number(row.speed_up, 2) + (f" ({between})" if between else "")
+
+
 def _status(row: Row) -> str:
     return row.status + (f" ({len(row.valid)} of {len(row.records)})" if len(row.records) > 1 else "")
 
@@ -80,7 +86,7 @@ COLUMNS = (
     Column("images/s", True, lambda row: _number(row.images_per_sec, 2), brief=True),
     Column("95 % interval", True, lambda row: interval(row.low, row.high), brief=True),
     Column("per device", True, lambda row: _number(row.per_device, 2), brief=True),
-    Column("speed-up", True, lambda row: _number(row.speed_up, 2), brief=True),
+    Column("speed-up", True, speed_up, brief=True),
     Column("efficiency %", True, lambda row: _percent(row.efficiency, 0)),
     Column("TFLOP/s", True, lambda row: _number(row.tflops, 3)),
     Column("MFU %", True, lambda row: _percent(row.mfu, 1)),

@@ -13,6 +13,7 @@ from typing import Any
 from results import store
 from results.exchange import public_table
 from results.exchange.public_table import Figure, TableError
+from results.repeats import ASSUMED_SPREAD, ratio_interval, widened
 from results.report.anomalies import title
 from results.summary import Row, summarize
 from results.text import counted, first_few, interval, one_line
@@ -173,30 +174,40 @@ def _nearest(rows: Sequence[Row], table: Table) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A row's rate over a figure, and between which values it is by the intervals of both; None: neither has one."""
+    """A row's rate over a figure, and its 95 % interval; `not_repeated`: whose rate is not known to be of repeats."""
 
     value: float
-    low: float | None
-    high: float | None
+    low: float
+    high: float
+    not_repeated: str = ""
+
+    @property
+    def sign(self) -> int:
+        """Returns 1 if the row is faster than the figure by more than processes differ by, -1 if slower, else 0."""
+        return (self.low > 1) - (self.high < 1)
 
     @property
     def in_words(self) -> str:
-        """Returns whether the row is faster than the figure by more than the intervals."""
-        if self.low is None or self.high is None:
-            return "no interval"
-        if self.low <= 1 <= self.high:
-            return "within the intervals"
-        return f"{'faster' if self.value > 1 else 'slower'}, beyond the intervals"
+        """Returns what `sign` says."""
+        why = f" (assumed to be {ASSUMED_SPREAD:.0%}: {self.not_repeated} not repeated)" if self.not_repeated else ""
+        if not self.sign:
+            return f"within what processes differ by{why}"
+        return f"{'faster' if self.sign > 0 else 'slower'}, beyond what processes differ by{why}"
 
 
 def ratio(row: Row, figure: Figure) -> Ratio:
-    """Returns how a row compares with a figure; a rate without an interval counts as exact if the other has one."""
-    value = row.rate / figure.images_per_sec
-    if None in (row.low, row.high) and figure.images_per_sec_low is None:
-        return Ratio(value, None, None)
-    low, high = (row.rate, row.rate) if row.low is None or row.high is None else (row.low, row.high)
+    """Returns how a row compares with a figure. Where one is not of repeats, equal processes may differ by 10 %."""
+    value, is_repeated = row.rate / figure.images_per_sec, (len(row.valid) > 1, figure.is_repeated)
+    mine = row.low or row.rate, row.high or row.rate
     theirs = figure.images_per_sec_low or figure.images_per_sec, figure.images_per_sec_high or figure.images_per_sec
-    return Ratio(value, low / theirs[1], high / theirs[0])
+    if not is_repeated[0]:
+        mine = widened(row.rate, *mine, ASSUMED_SPREAD)
+    if not is_repeated[1]:
+        theirs = widened(figure.images_per_sec, *theirs, ASSUMED_SPREAD)
+    low, high = ratio_interval(value, mine, theirs)
+    assert low and high, "both have an interval"
+    whose = {(True, True): "", (True, False): "theirs is", (False, True): "yours is", (False, False): "both are"}
+    return Ratio(value, low, high, whose[is_repeated])
 
 
 def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, str]]:
@@ -206,12 +217,13 @@ def standings(rows: Sequence[Row], tables: Sequence[Table]) -> list[tuple[str, s
         theirs = sorted((f for one in tables for f in beside(row, one)), key=lambda figure: figure.images_per_sec)
         if not theirs or not math.isfinite(row.rate):
             continue
-        faster = [figure for figure in theirs if figure.images_per_sec > row.rate]
-        slower = theirs[: len(theirs) - len(faster)]
-        around = [*slower[-1:], *faster[:1]]
+        slower = [figure for figure in theirs if figure.images_per_sec <= row.rate]
+        around = [*slower[-1:], *theirs[len(slower) :][:1]]
         words = "; ".join(_compared(row, figure) for figure in around)
-        rank = f"rank {len(faster) + 1} of {len(theirs) + 1} ({counted(len(theirs), 'comparable figure')} and yours)"
-        found.append((title(row), f"{rank}: {words}."))
+        signs = [ratio(row, figure).sign for figure in theirs]
+        ranks = sorted({signs.count(-1) + 1, len(theirs) + 1 - signs.count(1)})
+        rank = f"rank {' to '.join(map(str, ranks))} of {len(theirs) + 1}"
+        found.append((title(row), f"{rank} ({counted(len(theirs), 'comparable figure')} and yours): {words}."))
     return found
 
 

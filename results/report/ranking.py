@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results import repeats
-from results.repeats import Outcome
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
@@ -54,24 +53,7 @@ def standings(rows: Sequence[Row]) -> list[Standing]:
         for row in rows
         if row.images_per_sec is not None and (row.devices == 1 or row.config.get("variable_update") != "independent")
     ]
-    between = repeats.between_runs(map(outcomes, valid))
-    return [_standing(row, between) for row in valid]
-
-
-def outcomes(row: Row) -> list[Outcome]:
-    """Returns the steps of a row's valid repeats."""
-    return [
-        Outcome(
-            seconds=0.0, images_per_step=r.measurement.images_per_step or 0, step_seconds=r.measurement.step_seconds
-        )
-        for r in row.valid
-    ]
-
-
-def _standing(row: Row, between: float) -> Standing:
-    if len(row.valid) > 1 or not row.low or not row.high:
-        return Standing(row, row.low, row.high)
-    return Standing(row, *repeats.widened(row.rate, row.low, row.high, between))
+    return [Standing(row, *row.among_processes) for row in valid]
 
 
 def winners(found: Sequence[Standing]) -> list[Winner]:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from results import repeats, scaling
 from results.report.anomalies import differences
-from results.report.ranking import outcomes
 from results.scaling import FARTHEST, Estimate, Fit, Point
-from results.summary import SCALED, Row, Siblings, manager_of, processes_of
+from results.summary import SCALED, Row, Siblings, between_runs, manager_of, processes_of
 from results.text import ODD_VALUE, counted, one_line
 
 COLUMNS = ("images/s", "95 % interval", "per {}", "speed-up", "efficiency %", "95 % interval", "each more adds")
@@ -117,7 +116,7 @@ def _curve(noun: str, rows: Mapping[int, Row]) -> Curve:
     first = next(iter(rows.values()))
     # Repeats of all numbers together show how much equal processes differ.
     degrees = sum(len(row.valid) - 1 for row in rows.values()) or None
-    between = repeats.between_runs(map(outcomes, rows.values()))
+    between = between_runs(rows.values())
     spreads = {number: _spread(row, between) for number, row in rows.items()}
     shared = frozenset(number for number, row in rows.items() if shares(row, noun))
     points = [Point(number, row.rate, spreads[number]) for number, row in rows.items() if number not in shared]

@@ -156,8 +156,8 @@ def _published_line(row: Row, figure: Figure) -> list[str]:
         f"{figure.images_per_sec:g}",
         interval(figure.images_per_sec_low, figure.images_per_sec_high),
         f"{ratio.value:.3f}",
-        "" if ratio.low is None else f"{ratio.low:.3f}",
-        "" if ratio.high is None else f"{ratio.high:.3f}",
+        f"{ratio.low:.3f}",
+        f"{ratio.high:.3f}",
         ratio.in_words,
         ", ".join(published.unknown(row, figure)),
     ]

@@ -1,25 +1,60 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from results.record import Record, Status
+from results.repeats import repeats_interval
 from results.report import headline
 from results.report.anomalies import anomalies, warnings_of
 from results.report.breakdown_plots import where_time_goes
-from results.summary import Siblings, data_sheet_peak, manager_of, published_table, repeats_interval, summarize
+from results.summary import Siblings, data_sheet_peak, manager_of, published_table, summarize
 from tests.support.records import fake_run
 
 
-def test_repeats_are_one_row_and_their_rate_is_all_images_over_all_time() -> None:
+def test_repeats_are_one_row_and_their_rate_is_the_geometric_mean() -> None:
     (row,) = summarize([fake_run(step_seconds=0.1), fake_run(step_seconds=0.3), fake_run(status=Status.CRASH)])
     assert len(row.records) == 3 and len(row.valid) == 2
-    assert row.images_per_sec == pytest.approx(2 * 20 * 32 / (20 * 0.1 + 20 * 0.3))
+    assert row.images_per_sec == pytest.approx(32 / math.sqrt(0.1 * 0.3))
     assert row.status == "2 ok, 1 crash"
     assert row.tflops == pytest.approx(3 * 7.7e9 * row.images_per_sec / 1e12)
+
+
+def test_a_rate_lies_in_its_interval_whatever_the_lengths_of_the_repeats() -> None:
+    runs = [fake_run(step_seconds=[0.1] * 1000), *(fake_run(step_seconds=[seconds] * 10) for seconds in (0.112, 0.113))]
+    (row,) = summarize(runs)
+    assert row.low is not None and row.high is not None and row.low < row.rate < row.high
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_speed_up_does_not_depend_on_the_order_of_the_records(order: Sequence[int]) -> None:
+    cluster = {"cluster": {"ps": ["a"], "worker": ["b"]}, "num_ps": 1}
+    runs = [
+        fake_run(step_seconds=0.1, **cluster),
+        fake_run(step_seconds=0.05),
+        fake_run(step_seconds=0.11, **cluster, num_workers=2),
+        fake_run(step_seconds=0.08, **{**cluster, "num_ps": 3}, num_workers=2),
+    ]
+    rows = summarize([runs[number] for number in order])
+    of = {row.records[0].identity.run_id: row for row in rows}
+    alone, single, both, more = (of[run.identity.run_id] for run in runs)
+    assert (alone.speed_up, single.speed_up) == (1.0, 1.0)
+    assert (both.base, more.base) == (runs[0].identity.run_id,) * 2, "as many servers, else a cluster too"
+    assert both.speed_up == pytest.approx(both.rate / alone.rate)
+
+
+def test_a_speed_up_has_an_interval_that_includes_how_processes_differ() -> None:
+    one, two = summarize([fake_run(), fake_run(num_devices=2)])
+    assert one.speed_up_interval == (None, None)
+    low, high = two.speed_up_interval
+    assert two.speed_up is not None and low is not None and high is not None
+    assert low == pytest.approx(two.speed_up * math.exp(-0.2 * math.sqrt(2)), rel=1e-3), "10 % each are assumed"
+    assert high == pytest.approx(two.speed_up * math.exp(0.2 * math.sqrt(2)), rel=1e-3)
 
 
 def test_other_hardware_is_another_row_that_says_so() -> None:
@@ -218,7 +253,8 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     many = [fake_run(step_seconds=seconds) for seconds in (0.1, 0.1, 0.1, 0.15)]
     assert "one of 4 repeats is -33% off their median" in anomalies(summarize(many))[0]
     slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]
-    assert "slower than one device (0.80 x)" in anomalies(summarize(slower))[0]
+    assert "slower than one device (0.80 x)" in anomalies(summarize(slower * 2))[0]
+    assert "scales to 40% of 2 devices" in anomalies(summarize(slower))[0], "processes may differ by that much"
     split = [fake_run(virtual_gpus=2), fake_run(num_devices=2, virtual_gpus=2, step_seconds=0.25)]
     assert anomalies(summarize(split)) == [], "virtual GPUs share a GPU"
     cpu = [fake_run(device="cpu"), fake_run(device="cpu", num_devices=2, step_seconds=0.25)]

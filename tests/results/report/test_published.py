@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.sweep import grid, sweep_verb
+from results.exchange import public_table
 from results.exchange.public_table import Figure
 from results.report import published
 from results.report.breakdown_plots import against
 from results.report.side_tables import side_tables
-from results.summary import published_table, summarize
+from results.summary import Row, published_table, summarize
 from tests.support.records import fake_run
 
 GUIDE = published_table("guide2017")
@@ -140,26 +143,59 @@ def test_real_data_stand_for_any_data_set() -> None:
     assert not published.beside(row, _table(_figure(data="cifar10")))
 
 
-def test_a_ratio_lies_between_the_extremes_of_both_intervals() -> None:
-    (row,) = summarize([fake_run()])
-    row = dataclasses.replace(row, low=300.0, high=340.0)
-    found = published.ratio(row, _figure(images_per_sec=200.0, images_per_sec_low=190.0, images_per_sec_high=210.0))
-    assert (found.value, found.low, found.high) == pytest.approx((1.6, 300 / 210, 340 / 190))
-    assert found.in_words == "faster, beyond the intervals"
-    assert published.ratio(row, _figure(images_per_sec=310.0)).in_words == "within the intervals"
-    assert published.ratio(row, _figure(images_per_sec=400.0)).in_words == "slower, beyond the intervals"
-    alone = dataclasses.replace(row, low=None, high=None)
-    assert published.ratio(alone, _figure()).in_words == "no interval"
+def test_a_ratio_of_repeats_has_the_interval_of_both() -> None:
+    (row,) = summarize([fake_run(), fake_run()])
+    row = dataclasses.replace(row, low=320 * math.exp(-0.03), high=320 * math.exp(0.03))
+    theirs = {"images_per_sec_low": 200 * math.exp(-0.04), "images_per_sec_high": 200 * math.exp(0.04), "repeats": 2}
+    found = published.ratio(row, _figure(images_per_sec=200.0, **theirs))
+    assert (found.value, found.low, found.high) == pytest.approx((1.6, 1.6 * math.exp(-0.05), 1.6 * math.exp(0.05)))
+    assert (found.sign, found.in_words) == (1, "faster, beyond what processes differ by")
 
 
-def test_the_rank_counts_the_faster_figures() -> None:
-    (row,) = summarize([fake_run()])
-    figures = [
-        _figure(machine=name, images_per_sec=rate) for name, rate in zip("ABCD", (100, 300, 330, 900), strict=True)
-    ]
+@pytest.mark.parametrize(
+    ("images_per_sec", "repeats", "words"),
+    [
+        (318.0, 3, "within what processes differ by"),
+        (200.0, None, "faster, beyond what processes differ by (assumed to be 10%: theirs is not repeated)"),
+        (380.0, 1, "within what processes differ by (assumed to be 10%: theirs is not repeated)"),
+        (600.0, 3, "slower, beyond what processes differ by"),
+    ],
+)
+def test_what_was_not_repeated_may_differ_by_chance(images_per_sec: float, repeats: int | None, words: str) -> None:
+    (row,) = summarize([fake_run(step_seconds=seconds) for seconds in (0.1, 0.101, 0.099)])
+    bounds = {"images_per_sec_low": 0.999 * images_per_sec, "images_per_sec_high": 1.001 * images_per_sec}
+    assert published.ratio(row, _figure(images_per_sec=images_per_sec, repeats=repeats, **bounds)).in_words == words
+    (once,) = summarize([fake_run()])
+    assert "yours is not repeated" in published.ratio(once, _figure(repeats=3, **bounds)).in_words
+    assert "both are not repeated" in published.ratio(once, _figure()).in_words
+
+
+@pytest.mark.parametrize("between", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_machines_of_equal_speed_are_seldom_told_apart(between: float, repeats: int) -> None:
+    random = np.random.default_rng(4)
+
+    def measured() -> Row:
+        runs = [
+            0.1 * np.exp(between * random.standard_normal() + 0.03 * random.standard_normal(10)) for _ in range(repeats)
+        ]
+        (row,) = summarize([fake_run(step_seconds=list(steps)) for steps in runs])
+        return row
+
+    pairs = [(measured(), *public_table.of_rows([measured()])) for _ in range(150)]
+    assert sum(published.ratio(row, figure).sign != 0 for row, figure in pairs) <= 0.05 * 150
+
+
+def test_the_rank_counts_the_figures_that_are_faster_beyond_chance() -> None:
+    (row,) = summarize([fake_run(), fake_run()])
+    rates = (100.0, 300.0, 330.0, 900.0)
+    figures = [_figure(machine=name, images_per_sec=rate) for name, rate in zip("ABCD", rates, strict=True)]
     ((name, sentence),) = published.standings([row], [_table(*figures[:2]), _table(*figures[2:])])
-    assert sentence.startswith("rank 3 of 5 (4 comparable figures and yours): 1.07 x the figure of B")
+    assert sentence.startswith("rank 2 to 4 of 5 (4 comparable figures and yours): 1.07 x the figure of B")
     assert "; 0.97 x the figure of C" in sentence and " A" not in sentence and " D" not in sentence
+    known = [dataclasses.replace(f, repeats=2, images_per_sec_low=f.images_per_sec) for f in figures]
+    ((_, sentence),) = published.standings([row], [_table(*known)])
+    assert sentence.startswith("rank 3 of 5 (")
     assert published.standings([row], [_table(_figure(devices=3))]) == []
 
 
