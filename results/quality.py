@@ -29,6 +29,7 @@ class Conditions:
     `input_options` are those of its input, as of `results.input_verdict.advice`. `load_per_core` is None where it says
     nothing: where it is known what other processes used during the run, and where nothing was measured. Training was to
     end at the top-1 accuracy `wanted_accuracy`, if it is not None. With `evaluates_only`, images decide on the steps.
+    Of `steps_per_round` steps, one does more than the others.
     """
 
     load_per_core: float | None
@@ -38,6 +39,7 @@ class Conditions:
     input_options: Mapping[str, Any] | None = None
     wanted_accuracy: float | None = None
     evaluates_only: bool = False
+    steps_per_round: int = 1
 
 
 def quality_warnings(measurement: Measurement, derived: Derived, conditions: Conditions) -> list[str]:
@@ -63,6 +65,11 @@ def _of_evaluations(measurement: Measurement, wanted: float | None) -> Iterator[
 
 def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[str]:
     steps = len(measurement.step_seconds)
+    if steps % conditions.steps_per_round:
+        yield (
+            f"{steps} steps are no whole rounds of {conditions.steps_per_round} (--local_sgd_steps), each with one "
+            "averaging of the weights, so the rate has too many or too few: give a multiple as --num_batches."
+        )
     if skipped := sum(measurement.skipped_updates):
         yield (
             f"{skipped:.0f} of {steps} measured steps updated nothing, since gradients overflowed in float16. Such a "

@@ -217,6 +217,11 @@ class Config:
         del fields["command"]  # a record has the command of its own process
         return fields
 
+    @property
+    def steps_per_round(self) -> int:
+        """Returns after how many steps training repeats what it does: more than 1 where some do more than others."""
+        return 1 if self.forward_only else max(1, self.modifiers.local_sgd_steps)
+
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
         aside = self.aside_fields()
@@ -270,6 +275,8 @@ def resolve(
     eval_batch = given["eval_batch_size"] if given["eval"] else None
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
+    trains = not (given["forward_only"] or given["eval"])
+    length, length_notices = _length(given, on_gpu, trains and variables["modifiers"].local_sgd_steps or 1)
     optimizer, optimizer_notices = optimizer_options.resolve(
         given, spec, variables, devices, cluster, batch_per_device=batch_per_device
     )
@@ -299,11 +306,17 @@ def resolve(
         between=between_options.resolve(given, variables, cluster),
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
         deterministic=bool(given["deterministic"]),
-        **_length(given, on_gpu),
+        **length,
         **{name: given[name] or DEFAULTS[name] for name in ("output_dir", "output_format", "display_every")},
         session_id=given["session_id"] or "",
         trackers=targets_of(given),
-        notices=gone_notices + place_notices + data_notices + variable_notices + notices + optimizer_notices,
+        notices=gone_notices
+        + place_notices
+        + data_notices
+        + variable_notices
+        + notices
+        + optimizer_notices
+        + length_notices,
     )
     problem = why_not(config.variable_update, config.modifiers, config.place)
     if problem:
@@ -319,14 +332,25 @@ def _tasks(cluster: Cluster | None) -> dict[str, Any]:
     return {"cluster": cluster, **sizes}
 
 
-def _length(given: Mapping[str, Any], on_gpu: bool) -> dict[str, Any]:
-    """Returns how long a run takes."""
-    return {
-        "num_batches": given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"]),
-        "num_epochs": given["num_epochs"],
-        "num_warmup_batches": _either(given["num_warmup_batches"], 10 if on_gpu else 3),
-        "time_limit_seconds": given["time_limit_seconds"],
+def _length(given: Mapping[str, Any], on_gpu: bool, steps_per_round: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns how long a run takes, and sentences on it.
+
+    Of rounds of several steps, the first one is warm-up, since it sets up what is done once a round, and whole ones are
+    measured, since their steps differ.
+    """
+    batches = given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"])
+    warmup = _either(given["num_warmup_batches"], 10 if on_gpu else 3)
+    whole = {
+        "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
+        "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
     }
+    notices = tuple(
+        f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
+        "measured, after the first averaging."
+        for name, steps in whole.items()
+        if given[name] is not None and given[name] != steps
+    )
+    return {**whole, "num_epochs": given["num_epochs"], "time_limit_seconds": given["time_limit_seconds"]}, notices
 
 
 def _surroundings(

@@ -82,19 +82,23 @@ def run_phase(
     phase: Phase,
     *,
     deadline: float = math.inf,
+    steps_per_round: int = 1,
     clock: Clock = time.perf_counter,
     after_step: Sequence[Callable[[Phase], None]] = (),
     is_enough: Callable[[], bool] = lambda: False,
 ) -> None:
     """Takes `steps` global steps, or fewer if the clock reaches `deadline` after the first, and adds each to `phase`.
 
+    With `steps_per_round`, the deadline ends a phase only after whole rounds of so many steps.
     `after_step` are called in this order after each step; their time is not measured. `is_enough` is asked then, and
     may end the phase.
 
     Raises:
         InvalidRunError: a loss is not finite; `phase` has the step nevertheless.
     """
-    while len(phase.step_seconds) < steps and not (phase.step_seconds and clock() >= deadline):
+    while (taken_steps := len(phase.step_seconds)) < steps:
+        if taken_steps and taken_steps % steps_per_round == 0 and clock() >= deadline:
+            return
         taken = take()
         phase.add(taken)
         for call in after_step:

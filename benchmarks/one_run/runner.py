@@ -255,6 +255,7 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
         ),
     )
     conditions = Conditions(
+        steps_per_round=config.steps_per_round,
         # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
         load_per_core=provenance.load_per_core if config.cluster and measurement.step_seconds else None,
         cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,

@@ -161,12 +161,20 @@ def measure(
             log.opened_at = time.perf_counter() - agenda.paused_seconds
             display.phase(name, count)
             between = [display.after_step, agenda.after_step, *after_step]
-            run_phase(watched, count, phase, deadline=deadline, after_step=between, is_enough=lambda: agenda.is_enough)
+            run_phase(
+                watched,
+                count,
+                phase,
+                deadline=deadline,
+                steps_per_round=config.steps_per_round if phase is log.measured else 1,
+                after_step=between,
+                is_enough=lambda: agenda.is_enough,
+            )
 
         take(FIRST_STEP, 1, log.first)
         take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)
         if config.cluster:
-            steps = _agreed_steps(steps, until, log, team)
+            steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
         interleaved = _interleaved(config, steps, log, team)
         with interleaved as after_step, log.telemetry or contextlib.nullcontext():
@@ -209,11 +217,15 @@ def _interleaved(config: Config, steps: int, log: RunLog, team: Team) -> Iterato
         own.finish()
 
 
-def _agreed_steps(steps: int, until: float, log: RunLog, team: Team) -> int:
-    """Waits for the other workers, and returns how many steps each takes: with a time limit, what all can afford."""
+def _agreed_steps(steps: int, until: float, log: RunLog, team: Team, steps_per_round: int) -> int:
+    """Waits for the other workers, and returns how many steps each takes.
+
+    With a time limit, these are as many whole rounds as all can afford, at least one.
+    """
     seconds = statistics.median(log.warmup.step_seconds or log.first.step_seconds)
     affordable = steps if until == math.inf else max(1, int((until - time.perf_counter()) / seconds))
-    return min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+    agreed = min([steps, *team.meet("ready to measure", affordable, patient=True).values()])
+    return agreed if agreed == steps else max(1, agreed // steps_per_round) * steps_per_round
 
 
 def plan(
@@ -239,7 +251,8 @@ def plan(
     assert config.num_epochs is not None, "the configuration gives either batches or epochs"
     images = config.num_epochs * images_per_epoch(config, tower_input)
     if config.between.train_dir is None or config.forward_only:
-        return config, max(1, round(images / config.batch_global))
+        rounds = -(-max(1, round(images / config.batch_global)) // config.steps_per_round)
+        return config, rounds * config.steps_per_round
     left = round((images - images_before) / config.batch_global)
     if left <= 0 and steps_before:
         raise UsageError(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from results.measurement import Measurement, derive
@@ -28,6 +30,12 @@ def test_a_steady_run_on_a_quiet_machine_raises_none() -> None:
 )
 def test_odd_steps_are_named(seconds: list[float], words: str) -> None:
     assert words in _warnings(seconds)
+
+
+def test_steps_that_are_no_whole_rounds_are_named() -> None:
+    conditions = dataclasses.replace(QUIET, steps_per_round=4)
+    assert "10 steps are no whole rounds of 4" in _warnings([0.1] * 10, conditions)
+    assert _warnings([0.1] * 12, conditions) == ""
 
 
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:

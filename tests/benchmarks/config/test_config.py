@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -361,3 +362,25 @@ def test_gradients_that_travel_as_they_always_could_keep_their_key() -> None:
     assert "compact_gradient_dtype" not in resolve(*common).key_fields()["modifiers"]
     assert "compact_gradient_dtype" not in half["modifiers"]
     assert resolve(*common, "--compact_gradient_transfer", "--compact_gradient_dtype=BFLOAT16").key_fields() != half
+
+
+@pytest.mark.parametrize(
+    ("flags", "measured", "warmup", "notices"),
+    [
+        ((), 100, 4, []),
+        (("--local_sgd_steps=16",), 112, 16, []),
+        (("--local_sgd_steps=3", "--num_batches=9", "--num_warmup_batches=7"), 9, 7, []),
+        (("--num_batches=10",), 12, 4, ["--num_batches=10 becomes 12"]),
+        (("--num_warmup_batches=1",), 100, 4, ["--num_warmup_batches=1 becomes 4"]),
+        (("--local_sgd_steps=1", "--num_batches=7", "--num_warmup_batches=0"), 7, 0, []),
+        (("--forward_only", "--num_batches=7"), 7, 3, []),
+        (("--num_epochs=1",), None, 4, []),
+    ],
+)
+def test_local_sgd_is_measured_in_whole_rounds_after_its_first_averaging(
+    flags: Sequence[str], measured: int | None, warmup: int, notices: Sequence[str]
+) -> None:
+    found = resolve("--device=cpu", "--num_gpus=2", "--variable_update=local_sgd", *flags)
+    assert (found.num_batches, found.num_warmup_batches) == (measured, warmup)
+    said = [notice for notice in found.notices if "becomes" in notice]
+    assert [notice.partition(":")[0] for notice in said] == notices

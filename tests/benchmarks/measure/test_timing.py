@@ -49,6 +49,12 @@ def test_a_deadline_ends_the_phase_before_the_next_step() -> None:
     assert len(phase.step_seconds) == 3  # 101.25, 102.5, 103.75
 
 
+def test_a_deadline_ends_a_phase_after_whole_rounds() -> None:
+    clock, phase = FakeClock(), Phase()
+    run_phase(clock.step(seconds=1.0), 100, phase, deadline=105.0, steps_per_round=4, clock=clock)
+    assert len(phase.step_seconds) == 8
+
+
 def test_a_deadline_that_has_passed_still_allows_one_step() -> None:
     clock, phase = FakeClock(), Phase()
     run_phase(clock.step(seconds=1.0), 100, phase, deadline=0.0, clock=clock)
