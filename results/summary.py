@@ -21,7 +21,7 @@ from results.text import ODD_VALUE, counted, one_line
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
 MANAGER = ("variable_update", "shared_on", "modifiers", "pipeline")
-DATA = ("data_name", "pipelined_input", "input", "data_set")
+DATA = ("data_name", "pipelined_input", "input", "pauses", "data_set")
 PRECISION = ("precision",)
 _ROUNDED = 1 + 1e-9
 # The fields that every label names, and fields that follow from these.

@@ -59,6 +59,14 @@ class BetweenSteps:
         """Whether training is evaluated; if so, at least at its end."""
         return bool(self.eval_every_steps or self.eval_every_epochs or self.eval_at_steps or self.eval_at_epochs)
 
+    @property
+    def pauses(self) -> dict[str, Any] | None:
+        """What interrupts training again and again, by the names of the fields; None: nothing does."""
+        names = ["eval_every_steps", "eval_every_epochs", "eval_at_steps", "eval_at_epochs"]
+        names += ["save_model_steps", "save_model_secs"] if self.train_dir else []
+        names += ["save_summaries_steps"] if self.summary_verbosity else []
+        return {name: getattr(self, name) for name in names if getattr(self, name)} or None
+
 
 BETWEEN_FLAGS: Groups = {
     "Checkpoints": (

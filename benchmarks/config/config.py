@@ -64,6 +64,7 @@ class Config:
         eval_only: only the weights of a checkpoint are evaluated; then there is inference only, too.
         cluster: its tasks and their addresses; None for a single process.
         input: how images are read; None where they are made on the devices.
+        pauses: what interrupts a run that reads images: meanwhile its input works on, so its steps wait less.
         schedule: of the learning rate; None: it is constant.
         notices: sentences for the user on how flags were understood.
         command: the words that it was made from, if by `from_flags`; a changed copy has none.
@@ -118,6 +119,7 @@ class Config:
     data_dir: str | None = _aside()
     pipelined_input: bool
     input: InputOptions | None
+    pauses: Mapping[str, Any] | None = _later(None)
 
     optimizer: str
     learning_rate: float
@@ -275,6 +277,7 @@ def resolve(
     eval_batch = given["eval_batch_size"] if given["eval"] else None
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
+    between = between_options.resolve(given, variables, cluster)
     trains = not (given["forward_only"] or given["eval"])
     length, length_notices = _length(given, on_gpu, trains and variables["modifiers"].local_sgd_steps or 1)
     optimizer, optimizer_notices = optimizer_options.resolve(
@@ -303,7 +306,8 @@ def resolve(
         ),
         **data,
         **optimizer,
-        between=between_options.resolve(given, variables, cluster),
+        between=between,
+        pauses=between.pauses if data["input"] else None,
         seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
         deterministic=bool(given["deterministic"]),
         **length,

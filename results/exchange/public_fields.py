@@ -25,7 +25,9 @@ _CONFIG = """
     pipeline.micro_batches data_name data_set pipelined_input input.split input.crop input.fuse_decode_and_crop
     input.decode_scaling input.resize_method input.distortions input.distort_color_in_yiq input.cycle_length
     input.shuffle_records input.parallel_calls input.prefetch_batches input.private_threads input.autotune_cpu_budget
-    input.sloppy input.cache input.on_bad_record optimizer learning_rate schedule.initial schedule.warmup_epochs
+    input.sloppy input.cache input.on_bad_record pauses.eval_every_steps pauses.eval_every_epochs pauses.eval_at_steps
+    pauses.eval_at_epochs pauses.save_model_steps pauses.save_model_secs pauses.save_summaries_steps
+    optimizer learning_rate schedule.initial schedule.warmup_epochs
     schedule.boundaries schedule.rates schedule.epochs_per_decay schedule.decay_factor schedule.cosine_epochs
     schedule.minimum momentum hyperparameters.rmsprop_decay hyperparameters.rmsprop_momentum
     hyperparameters.rmsprop_epsilon hyperparameters.adam_beta1 hyperparameters.adam_beta2 hyperparameters.adam_epsilon

@@ -384,3 +384,23 @@ def test_local_sgd_is_measured_in_whole_rounds_after_its_first_averaging(
     assert (found.num_batches, found.num_warmup_batches) == (measured, warmup)
     said = [notice for notice in found.notices if "becomes" in notice]
     assert [notice.partition(":")[0] for notice in said] == notices
+
+
+@pytest.mark.parametrize(
+    ("flags", "pauses"),
+    [
+        ((), None),
+        (("--train_dir=t",), None),
+        (("--train_dir=t", "--save_model_steps=5"), {"save_model_steps": 5}),
+        (("--eval_during_training_every_n_steps=2",), {"eval_every_steps": 2}),
+        (("--train_dir=t", "--summary_verbosity=1", "--save_summaries_steps=3"), {"save_summaries_steps": 3}),
+    ],
+)
+def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pauses: Any) -> None:
+    plain = ("--device=cpu", "--model=trivial_cifar10")
+    reading = (*plain, "--data_dir=cifar")
+    found = resolve(*reading, *flags)
+    assert found.pauses == pauses
+    assert (key_of(found.key_fields()) == key_of(resolve(*reading).key_fields())) is (pauses is None)
+    if "--eval_during_training_every_n_steps=2" not in flags:
+        assert key_of(resolve(*plain, *flags).key_fields()) == key_of(resolve(*plain).key_fields())
