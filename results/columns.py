@@ -261,7 +261,13 @@ COLUMNS = (
         float,
         "W",
     ),
-    Column("images_per_joule", "images_per_sec / power_watts", "derived.images_per_joule", float, "images/J"),
+    Column(
+        "images_per_joule",
+        "images of the measured steps / energy from the first to the last of them, with pauses between them",
+        "derived.images_per_joule",
+        float,
+        "images/J",
+    ),
     Column(
         "cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used", float, "cores"
     ),

@@ -300,10 +300,12 @@ def _resources(measurement: Measurement) -> dict[str, Any]:
     watts = {name: value for process in seen for name, value in process["mean_watts"].items()}
     used = [gpu["peak_memory_bytes"] for process in seen for gpu in process["gpus"]]
     total = sum(watts.values()) if watts and None not in watts.values() else None
-    images, seconds = measurement.images_per_step, measurement.step_seconds
+    # The energy of pauses between steps counts, since the power is a mean over them, too.
+    seconds = max([sum(measurement.step_seconds), *(process.get("window_seconds", 0.0) for process in seen)])
+    images = (measurement.images_per_step or 0) * len(measurement.step_seconds)
     return {
         "power_watts": total,
-        "images_per_joule": statistics.rate(seconds, images) / total if total and images else None,
+        "images_per_joule": images / (total * seconds) if total and images else None,
         "cpu_cores_used": sum(process["cpu_cores_used"] for process in seen),
         "peak_gpu_memory_bytes": max((one for one in used if one is not None), default=None),
     }

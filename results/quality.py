@@ -91,6 +91,8 @@ def _of_machine(measurement: Measurement, conditions: Conditions) -> Iterator[st
             f"{conditions.cpu_devices} logical CPU devices share {conditions.cores} cores: this shows that a setting "
             "works, not how it scales on as many real devices."
         )
+    if steps == 1 and conditions.evaluates_only:
+        yield "All images fit in one step, so the rate is that of one step: give a smaller --eval_batch_size."
     if 0 < steps < MIN_STEPS_FOR_INTERVAL and not conditions.evaluates_only:
         yield (
             f"Only {steps} steps were measured, too few for an interval: give more --num_batches, or a longer "

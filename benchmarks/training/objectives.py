@@ -71,10 +71,10 @@ def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
 
 
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
-    """Returns for each image whether fewer than k classes have a larger logit than the label's, or one that is NaN."""
+    """Returns for each image whether the label's logit is finite, and fewer than k classes have a larger one or NaN."""
     own = tf.gather(logits, labels, batch_dims=1)
     not_larger = tf.reduce_sum(tf.cast(logits <= own[:, tf.newaxis], tf.int32), axis=1)
-    return logits.shape[-1] - not_larger < k
+    return tf.math.is_finite(own) & (logits.shape[-1] - not_larger < k)
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -176,7 +176,7 @@ def _reason(
 
 def _too_few(log_ratios: Sequence[float]) -> Decision:
     if not log_ratios:
-        return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no rounds of both sides to compare.", rounds=0)
+        return Decision(verdict=Verdict.INCONCLUSIVE, reason="There are no rounds of both sides to compare.")
     change = _expm1(log_ratios[0])
     reason = f"It is {in_words(change)} in one round, which may be noise. Run at least 5 rounds."
     return Decision(verdict=Verdict.INCONCLUSIVE, reason=reason, rounds=1, change=change)

@@ -312,8 +312,12 @@ def _doubts(curve: Curve) -> Iterator[str]:
     """Yields what the numbers assume."""
     fit = curve.fit
     assert fit is not None, "there is something to doubt"
+    yield "The intervals are those of the law: where costs follow another one, predictions may lie outside."
     if not fit.has_kappa:
-        yield "Two points determine only sigma, so kappa is taken as 0 and the predictions are upper bounds."
+        yield (
+            "Two points determine only sigma, so kappa is taken as 0: more devices may be slower than predicted where "
+            "coherence costs, and faster where costs level off, as those of a ring do."
+        )
     if curve.degrees is None:
         yield f"Nothing was repeated, so equal runs are assumed to differ by {repeats.ASSUMED_SPREAD:.0%}."
     if 1 not in curve.rows:

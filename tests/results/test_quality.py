@@ -38,6 +38,12 @@ def test_steps_that_are_no_whole_rounds_are_named() -> None:
     assert _warnings([0.1] * 12, conditions) == ""
 
 
+def test_an_evaluation_of_one_step_is_named() -> None:
+    evaluates = dataclasses.replace(QUIET, evaluates_only=True)
+    assert _warnings([0.1], evaluates).startswith("All images fit in one step")
+    assert _warnings([0.1, 0.1], evaluates) == ""
+
+
 def test_a_loss_that_rises_is_named_unless_nothing_is_trained() -> None:
     measurement = Measurement(images_per_step=8, step_seconds=[0.1] * 8, losses=[2e9], warmup_losses=[7.0])
     inference = Conditions(load_per_core=0.0, cpu_devices=0, cores=8, training=False)

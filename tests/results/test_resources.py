@@ -42,6 +42,11 @@ def test_images_per_joule_is_rate_over_power() -> None:
     assert derived.images_per_joule == pytest.approx(2.0)
 
 
+def test_the_energy_of_pauses_counts() -> None:
+    paused = {**process({"GPU-a": 80.0}, gpu()), "window_seconds": 1.6}
+    assert derive(run(paused), 1).images_per_joule == pytest.approx(128 / (80 * 1.6))
+
+
 def test_what_workers_share_counts_once() -> None:
     shared = (process({"GPU-a": 30.0}, gpu()), process({"GPU-a": 30.0}, gpu()), process({"GPU-b": 10.0}))
     assert derive(run(*shared), 3).power_watts == 40.0

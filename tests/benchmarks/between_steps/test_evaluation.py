@@ -74,10 +74,11 @@ def test_the_result_is_that_of_numpy_over_all_images_once(images: int, towers: i
 
 
 def test_a_logit_that_is_no_number_is_no_correct_answer() -> None:
-    logits = tf.constant([[np.nan, np.nan, np.nan], [0.0, np.nan, 1.0], [2.0, 2.0, 1.0]])
-    labels = tf.constant([0, 2, 1], tf.int64)
-    assert in_top(logits, labels, 1).numpy().tolist() == [False, False, True]
-    assert in_top(logits, labels, 2).numpy().tolist() == [False, True, True]
+    nan, inf = np.nan, np.inf
+    logits = tf.constant([[nan, nan, nan], [0.0, nan, 1.0], [2.0, 2.0, 1.0], [inf, inf, inf], [inf, 2.0, 1.0]])
+    labels = tf.constant([0, 2, 1, 0, 1], tf.int64)
+    assert in_top(logits, labels, 1).numpy().tolist() == [False, False, True, False, False]
+    assert in_top(logits, labels, 2).numpy().tolist() == [False, True, True, False, True]
 
 
 @pytest.fixture(scope="module")
