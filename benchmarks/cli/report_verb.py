@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import record_files
 from benchmarks.cli import run_verb
-from benchmarks.config import flag
+from benchmarks.config import flag, outside_models, run_flags
 from benchmarks.config.flag import Flag, local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
@@ -41,8 +41,18 @@ _MOST_NOTES = 10
 _LIBRARY = CacheFile("chart.json", "the chart's library")
 # Flags of a cluster that is not on this host alone.
 _LONGEST_VALUE = 200  # characters
-_OPEN_TO_OTHERS = ("hosts", "worker_hosts", "ps_hosts", "controller_host", "cluster_spec", "cluster", "job_name")
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
+# The flags that `rerun` repeats: those of these groups, and some others.
+_REPEATED_GROUPS = (
+    *("What is trained", "Devices", "Variables and gradients", "Data", "How images are prepared"),
+    *("How files are read", "Learning rate", "Optimizer", "Evaluation", "How long"),
+    *("What is reduced, and how", "What is measured"),
+)
+_REPEATED_BESIDE = (
+    *("local_cluster", "start_timeout_seconds", "step_timeout_seconds", "output_format", "display_every"),
+    *("loss_type_to_report", "print_config"),
+)
+_LEFT_OUT = ("output_dir", "session_id")
 
 
 def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
@@ -189,46 +199,63 @@ def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:
 
 
 def rerun(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
-    """Runs the exact command of a record again, and returns its exit status.
+    """Runs the command of a record again, and returns its exit status.
 
-    A record may come from anywhere, so only commands that measure in this process are run, and not one that starts
-    programs of its choice or reaches other hosts.
+    A record may come from anywhere, so only commands that measure are run, with flags that can neither name code or
+    other hosts nor a place to write to; results go where the user says.
 
     Raises:
-        UsageError: no record has this id, or its command is not run.
+        UsageError: no record has this id, or its command is not repeated.
         DataError: a file cannot be read.
     """
     if not words:
         raise UsageError("rerun: name the record by its run id, such as rerun f13e1c470598 out/results.jsonl.")
     record = _find(words[0], record_files.load(record_files.paths(words[1:])))
-    command = [sys.executable, str(RUN_BENCH), *record.identity.command]
+    recorded = record.identity.command
+    try:
+        again = [*_repeated(recorded), *run_flags.words({"output_dir": values["output_dir"]})]
+    except UsageError as error:
+        say(printable(f"$ {shlex.join([str(RUN_BENCH), *recorded])}"))
+        if values["dry_run"]:
+            return ExitStatus.OK
+        raise UsageError(f"rerun: {error} Read the command above, and run it yourself.") from error
+    command = [sys.executable, str(RUN_BENCH), *again]
     say(printable(f"$ {shlex.join(command[1:])}"))
     if values["dry_run"]:
         return ExitStatus.OK
-    if why := _why_not_again(record.identity.command):
-        raise UsageError(f"rerun: {why} Read the command above, and run it yourself.")
     sys.stdout.flush()
     os.execv(command[0], command)  # signals reach the run itself, and its status is ours
 
 
-def _why_not_again(command: Sequence[str]) -> str | None:
-    """Returns why the command of a record is not run again, or None if it can be."""
+def _repeated(command: Sequence[str]) -> list[str]:
+    """Returns the command of a record without the names of its directory and session.
+
+    Raises:
+        UsageError: why it is not run again.
+    """
     given = list(command)
-    name = given.pop(0) if given and not given[0].startswith("-") else "run"
-    if name not in _REPEATED:
-        return f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{one_line(name)}'."
+    verb = given.pop(0) if given and not given[0].startswith("-") else "run"
+    if verb not in _REPEATED:
+        raise UsageError(
+            f"it repeats the verbs {', '.join(_REPEATED)}, and this record was written by '{one_line(verb)}'."
+        )
     if without_values := [word for word in given if MASK in word]:
-        return f"its record lacks the value of {one_line(without_values[0])}, which looks like a secret."
+        raise UsageError(f"its record lacks the value of {one_line(without_values[0])}, which looks like a secret.")
     if files := [word for word in given if word.lstrip("-").startswith("flagfile")]:
-        return f"{one_line(files[0])} names a file that is not part of the record."
-    parsed = flag.parse(given, _REPEATED[name].flags)
-    if any(parsed.values.get(open_to_others) for open_to_others in _OPEN_TO_OTHERS):
-        return "its command is for a cluster whose servers other hosts can reach."
-    if sends := [name for name in trackers.FLAGS if parsed.values.get(name)]:
-        return f"--{sends[0]} sends its result to a tracker."
-    if parsed.values.get("private_network") is False:
-        return "--noprivate_network opens its servers to other hosts."
-    return f"'{one_line(parsed.words[0])}' in its command is no flag of {name}." if parsed.words else None
+        raise UsageError(f"{one_line(files[0])} names a file that is not part of the record.")
+    groups = _REPEATED[verb].flags
+    parsed = flag.parse(given, groups)
+    if parsed.words:
+        raise UsageError(f"'{one_line(parsed.words[0])}' in its command is no flag of {verb}.")
+    values = {name: value for name, value in parsed.values.items() if value is not None and name not in _LEFT_OUT}
+    allowed = {flag.name for title in _REPEATED_GROUPS for flag in groups.get(title, ())} | {*_REPEATED_BESIDE}
+    allowed |= {"private_network"} if values.get("private_network") else set()
+    if others := sorted(values.keys() - allowed):
+        raise UsageError(f"--{others[0]} is not repeated: it may reach other hosts, or write where you did not say.")
+    model = values.get("model", "")
+    if ":" in model and not model.lower().startswith(outside_models.APPLICATION):
+        raise UsageError(f"--model={one_line(model)} is code that the record does not contain.")
+    return [verb, *run_flags.words(values)]
 
 
 def diff(words: Sequence[str]) -> ExitStatus:
@@ -315,8 +342,13 @@ REPORT = Verb(
 )
 RERUN = Verb(
     "rerun",
-    "repeat the exact command of a record",
-    {"The run": (Flag("dry_run", bool, "print the command and stop"),)},
+    "repeat the command of a record",
+    {
+        "The run": (
+            Flag("dry_run", bool, "print the command and stop"),
+            Flag("output_dir", str, "of the results", default="out", path="directory"),
+        )
+    },
     lambda given, command: rerun(given.words, given.values),
     takes="words",
     words="RUN_ID [FILE ...]",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from benchmarks.cli import report_verb, run_verb
 from benchmarks.cli.main import dispatch
 from benchmarks.errors import UsageError
 from results.exchange.formats import FORMATS
@@ -35,9 +36,19 @@ def stored(directory: Path, command: Sequence[str]) -> str:
         (["sweep", "--model=trivial,mlp"], "this record was written by 'sweep'"),
         (["data", "convert", "a", "b"], "this record was written by 'data'"),
         (["\x1b[2Jab"], "this record was written by ' [2Jab'"),
-        (["--model=trivial", "--hosts=h1,h2", "--ssh"], "servers other hosts can reach"),
-        (["--worker_hosts=10.0.0.1:2222,b:2222", "--job_name=worker"], "servers other hosts can reach"),
-        (["--local_cluster=worker:2", "--noprivate_network"], "--noprivate_network opens its servers"),
+        (["--model=trivial", "--hosts=h1,h2", "--ssh"], "--hosts is not repeated"),
+        (["--worker_hosts=10.0.0.1:2222,b:2222", "--job_name=worker"], "--job_name is not repeated"),
+        (["--local_cluster=worker:2", "--noprivate_network"], "--private_network is not repeated"),
+        (["--model=net.py:f"], "--model=net.py:f is code that the record does not contain"),
+        (["--model=/x/net.py:f"], "is code that the record does not contain"),
+        *(
+            ([f"{flag}=x"], f"{flag} is not repeated: it may reach other hosts, or write where you did not say")
+            for flag in ("--train_dir", "--trace_file", "--graph_file", "--partitioned_graph_file_prefix")
+        ),
+        (["--initial_weights=x"], "--initial_weights is not repeated"),
+        (["--tensorboard_dir=x"], "--tensorboard_dir is not repeated"),
+        (["--mlflow_uri=http://h"], "--mlflow_uri is not repeated"),
+        (["--model", "--output_dir", "x"], "'x' in its command is no flag of run"),
         (["--flagfile=elsewhere"], "--flagfile=elsewhere names a file"),
         (["--model=trivial", "--no_such_flag=1"], "There is no flag --no_such_flag"),
         (["run", "--model=trivial", "more"], "'more' in its command is no flag of run"),
@@ -53,12 +64,36 @@ def test_a_command_that_does_more_than_measure_is_printed_and_not_run(
     assert "\x1b" not in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", [["--model=trivial"], ["run", "--num_batches", "5"], ["allreduce", "--num_gpus=2"]])
-def test_a_command_that_measures_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "again"),
+    [
+        (["--model=trivial"], ["run", "--model=trivial"]),
+        (["run", "--num_batches", "5", "--output_dir=.ssh", "--session_id=a"], ["run", "--num_batches=5"]),
+        (["-model", "trivial", "--noxla", "--data_dir=photos"], None),
+        (["allreduce", "--num_gpus=2"], ["allreduce", "--num_gpus=2"]),
+        (["--local_cluster=worker:2", "--private_network"], None),
+    ],
+)
+@pytest.mark.parametrize("output_dir", ["", "mine"])
+def test_a_command_that_measures_is_run_and_writes_where_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], again: list[str] | None, output_dir: str
+) -> None:
     ran: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda program, words: ran.append(words))
-    dispatch(["rerun", stored(tmp_path, command), str(tmp_path)])
-    assert ran[0][0] == sys.executable and ran[0][2:] == command
+    named = [f"--output_dir={output_dir}"] if output_dir else []
+    dispatch(["rerun", stored(tmp_path, command), str(tmp_path), *named])
+    ((python, _, *words),) = ran
+    assert python == sys.executable and words[len(words) - len(named) :] == named
+    assert ".ssh" not in str(words)
+    assert again is None or words == [*again, *named]
+
+
+def test_every_flag_of_run_that_is_repeated_is_a_number_a_switch_or_a_word_of_a_list_or_known_to_be_harmless() -> None:
+    groups = run_verb.VERB.flags
+    repeated = {flag for title in report_verb._REPEATED_GROUPS for flag in groups.get(title, ())}
+    texts = {flag.name for flag in repeated if flag.kind is str and not flag.choices}
+    schedules = {"eval_during_training_at_specified_steps", "eval_during_training_at_specified_epochs"}
+    assert texts == {"model", "gpus", "all_reduce_spec", "data_dir", "piecewise_learning_rate_schedule", *schedules}
 
 
 def test_a_command_can_be_looked_at_without_running_it(run_bench: RunBench, tmp_path: Path) -> None:
