@@ -15,7 +15,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from results.text import printable, without_passwords
+from results.masking import without_passwords
+from results.text import printable
 
 _REDRAW_SECONDS = 0.1
 # Without a terminal: how long nothing was printed before the first line of progress, and before each that follows.

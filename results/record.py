@@ -27,8 +27,9 @@ from typing import Any
 
 import orjson
 
+from results.masking import without_secrets
 from results.measurement import Derived, Measurement
-from results.text import one_line, without_secrets
+from results.text import one_line
 from results.version import SUITE_VERSION
 
 FORMAT_VERSION = 4

@@ -10,21 +10,6 @@ from collections.abc import Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-# Stands for what was not recorded.
-MASK = "***"
-# One part of the name is such a word: API_KEY, and not monkey or --xla_disable_hlo_passes.
-_SECRET = (
-    "(?:API|ACCESS|ACCOUNT|SECRET|PRIVATE)?KEY|TOKEN|SECRET|PASS|PASSWORD|PASSWD|PASSPHRASE|PWD|CREDENTIALS?|AUTH|SIG"
-)
-_NAME = rf"(?:[\w.-]*[_.-])?(?:{_SECRET})(?:[_.-][\w.-]*)?"
-# A word `--name=value` without more flags; `NAME=value` or `--name value` within a word that holds a command.
-_WORD = re.compile(rf"\A(-+{_NAME}=)(?!.*\s-).+", re.IGNORECASE | re.DOTALL)
-_FLAG = re.compile(f"-+{_NAME}", re.IGNORECASE)
-_ASSIGNED = re.compile(
-    rf"""((?<![\w.-])(?:-*{_NAME}=|-+{_NAME}\s+)|\bBearer\s+)(?:"[^"]*"|'[^']*'|\S)+""", re.IGNORECASE
-)
-# The user of an address, with a password that may have a slash or another @ in it.
-_USER = re.compile(r"((?:\b[a-z][a-z0-9+.-]*:)?//)(?:[^/\s@:]+|[^/\s@:]*:\S*)@", re.IGNORECASE)
 _MARKDOWN = re.compile(r"[\\`*\[\]|]")
 _FORMULA = ("=", "+", "-", "@")
 _FEW = 3
@@ -61,28 +46,6 @@ def csv_cell(value: str) -> str:
     """Returns text on one line that a spreadsheet takes for text: an apostrophe precedes what begins like a formula."""
     line = printable(value)
     return f"'{line}" if line.lstrip().startswith(_FORMULA) else line
-
-
-def without_secrets(words: Sequence[str]) -> list[str]:
-    """Returns the words of a command with `MASK` for values that look like secrets, by the names before them.
-
-    A name with a part such as KEY, TOKEN, SECRET, PASSWORD or AUTH, in any case, has a secret value. The part of an
-    address before its `@` is one as well.
-    """
-    found: list[str] = []
-    follows_flag = False
-    for word in words:
-        if follows_flag and not word.startswith("--"):
-            found.append(MASK)
-        else:
-            found.append(without_passwords(_ASSIGNED.sub(rf"\g<1>{MASK}", _WORD.sub(rf"\g<1>{MASK}", word))))
-        follows_flag = _FLAG.fullmatch(word) is not None
-    return found
-
-
-def without_passwords(text: str) -> str:
-    """Returns text with `MASK` for the users and passwords of addresses."""
-    return _USER.sub(rf"\g<1>{MASK}@", text) if "@" in text else text
 
 
 def interval(low: float | None, high: float | None) -> str:

@@ -27,12 +27,13 @@ from benchmarks.trackers import catalog as trackers
 from benchmarks.trackers import handover
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
 from results.exchange.public_table import TableError
+from results.masking import MASK
 from results.record import Record, flat
 from results.report import headline, published
 from results.report.anomalies import anomalies, warnings_of
 from results.store import JSONL_NAME, replace
 from results.summary import summarize
-from results.text import MASK, one_line, printable
+from results.text import one_line, printable
 
 if TYPE_CHECKING:
     from results.report.figures import Plot

@@ -16,6 +16,7 @@ from benchmarks.config import (
     device_options,
     flag,
     input_options,
+    length_options,
     manager_options,
     optimizer_options,
     outside_models,
@@ -278,8 +279,7 @@ def resolve(
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
     between = between_options.resolve(given, variables, cluster)
-    trains = not (given["forward_only"] or given["eval"])
-    length, length_notices = _length(given, on_gpu, trains and variables["modifiers"].local_sgd_steps or 1)
+    length, length_notices = length_options.resolve(given, variables["modifiers"], on_gpu=on_gpu)
     optimizer, optimizer_notices = optimizer_options.resolve(
         given, spec, variables, devices, cluster, batch_per_device=batch_per_device
     )
@@ -308,7 +308,7 @@ def resolve(
         **optimizer,
         between=between,
         pauses=between.pauses if data["input"] else None,
-        seed=_either(given["tf_random_seed"], DEFAULTS["tf_random_seed"]),
+        seed=DEFAULTS["tf_random_seed"] if given["tf_random_seed"] is None else given["tf_random_seed"],
         deterministic=bool(given["deterministic"]),
         **length,
         **{name: given[name] or DEFAULTS[name] for name in ("output_dir", "output_format", "display_every")},
@@ -334,27 +334,6 @@ def _tasks(cluster: Cluster | None) -> dict[str, Any]:
         return {}
     sizes = {name: getattr(cluster, name) for name in ("num_workers", "num_ps", "num_hosts")}
     return {"cluster": cluster, **sizes}
-
-
-def _length(given: Mapping[str, Any], on_gpu: bool, steps_per_round: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Returns how long a run takes, and sentences on it.
-
-    Of rounds of several steps, the first one is warm-up, since it sets up what is done once a round, and whole ones are
-    measured, since their steps differ.
-    """
-    batches = given["num_batches"] or (None if given["num_epochs"] else DEFAULTS["num_batches"])
-    warmup = _either(given["num_warmup_batches"], 10 if on_gpu else 3)
-    whole = {
-        "num_batches": batches and -(-batches // steps_per_round) * steps_per_round,
-        "num_warmup_batches": max(warmup, steps_per_round) if steps_per_round > 1 else warmup,
-    }
-    notices = tuple(
-        f"--{name}={given[name]} becomes {steps}: whole rounds of {steps_per_round} steps (--local_sgd_steps) are "
-        "measured, after the first averaging."
-        for name, steps in whole.items()
-        if given[name] is not None and given[name] != steps
-    )
-    return {**whole, "num_epochs": given["num_epochs"], "time_limit_seconds": given["time_limit_seconds"]}, notices
 
 
 def _surroundings(
@@ -402,11 +381,6 @@ def _needs_gpus(cluster: Cluster | None, given: Mapping[str, Any]) -> bool:
     """Returns whether the GPUs that the flags name must be on this machine; those of workers need not be."""
     demanded = given["num_gpus"] is not None or given["device"] == "gpu" or given["gpus"] is not None
     return cluster is None or cluster.own.has_towers or not demanded
-
-
-def _either(value: Any, default: Any) -> Any:
-    """Returns the default for None, and a given 0 as it is."""
-    return default if value is None else value
 
 
 def _refuse(given: Mapping[str, Any]) -> None:

@@ -25,9 +25,9 @@ from benchmarks.system.provenance import of_this_run
 from benchmarks.topology import launch_plan
 from benchmarks.topology.cluster import Cluster, Task
 from benchmarks.trackers import handover
+from results.masking import without_secrets
 from results.record import Record, Status
 from results.store import Store
-from results.text import without_secrets
 
 # Of an attempt that may succeed when it is repeated.
 _OF_LOST_TASKS = (ExitStatus.CLUSTER, ExitStatus.TIMEOUT)

@@ -17,7 +17,7 @@ from benchmarks.process import subprocesses
 from benchmarks.process.signals import signals_ignored
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.system import provenance
-from results.text import without_secrets
+from results.masking import without_secrets
 
 _GIT_SECONDS = 600.0
 

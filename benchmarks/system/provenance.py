@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.system import hardware
 from benchmarks.system.hardware import Inventory
+from results.masking import without_secrets
 from results.record import Identity, identify
-from results.text import without_secrets
 
 # The variables that may move a number, by their exact names: a prefix such as TF_ or NVIDIA_ is also that of passwords
 # (Terraform's TF_VAR_..., NVIDIA_API_KEY), and records are published. A new name is one word here.

@@ -22,8 +22,9 @@ from benchmarks.errors import Terminated
 from benchmarks.process import signals, subprocesses
 from benchmarks.process.subprocesses import RUN_BENCH, Command, Ended
 from benchmarks.trackers.catalog import Kind, Targets
+from results.masking import without_secrets
 from results.record import Record
-from results.text import counted, one_line, without_secrets
+from results.text import counted, one_line
 
 # Limits of the time in which no record is sent, after a run that ended by itself and after one that was stopped.
 SEND_SECONDS = 120.0
@@ -151,4 +152,5 @@ def _later(named: Mapping[Kind, str], records: Sequence[Record], stored_in: Sequ
     """Returns how stored records are sent again."""
     which = [f"--where=run_id={records[0].identity.run_id}"] if len(records) == 1 else []
     flags = [f"--{kind.flag}={target}" for kind, target in named.items()]
-    return f"What is stored can be sent later: report {shlex.join([*map(str, stored_in), *which, *flags])}"
+    words = without_secrets([*map(str, stored_in), *which, *flags])
+    return f"What is stored can be sent later: report {shlex.join(words)}"

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from results.exchange import public_fields as public
+from results.masking import MASK
 from results.record import Record, Status
-from results.text import MASK, one_line
+from results.text import one_line
 
 # They have no effect on the rate, and name places and sessions.
 _NOT_REPEATED = frozenset(

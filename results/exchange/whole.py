@@ -9,9 +9,10 @@ from typing import Any
 from results import statistics
 from results.exchange import public_fields
 from results.gate import comparability
+from results.masking import MASK
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status, flat
-from results.text import MASK, ODD_VALUE, one_line
+from results.text import ODD_VALUE, one_line
 
 _SAME = 1e-6  # relative: NumPy's versions add in different orders
 # The derived numbers that follow from the step times, the images of a step and the number of devices.

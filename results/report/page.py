@@ -12,6 +12,7 @@ from typing import Any
 import jinja2
 import markupsafe
 
+from results.masking import without_secrets
 from results.record import Record, Status
 from results.report.anomalies import title as label
 from results.report.figures import COLOURS, Plot
@@ -19,7 +20,6 @@ from results.report.glossary import GLOSSARY
 from results.report.headline import Column, filled_columns
 from results.report.side_tables import SideTable
 from results.summary import Row
-from results.text import without_secrets
 from results.version import SUITE_VERSION
 
 # More rows are drawn on demand: a page with 10,000 rows would take seconds to open.

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from results import repeats
+from results.masking import without_secrets
 from results.report.anomalies import title
 from results.report.headline import ps_megabytes_per_sec
 from results.summary import MANAGER, SCALED, Row, Siblings, manager_of
-from results.text import counted, one_line, without_secrets
+from results.text import counted, one_line
 
 # Of more managers, only pairs of which one overtakes the other are listed.
 _FEW_MANAGERS = 3

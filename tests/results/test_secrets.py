@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from results.text import without_secrets
+from results.masking import without_passwords, without_secrets
 from tests.support.records import make_record
 
 
@@ -18,7 +18,30 @@ from tests.support.records import make_record
         ("env API_TOKEN=abc python x.py", "env API_TOKEN=*** python x.py"),
         ("MYSQL_PWD=abc mysql", "MYSQL_PWD=*** mysql"),
         ("run --auth 'a b' --model=x", "run --auth *** --model=x"),
-        ("curl -H 'Authorization: Bearer abc.def'", "curl -H 'Authorization: Bearer ***"),
+        ("curl -H 'Authorization: Bearer abc.def' h", "curl -H 'Authorization: ***' h"),
+        ("curl -H 'Authorization: Basic YTpi' h", "curl -H 'Authorization: ***' h"),
+        ('curl -H "X-Api-Key: a b"', 'curl -H "X-Api-Key: ***"'),
+        ("X-Auth-Key: abc", "X-Auth-Key: ***"),
+        ("Cookie: a=b; c=d", "Cookie: ***"),
+        ("use Bearer abc.def now", "use Bearer *** now"),
+        ("env PGPASSWORD=HUNTER2 python x.py", "env PGPASSWORD=*** python x.py"),
+        ("WANDB_APIKEY=abc x", "WANDB_APIKEY=*** x"),
+        ("authToken=abc", "authToken=***"),
+        ("--accessTokens a,b --x=1", "--accessTokens *** --x=1"),
+        ("clientSecret='a b' x", "clientSecret=*** x"),
+        ("sshKeys=abc", "sshKeys=***"),
+        ("AWS_SECRET_ACCESS_KEY=abc", "AWS_SECRET_ACCESS_KEY=***"),
+        ('{"password": "a b", "x": 1}', '{"password": ***, "x": 1}'),
+        ("password: a b", "password: ***"),
+        ("db_password = abc", "db_password = ***"),
+        ("x:secret=a", "x:secret=***"),
+        ("http://h/?token=X&run=1", "http://h/?token=***&run=1"),
+        ("http://h/x?run=1&X-Amz-Signature=a%2Fb&y=2", "http://h/x?run=1&X-Amz-Signature=***&y=2"),
+        ("postgresql://h/db?user=u&password=X", "postgresql://h/db?user=u&password=***"),
+        ("--mlflow_uri=postgresql://u:p@h/db", "--mlflow_uri=postgresql://***@h/db"),
+        ("--uri=http://u:p@h/,http://v:q@i/", "--uri=http://***@i/"),
+        ("me:secret@host:/path", "***@host:/path"),
+        ("--from=me:secret@host", "--from=***@host"),
         ("https://me:secret@host/x", "https://***@host/x"),
         ("https://me:a/b@c@host/x", "https://***@host/x"),
         ("//token@host/x", "//***@host/x"),
@@ -40,6 +63,15 @@ def test_a_secret_is_masked(word: str, masked: str) -> None:
         "--author=me",
         "https://host:80/x",
         "user@host:/path",
+        "git@github.com:owner/name.git",
+        "http://host:80/x@y",
+        "/job:ps/replica:0/task:0/device:CPU:0",
+        "config_key: abc, hardware_key: def",
+        "KeyError: 'steps'",
+        "--tokenizer=bert",
+        "the key is missing",
+        "a hotkey=x",
+        "API_TOKEN= python x.py",
     ],
 )
 def test_what_moves_a_number_is_not_masked(word: str) -> None:
@@ -48,6 +80,23 @@ def test_what_moves_a_number_is_not_masked(word: str) -> None:
 
 def test_the_word_after_a_secret_flag_is_masked() -> None:
     assert without_secrets(["--token", "abc", "--model=x"]) == ["--token", "***", "--model=x"]
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        (
+            '{"config_key": "abc", "reason": "no api_token=x\\"y"}',
+            '{"config_key": "abc", "reason": "no api_token=***\\"y"}',
+        ),
+        ("sent to http://h/?token=X failed", "sent to http://h/?token=*** failed"),
+        ("sent to http://u:p@h failed", "sent to http://***@h failed"),
+        ("the model says password=a", "the model says password=***"),
+        ("--where=config_key=abc", "--where=config_key=abc"),
+    ],
+)
+def test_what_is_printed_is_masked_and_json_stays_json(text: str, printed: str) -> None:
+    assert without_passwords(text) == printed
 
 
 def test_no_text_of_a_saved_record_has_a_password() -> None:

@@ -12,7 +12,7 @@ from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.process import tensorflow_setup
 from benchmarks.regression import builds
 from benchmarks.system import provenance
-from results.text import without_secrets
+from results.masking import without_secrets
 
 
 def test_variables_are_recorded_by_their_exact_names(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from benchmarks.trackers.tracked_run import tracked
+from results.measurement import derive
 from results.record import Status
 from tests.support.records import make_record
 
@@ -45,10 +46,11 @@ def test_accuracies_waits_evaluations_and_steps_aside_are_at_their_steps() -> No
 
 def test_rates_with_their_interval_and_telemetry_of_each_device_are_metrics() -> None:
     gpu = {"index": 3, "uuid": "u", "power_watts": {"mean": 250.0}, "throttled": None}
-    taken = dataclasses.replace(make_record().measurement, telemetry=[{"samples": 5, "gpus": [gpu]}])
-    run = tracked(make_record(measurement=taken))
+    telemetry = [{"samples": 5, "gpus": [gpu]}]
+    taken = dataclasses.replace(make_record().measurement, step_seconds=[0.1] * 8, telemetry=telemetry)
+    run = tracked(make_record(measurement=taken, derived=derive(taken, 2)))
     assert abs(run.metrics["images_per_sec"] - 160) < 1e-9
-    assert abs(run.metrics["images_per_sec_low"] - 160) < 1e-9 and run.metrics["measured_steps"] == 6
+    assert abs(run.metrics["images_per_sec_low"] - 160) < 1e-9 and run.metrics["measured_steps"] == 8
     assert run.metrics["telemetry/GPU 3/power_watts.mean"] == 250.0 and run.metrics["telemetry/host/samples"] == 5.0
     assert "synthetic_ratio" not in run.metrics
 
