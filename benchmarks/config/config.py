@@ -246,6 +246,7 @@ class Config:
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
+_OTHERWISE_DEFAULT = "start_timeout_seconds step_timeout_seconds output_dir output_format display_every".split()
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
 _RUNTIME_FIELDS = {field.name for field in dataclasses.fields(Runtime)} & {f.name for f in dataclasses.fields(Config)}
@@ -283,6 +284,9 @@ def resolve(
     optimizer, optimizer_notices = optimizer_options.resolve(
         given, spec, variables, devices, cluster, batch_per_device=batch_per_device
     )
+    notices = (
+        gone_notices + place_notices + data_notices + variable_notices + notices + optimizer_notices + length_notices
+    )
     config = Config(
         model=spec.name,
         model_digest=spec.digest,
@@ -298,8 +302,6 @@ def resolve(
         num_inter_threads=given["num_inter_threads"] or 0,
         log_device_placement=bool(given["log_device_placement"]),
         **_tasks(cluster),
-        start_timeout_seconds=given["start_timeout_seconds"] or Config.start_timeout_seconds,
-        step_timeout_seconds=given["step_timeout_seconds"] or Config.step_timeout_seconds,
         **variables,
         pipeline=manager_options.pipelining(
             given, variables, cluster, num_devices=devices["num_devices"], batch_per_device=batch_per_device
@@ -311,16 +313,10 @@ def resolve(
         seed=DEFAULTS["tf_random_seed"] if given["tf_random_seed"] is None else given["tf_random_seed"],
         deterministic=bool(given["deterministic"]),
         **length,
-        **{name: given[name] or DEFAULTS[name] for name in ("output_dir", "output_format", "display_every")},
+        **{name: given[name] or DEFAULTS[name] for name in _OTHERWISE_DEFAULT},
         session_id=given["session_id"] or "",
         trackers=targets_of(given),
-        notices=gone_notices
-        + place_notices
-        + data_notices
-        + variable_notices
-        + notices
-        + optimizer_notices
-        + length_notices,
+        notices=notices,
     )
     problem = why_not(config.variable_update, config.modifiers, config.place)
     if problem:
