@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.console import log, warn
 from benchmarks.errors import DataError, UsageError, did_you_mean
-from results import store
+from results import loading, store
 from results.columns import COLUMNS
 from results.record import Record
 from results.store import Store, StoreError
@@ -28,7 +28,7 @@ def load(files: Sequence[Path]) -> list[Record]:
         DataError: a file cannot be read.
     """
     try:
-        loaded = store.load(*files)
+        loaded = loading.load(*files)
     except OSError as error:
         raise DataError(
             f"{error.filename}: {error.strerror}. Name files that runs have written, such as {_DEFAULT_FILE}."

@@ -29,7 +29,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
 from benchmarks.system.provenance import RECORDED_VARIABLES
 from models import specs
-from results import columns, store, summary
+from results import columns, loading, summary
 from results.exchange import public_fields, public_table
 from results.measurement import Derived, Measurement
 from results.record import Identity, Record
@@ -365,7 +365,7 @@ def _model_sources() -> str:
 
 def _measured_models() -> str:
     """Returns the rate of every model of the stored sweep, and what it ran on."""
-    rows = summary.summarize(store.load(ROOT / "docs" / "images" / "models.jsonl").records)
+    rows = summary.summarize(loading.load(ROOT / "docs" / "images" / "models.jsonl").records)
     by_model = {row.config["model"]: row for row in rows}
     cells = (
         (f"`{name}`", row.config["batch_per_device"], _rate(row), f"{1000 * (row.tflops or 0):.3g}")
@@ -385,7 +385,7 @@ def _machine(record: Record) -> str:
 
 def _results() -> str:
     """Returns the rates of the example sweep, and what it ran on."""
-    rows = summary.summarize(store.load(ROOT / "docs" / "images" / "results.jsonl").records)
+    rows = summary.summarize(loading.load(ROOT / "docs" / "images" / "results.jsonl").records)
     first = rows[0].records[0]
     one, two = ([row for row in rows if row.count("num_workers") == workers] for workers in (1, 2))
     cells = [

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.console import say  # noqa: E402 - after the path to it
 from benchmarks.process.tensorflow_setup import Runtime  # noqa: E402
 from benchmarks.topology.start import start  # noqa: E402
-from results import store  # noqa: E402
+from results import loading  # noqa: E402
 from results.report import write  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -36,7 +36,7 @@ def diagrams() -> dict[str, str]:
 
 def of_report() -> None:
     """Draws the scaling plot, and photographs the report page if there is a browser."""
-    records = store.load(RESULTS).records
+    records = loading.load(RESULTS).records
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder)
         write.write(records, [RESULTS.name], report)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from results import store
+from results import loading, store
 from results.columns import COLUMNS, Column
 from results.record import Record, flat
 
@@ -121,7 +121,7 @@ def load(*paths: str | os.PathLike[str], where: str = "") -> Results:
         FilterError: `where` is no condition.
     """
     named = [Path(path) for path in paths] or [Path("out")]
-    loaded = store.load(*(path / store.JSONL_NAME if path.is_dir() else path for path in named))
+    loaded = loading.load(*(path / store.JSONL_NAME if path.is_dir() else path for path in named))
     for problem in loaded.problems:
         warnings.warn(problem, stacklevel=2)
     results = Results(loaded.records, tuple(loaded.problems))

@@ -133,6 +133,12 @@ class Record:
         """Returns whether its steps were interleaved with those of another run."""
         return STEPS_PER_TURN in self.environment
 
+    def with_config_key(self, key: str) -> Record:
+        """Returns the record with another key of its configuration."""
+        if key == self.identity.config_key:
+            return self
+        return dataclasses.replace(self, identity=dataclasses.replace(self.identity, config_key=key))
+
     def masked(self) -> Record:
         """Returns the record without what looks like a secret in its configuration, reason, warnings and session."""
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
-import dataclasses
 import fcntl
-import gc
 import io
 import os
 import stat
@@ -26,29 +24,13 @@ from typing import IO, Any
 import orjson
 
 from results import columns
-from results.record import Record, Shared, UnknownFormatError
+from results.loading import CONFLICT_MARKS, Kept, Loaded, foreign_format, load_lines, open_file
+from results.record import Record
 
 JSONL_NAME = "results.jsonl"
 LOCK_DEADLINE_SECONDS = 60.0
 _LOCK_RETRY_SECONDS = 0.05
 _BLOCK_BYTES = 2**16
-_MOST_PROBLEMS = 20  # of one file
-_CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
-_UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
-# How files begin that users take for records, and what to say of them.
-_FOREIGN_FORMATS = (
-    (codecs.BOM_UTF16_LE, _UTF16),
-    (codecs.BOM_UTF16_BE, _UTF16),
-    (b"\x1f\x8b", "is compressed with gzip: unpack it (gunzip)"),
-    (b"\x28\xb5\x2f\xfd", "is compressed with Zstandard: unpack it (unzstd)"),
-    (b"\xfd7zXZ", "is compressed with xz: unpack it (unxz)"),
-    (b"BZh", "is compressed with bzip2: unpack it (bunzip2)"),
-    (b"PK\x03\x04", "is a ZIP archive: unpack it"),
-    (b"PAR1", "is a Parquet file, which was exported: name results.jsonl, of which it was made"),
-    (b"run_id,", "is a CSV file, which is derived: name results.jsonl, of which it was made"),
-    (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself: run git lfs pull"),
-    (b"[", "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of it"),
-)
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
 _ROOM_BYTES = 2**20
@@ -56,14 +38,6 @@ _ROOM_BYTES = 2**20
 
 class StoreError(OSError):
     """The results directory cannot be written."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Loaded:
-    """The records of a file, and a sentence for every line that is not a record."""
-
-    records: list[Record]
-    problems: list[str]
 
 
 class Store:
@@ -105,9 +79,10 @@ class Store:
         """Reads the records from byte `offset` on; none if the file was removed."""
         if not self.jsonl_path.exists():
             return Loaded([], [])
-        with self.jsonl_path.open("rb") as file:
+        kept = Kept()
+        with open_file(self.jsonl_path) as file:
             file.seek(offset)
-            return _load(file, self.jsonl_path)
+            return Loaded(kept.records, load_lines(file, self.jsonl_path, kept, {}))
 
     def append(self, *records: Record) -> list[str]:
         """Appends records to both files, which are made anew if they were removed. On return they are on disk.
@@ -145,9 +120,10 @@ class Store:
                 f"{self.jsonl_path} is new, so the rows of the earlier {self.csv_path.name} are now in {backup}."
             )
         file.seek(0)
-        loaded = _load(file, self.jsonl_path)
-        replace(self.csv_path, as_csv(loaded.records))
-        return [*kept, *loaded.problems]
+        found = Kept()
+        problems = load_lines(file, self.jsonl_path, found, {})
+        replace(self.csv_path, as_csv(found.records))
+        return [*kept, *problems]
 
     def _append_rows(self, records: Sequence[Record], *, after: bytes) -> bool:
         """Appends rows to the CSV if it has these columns and ends with the record `after`; returns whether it did."""
@@ -201,80 +177,16 @@ def lock(file: IO[Any], path: Path, within_seconds: float | None = None) -> None
         time.sleep(_LOCK_RETRY_SECONDS)
 
 
-def load(*paths: Path) -> Loaded:
-    """Reads JSONL files of records; duplicates count once. A damaged line or an unknown format is reported."""
-    records: dict[str, Record] = {}
-    problems: list[str] = []
-    shared: Shared = {}
-    for path in paths:
-        with path.open("rb") as file:
-            loaded = _load(file, path, shared)
-        problems += loaded.problems
-        records |= {record.identity.run_id: record for record in loaded.records}
-    return Loaded(list(records.values()), problems)
-
-
-def _load(file: IO[bytes], path: Path, shared: Shared | None = None) -> Loaded:
-    shared = {} if shared is None else shared
-    records: dict[str, Record] = {}
-    problems: list[str] = []
-    conflicts: list[int] = []
-    begins_otherwise = False
-    enabled = gc.isenabled()
-    gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
-    try:
-        for number, line in enumerate(file, start=1):
-            if number == 1:
-                begins_otherwise = not line.startswith((b"{", codecs.BOM_UTF8, *_CONFLICT_MARKS))
-                line = line.removeprefix(codecs.BOM_UTF8)
-                if foreign := _foreign_format(line):
-                    return Loaded([], [f"{path} {foreign}."])
-            if line.startswith(_CONFLICT_MARKS):
-                conflicts.append(number)
-                continue
-            try:
-                if line.strip():
-                    record = Record.from_json(line, shared)
-                    records[record.identity.run_id] = record
-            except UnknownFormatError as error:
-                problems.append(f"{path}:{number}: {error}")
-            except ValueError as error:
-                problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
-    finally:
-        if enabled:
-            gc.enable()
-    if conflicts:
-        problems.insert(0, f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read.")
-    if problems and begins_otherwise and not records:
-        problems = [f"{path} does not hold records: none of its lines is one."]
-    if len(problems) > _MOST_PROBLEMS:
-        problems[_MOST_PROBLEMS:] = [f"{path}: {len(problems) - _MOST_PROBLEMS} more lines are no records."]
-    return Loaded(list(records.values()), problems)
-
-
-def _foreign_format(line: bytes) -> str:
-    """Returns what is to be said of a file with this first line, to follow its name; nothing if it may hold records.
-
-    The beginning of a record, which was left by a process that was killed, may.
-    """
-    found = next((said for start, said in _FOREIGN_FORMATS if line.startswith(start)), "")
-    if not found and b"\0" in line[:4] and line[:4].strip(b"\0"):
-        found = _UTF16
-    if not found and line.strip() == b"{":
-        found = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
-    return found
-
-
 def _why_not_appended_to(file: IO[bytes]) -> str:
     """Returns why no record may be appended to a file, to follow its name; nothing if its first line may be one."""
     file.seek(0)
     line = file.readline(_BLOCK_BYTES).removeprefix(codecs.BOM_UTF8)
     while line and not line.strip(b"\0 \t\r\n"):  # a crash of the host may leave NULs
         line = file.readline(_BLOCK_BYTES)
-    if line.startswith(_CONFLICT_MARKS):
+    if line.startswith(CONFLICT_MARKS):
         return "has a merge conflict of git: resolve it"
     begins_like_a_record = not line or line.startswith(b'{"identity"') or b'"format_version"' in line
-    return _foreign_format(line) or ("" if begins_like_a_record else _NO_RECORDS)
+    return foreign_format(line) or ("" if begins_like_a_record else _NO_RECORDS)
 
 
 def _last_line(file: IO[bytes]) -> bytes:

@@ -160,10 +160,12 @@ def data_sheet_peak(gpu: str, precision: str) -> float | None:
 
 def manager_of(config: Mapping[str, Any]) -> str:
     """Returns a variable manager and its modifiers, by the names of their flags."""
-    if pipeline := config.get("pipeline"):
-        return one_line(f"pipeline of {pipeline['stages']}, {pipeline['micro_batches']} micro-batches")
+    pipeline, modifiers = (
+        part if isinstance(part := config.get(name), Mapping) else {} for name in ("pipeline", "modifiers")
+    )
+    if pipeline:
+        return one_line(f"pipeline of {pipeline.get('stages')}, {pipeline.get('micro_batches')} micro-batches")
     name = str(config.get("variable_update") or "")
-    modifiers = config.get("modifiers") or {}
     words = [name]
     if name == "parameter_server" and config.get("shared_on") and not config.get("cluster"):
         words.append(f"on {config['shared_on']}")

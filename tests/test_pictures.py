@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from docs import pictures
-from results import store
+from results import loading
 from results.report import write
 from tests.support import docs
 from tests.support.commands import ROOT
@@ -46,7 +46,7 @@ def test_diagrams_are_what_the_code_draws_today() -> None:
 
 
 def test_the_scaling_plot_is_made_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = store.load(pictures.RESULTS)
+    loaded = loading.load(pictures.RESULTS)
     assert loaded.problems == [] and {record.status for record in loaded.records} == {"ok"}
     monkeypatch.setattr(pictures, "IMAGES", tmp_path)
     monkeypatch.setattr(write, "PLOTS", [plot for plot in write.PLOTS if plot.name == "scaling"])

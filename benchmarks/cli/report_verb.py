@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import importlib.metadata
 import os
 import shlex
 import sys
@@ -22,7 +21,6 @@ from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.regression.compare_verb import WHERE
-from benchmarks.system.cache import CacheFile
 from benchmarks.trackers import catalog as trackers
 from benchmarks.trackers import handover
 from results.exchange.formats import FORMATS, TABLES, MissingPackageError
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
     from results.report.figures import Plot
 
 _MOST_NOTES = 10
-_LIBRARY = CacheFile("chart.json", "the chart's library")
-# Flags of a cluster that is not on this host alone.
 _LONGEST_VALUE = 200  # characters
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
@@ -100,7 +96,6 @@ def report(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
             output,
             against_tables=tables,
             one_by_one=_shown_drawing,
-            chart_library=_chart_library(),
         )
     except OSError as error:
         raise UsageError(
@@ -176,19 +171,6 @@ def _tables(names: str) -> list[published.Table]:
             f"--against={names}: {file}: {error.strerror}.{did_you_mean(file, published.SOURCES)} "
             f"Name {known}, a directory of results, or a CSV file in the format of docs/reference/public-table.md."
         ) from error
-
-
-def _chart_library() -> str:
-    """Returns the script that draws the page's chart. It takes two seconds to put together, so it is kept."""
-    from results.report import page
-
-    version = importlib.metadata.version("vl-convert-python")
-    held = _LIBRARY.find(version) or {}
-    if isinstance(script := held.get("script"), str):
-        return script
-    script = page.make_chart_library()
-    _LIBRARY.keep(version, {"script": script})
-    return script
 
 
 def _shown_drawing(plots: Sequence[Plot]) -> Iterator[Plot]:

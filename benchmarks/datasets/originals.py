@@ -15,10 +15,11 @@ from pathlib import Path
 from benchmarks.errors import DataError
 from benchmarks.input import class_folders, imagenet
 from benchmarks.input.class_folders import ARCHIVE_ENDINGS, some
-from benchmarks.input.files import MOST_PHOTO_BYTES, open_file, read_file, whole_member
+from benchmarks.input.files import MOST_PHOTO_BYTES, read_file, whole_member
 from benchmarks.input.imagenet import BOX, INCEPTION, Layout, PhotoRecords
 from benchmarks.input.tfrecord import Defect, FramedRecord
 from models.model_spec import IMAGENET_CLASSES
+from results.loading import open_file
 
 # What photos come in; Pillow would start programs for some others.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")

@@ -9,7 +9,6 @@ import math
 import os
 import pickle
 import re
-import stat
 import tarfile
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from benchmarks.errors import UsageError
 from benchmarks.system import hardware
-from results import store
+from results import loading, store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -37,30 +36,13 @@ MOST_SMALL_IMAGES_BYTES = 512 * 2**20
 _SILENT_SECONDS = 600.0
 
 
-def open_file(path: Path) -> io.BufferedReader:
-    """Opens a regular file to read. To open a FIFO would wait for a writer, and a device may have no end.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
-
-    def open_regular(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_NONBLOCK)
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return descriptor
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", name)
-
-    return open(path, "rb", opener=open_regular)
-
-
 def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES) -> bytes:
     """Returns the content of a regular file.
 
     Raises:
         OSError: it cannot be opened, is no regular file, or is larger.
     """
-    with open_file(path) as file:
+    with loading.open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {most_bytes}", str(path))

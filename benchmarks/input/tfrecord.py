@@ -19,6 +19,7 @@ import google_crc32c
 
 from benchmarks.errors import DataError
 from benchmarks.input import files
+from results import loading
 
 _HEADER = struct.Struct("<QI")
 Compression = Literal["", "GZIP", "ZLIB"]
@@ -114,7 +115,7 @@ def lengths_are_safe(path: Path) -> bool:
     if compression_of(path):
         return not any(isinstance(frame, Defect) and frame.kind == "size" for frame in _frames(path))
     offset = 0
-    with files.open_file(path) as file:
+    with loading.open_file(path) as file:
         while len(stated := os.pread(file.fileno(), _LENGTH.size, offset)) == _LENGTH.size:
             (length,) = _LENGTH.unpack(stated)
             if length > files.MOST_PHOTO_BYTES:
@@ -132,7 +133,7 @@ def write(file: BinaryIO, payload: bytes) -> None:
 def compression_of(path: Path) -> Compression:
     """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read."""
     try:
-        with files.open_file(path) as file:
+        with loading.open_file(path) as file:
             start = file.read(_HEADER.size)
     except OSError:
         return ""
@@ -180,7 +181,7 @@ class _Inflated:
 def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] | Defect]:
     """Yields the file at each payload, with the record's number, offset and payload length, or a record's defect."""
     try:
-        opened = files.open_file(path)
+        opened = loading.open_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     with opened:

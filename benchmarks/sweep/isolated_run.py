@@ -21,9 +21,10 @@ from benchmarks.record_files import keep
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance
+from results.loading import Loaded, load
 from results.measurement import Derived, Measurement
 from results.record import Record, Status
-from results.store import Loaded, Store, load
+from results.store import Store
 from results.text import counted
 
 DEFAULT_TIMEOUT_SECONDS = 3600.0

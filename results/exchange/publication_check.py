@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from results import store
+from results import loading, store
 from results.exchange import public_table, publication, whole
 from results.exchange.public_record import Stripping, Vocabulary
 from results.exchange.public_table import TableError
@@ -39,7 +39,7 @@ def check(directory: Path, vocabulary: Vocabulary) -> Checked:
     if odd := [path for path in sorted(directory.iterdir()) if not stat.S_ISREG(path.lstat().st_mode)]:
         return Checked([f"{one_line(str(path))}: it is not a regular file. Remove it." for path in odd], [], [])
     path = directory / store.JSONL_NAME
-    loaded = store.load(path)
+    loaded = loading.load(path)
     records = loaded.records
     refusals = [*loaded.problems]
     if not records:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from results import store
+from results import loading, store
 from results.gate.rounds import sessions, why_not
 from results.record import Record
 from results.text import one_line
@@ -35,13 +35,13 @@ class Promoted:
     refused: Sequence[str]
 
 
-def load(directory: Path) -> store.Loaded:
+def load(directory: Path) -> loading.Loaded:
     """Reads all baselines of a directory.
 
     Raises:
         OSError: a file cannot be read.
     """
-    return store.load(*_paths(directory))
+    return loading.load(*_paths(directory))
 
 
 def promote(directory: Path, records: Iterable[Record]) -> Promoted:
@@ -66,7 +66,7 @@ def promote(directory: Path, records: Iterable[Record]) -> Promoted:
     for path, group in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         with store.locked(path) as file:
-            stored = {record.identity.run_id for record in store.load(path).records}
+            stored = {record.identity.run_id for record in loading.load(path).records}
             new = [record for record in group if record.identity.run_id not in stored]
             if new:
                 store.append_lines(file, new)
@@ -86,7 +86,7 @@ def prune(directory: Path, keep: int) -> dict[Path, int]:
     removed = {}
     for path in _paths(directory):
         with store.locked(path):
-            found = sessions(store.load(path).records)
+            found = sessions(loading.load(path).records)
             if len(found) > keep:
                 kept = [record for session in found[-keep:] for record in session.records]
                 store.replace(path, "".join(record.to_json() + "\n" for record in kept))

@@ -38,12 +38,10 @@ def html(
     drawings: Sequence[tuple[Plot, str]],
     tables: Sequence[SideTable],
     sources: Sequence[str],
-    chart_library: str = "",
 ) -> str:
     """Returns the page of records and their rows.
 
-    `drawings` are plots as SVG, `sources` are of the records; `chart_library` is what `make_chart_library`
-    returns, if that is known already.
+    `drawings` are plots as SVG, `sources` are of the records.
     """
     templates = importlib.resources.files("results.report").joinpath("templates")
     columns = filled_columns(rows)
@@ -73,14 +71,18 @@ def html(
         version=SUITE_VERSION,
         sources=", ".join(sources),
         data=markupsafe.Markup(_as_script_data(columns, rows)),
-        vega=markupsafe.Markup(chart_library or make_chart_library()),
+        vega=markupsafe.Markup(_chart_library()),
         script=markupsafe.Markup(script),
     )
 
 
 @functools.cache
-def make_chart_library() -> str:
-    """Returns the library that draws the page's chart, as a script that needs no network; to make it takes seconds."""
+@functools.cache
+def _chart_library() -> str:
+    """Returns the library that draws the page's chart, as a script that needs no network.
+
+    To make it takes 2 s. It is not kept in a file, which others might change.
+    """
     import vl_convert
 
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results import store
+from results import loading, store
 from results.exchange import public_table
 from results.exchange.public_table import Figure, TableError
 from results.repeats import ASSUMED_SPREAD, ratio_interval, widened
@@ -66,7 +66,8 @@ def table(name: str) -> Table:
     if path.is_dir() or path.suffix == ".jsonl":
         return _of_records(name, path / store.JSONL_NAME if path.is_dir() else path)
     try:
-        figures = public_table.parsed(path.read_text(encoding="utf-8-sig"), name)
+        with loading.open_file(path) as file:
+            figures = public_table.parsed(file.read().decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         raise TableError(f"{name}: it is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
     if not figures:
@@ -77,7 +78,7 @@ def table(name: str) -> Table:
 def _of_records(name: str, path: Path) -> Table:
     if not path.exists():
         raise TableError(f"{name}: there is no {path.name} in it. Name a directory that runs or `publish` wrote.")
-    loaded = store.load(path)
+    loaded = loading.load(path)
     figures = public_table.of_rows(summarize(loaded.records))
     if not figures:
         raise TableError(f"{path}: there is no valid run in it. Name a directory with valid runs.")

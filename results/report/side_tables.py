@@ -62,7 +62,11 @@ def side_tables(
     published_figures = _published(rows, against)
     measured = [*comparisons(rows), _scaling(rows), _reductions(records), _input_stages(records), *_placements(rows)]
     tables = [*published_figures, *measured]
-    return [dataclasses.replace(one, lines=one.lines[:_MOST_LINES]) for one in tables if one.lines]
+    return [
+        dataclasses.replace(one, lines=[list(map(str, line)) for line in one.lines[:_MOST_LINES]])
+        for one in tables
+        if one.lines
+    ]
 
 
 def comparisons(rows: Sequence[Row]) -> list[SideTable]:

@@ -35,13 +35,11 @@ def write(
     *,
     against_tables: Sequence[published.Table] = (),
     one_by_one: Callable[[Sequence[Plot]], Iterable[Plot]] = iter,
-    chart_library: str = "",
 ) -> tuple[list[Row], list[str]]:
     """Writes `report.html`, `report.md`, `results.csv` and a folder of plots.
 
     `sources` says where the records come from; the directory `output` is created if it is missing;
-    `against_tables` are compared with. `one_by_one` passes the plots on, to show progress. `chart_library`
-    is that of `page.html`.
+    `against_tables` are compared with. `one_by_one` passes the plots on, to show progress.
 
     Returns:
         The rows of the report; anomalies and warnings.
@@ -72,7 +70,6 @@ def write(
         drawings=drawings,
         tables=tables,
         sources=sources,
-        chart_library=chart_library,
     )
     pictures = [(plot.title, f"plots/{plot.name}.svg", plot.reading) for plot, _ in drawings]
     text = markdown_page.text(rows, summary=sentence, notes=notes, pictures=pictures, tables=tables)

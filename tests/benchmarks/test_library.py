@@ -17,7 +17,7 @@ import benchmarks
 from benchmarks import Config, Record, Status, UsageError, run
 from benchmarks.config import config, flag, run_flags
 from benchmarks.process import subprocesses
-from results.store import load
+from results.loading import load
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
 
 FLAGS: dict[str, Any] = {"model": "mlp", "device": "cpu", "num_gpus": 2, "variable_update": "replicated"}

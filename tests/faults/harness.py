@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 import psutil
 
-from results import store
+from results import loading, store
 from tests.faults.needs import memory_root
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
@@ -299,7 +299,7 @@ class Scratch:
             text = table.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise Failed(f"results.csv is not UTF-8: {error}") from None
-        records = store.load(directory / store.JSONL_NAME).records
+        records = loading.load(directory / store.JSONL_NAME).records
         rows = list(csv.DictReader(io.StringIO(text)))
         found, wanted = [row["run_id"] for row in rows], [record.identity.run_id for record in records]
         want(found == wanted, f"results.csv has {len(found)} rows for {len(wanted)} records: {found} {wanted}")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from results.loading import load
 from results.record import Record, Status
-from results.store import load
 from tests.processes.test_subprocesses import wait_until_gone
 from tests.support.commands import ROOT, USER_ENVIRONMENT
 from tests.support.rotation import rotating

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from results.loading import load
 from results.record import Status
-from results.store import load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished, finished
 
 PAGE = ROOT / "docs" / "howto" / "use-as-a-library.md"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from results import store
+from results import loading
 from tests.support.commands import ROOT
 
 
@@ -45,6 +45,6 @@ def test_two_ranks_are_one_run(tmp_path: Path) -> None:
     assert [rank.returncode for rank in ranks] == [0, 0], first + second
     assert "\tbase_loss\n" in first, "the penalty is left out where workers would wait for it"
     assert "worker 0 has the total and keeps the record" in second
-    (record,) = store.load(tmp_path / "out" / "results.jsonl").records
+    (record,) = loading.load(tmp_path / "out" / "results.jsonl").records
     assert record.config["num_workers"] == 2
     assert record.status == "ok"

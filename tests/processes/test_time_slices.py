@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.time_slices import TimeSlices
-from results.store import load
+from results.loading import load
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT
 
 STEP_SECONDS = 2

@@ -3,6 +3,7 @@ from __future__ import annotations
 import bz2
 import codecs
 import csv
+import dataclasses
 import fcntl
 import gzip
 import json
@@ -15,13 +16,17 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from results import store as store_module
-from results.store import Loaded, Store, StoreError, load
-from tests.support.records import make_record
+from results.loading import Loaded, load
+from results.record import Record
+from results.store import Store, StoreError
+from results.summary import summarize
+from tests.support.records import fake_run, make_record
 
 
 def test_append_writes_a_line_and_a_row(tmp_path: Path) -> None:
@@ -301,7 +306,7 @@ def test_a_merge_conflict_is_said_and_both_sides_are_read(tmp_path: Path) -> Non
 def test_of_many_damaged_lines_the_first_are_said(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"a\n' * 500)
     problems = load(tmp_path / "results.jsonl").problems
-    assert len(problems) == 21 and problems[-1] == f"{tmp_path}/results.jsonl: 480 more lines are no records."
+    assert len(problems) == 21 and problems[-1] == f"{tmp_path}/results.jsonl: 480 more lines have such a problem."
 
 
 def _append_many(directory: Path, count: int) -> None:
@@ -382,6 +387,54 @@ def test_files_are_merged_and_a_record_counts_once(tmp_path: Path) -> None:
     first.append(*records[:2])
     second.append(*records[1:])
     assert load(first.jsonl_path, second.jsonl_path).records == records
+
+
+def _with(record: Record, *, config: dict[str, Any] | None = None, **identity: Any) -> Record:
+    changed = dataclasses.replace(record.identity, **identity)
+    return dataclasses.replace(record, identity=changed, config=record.config if config is None else config)
+
+
+def test_another_run_with_the_id_of_a_run_is_kept_apart_and_said(tmp_path: Path) -> None:
+    mine, theirs = Store(tmp_path / "mine"), Store(tmp_path / "theirs")
+    run = fake_run()
+    mine.append(run)
+    theirs.append(_with(fake_run(step_seconds=0.01), run_id=run.identity.run_id))
+    loaded = load(mine.jsonl_path, theirs.jsonl_path)
+    assert [record.derived.images_per_sec for record in loaded.records] == pytest.approx([320, 3200])
+    assert loaded.problems == [
+        f"{theirs.jsonl_path}:1: another run has the id {run.identity.run_id}, too: both are kept. Remove the one that is "
+        "not yours."
+    ]
+
+
+def test_a_run_and_what_was_published_of_it_count_once(tmp_path: Path) -> None:
+    mine, public = Store(tmp_path / "mine"), Store(tmp_path / "public")
+    run = fake_run()
+    mine.append(run)
+    public.append(dataclasses.replace(run, environment={"machine": "a box"}, warnings=[]))
+    loaded = load(mine.jsonl_path, public.jsonl_path)
+    assert (len(loaded.records), loaded.problems) == (1, [])
+
+
+def test_another_configuration_with_an_equal_key_is_kept_apart_and_said(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = fake_run()
+    key = run.identity.config_key
+    others = [_with(fake_run(precision=precision), config_key=key) for precision in ("fp16", "bf16", "fp16")]
+    aside = _with(fake_run(output_dir="elsewhere"), config_key=key)
+    store.append(run, *others, aside)
+    loaded = store.load()
+    assert [len(row.records) for row in summarize(loaded.records)] == [2, 2, 1]
+    assert len(loaded.problems) == 3
+    assert f"has the config_key of {run.identity.run_id}, and another configuration (precision)" in loaded.problems[0]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_special_file_is_refused_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "results.jsonl"
+    os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="not a regular file"):
+        load(path)
 
 
 def test_what_records_have_in_common_is_kept_in_memory_once(tmp_path: Path) -> None:

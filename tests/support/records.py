@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from results import record, store
+from results import loading, record
 from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
@@ -159,6 +159,6 @@ def everything() -> list[Record]:
 
 def golden_records(number: int) -> list[Record]:
     """Returns the records of a format that a version which wrote it has left."""
-    loaded = store.load(GOLDEN / f"format-{number}.jsonl")
+    loaded = loading.load(GOLDEN / f"format-{number}.jsonl")
     assert loaded.problems == []
     return loaded.records

@@ -24,8 +24,8 @@ from benchmarks.process import subprocesses
 from benchmarks.regression import builds as ab_builds
 from results.gate import noise
 from results.gate.noise import Noise
+from results.loading import load
 from results.record import Record
-from results.store import load
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt
 from tests.support.records import fake_run

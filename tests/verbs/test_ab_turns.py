@@ -20,8 +20,9 @@ from benchmarks.process import subprocesses
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
 from results.gate import noise
+from results.loading import load
 from results.record import Record, Status
-from results.store import Store, load
+from results.store import Store
 from tests.support.commands import ROOT
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns
 from tests.support.records import fake_run

@@ -15,8 +15,8 @@ from benchmarks.measure import injected_delay
 from benchmarks.process import subprocesses
 from benchmarks.regression import calibrate_verb
 from results.gate.noise import Noise
+from results.loading import load
 from results.record import Record
-from results.store import load
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns
 from tests.support.records import fake_run
 

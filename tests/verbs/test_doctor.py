@@ -28,8 +28,8 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
 from benchmarks.process import subprocesses
+from results.loading import load
 from results.record import Record
-from results.store import load
 from tests.support.commands import Finished
 from tests.support.doctor import examine
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt

@@ -15,9 +15,10 @@ from benchmarks.sweep.grid import Cell
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system import hardware
 from results.gate import noise
+from results.loading import load
 from results.record import Record, key_of
 from results.report import figures
-from results.store import Store, load
+from results.store import Store
 from tests.support.commands import Finished
 from tests.support.records import GOLDEN, golden_records
 

@@ -14,8 +14,8 @@ from benchmarks.explain import explain_verb
 from benchmarks.explain.step_balance import Rates
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import tensorflow_setup
+from results.loading import load
 from results.record import key_of
-from results.store import load
 from tests.support.commands import Finished
 
 RunBench = Callable[..., Finished]

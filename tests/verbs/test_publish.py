@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from results import store
+from results import loading
 from results.record import Status
 from results.store import Store
 from tests.results.exchange.test_publication import run
@@ -32,7 +32,7 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700
     readme = (folder / "README.md").read_text()
     assert "- title: my &lt;b>box" in readme and "run --model=resnet50 --batch_size 32" in readme
-    assert {record.environment["machine"] for record in store.load(folder / "results.jsonl").records} == {"my <b>box"}
+    assert {record.environment["machine"] for record in loading.load(folder / "results.jsonl").records} == {"my <b>box"}
     done = run_bench("publish", "--check", "public")
     assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
 

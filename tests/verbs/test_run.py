@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.cli import run_verb
 from benchmarks.measure.run_log import RunLog
-from results.store import load
+from results.loading import load
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count
 from tests.support.rotation import rotating

@@ -12,8 +12,8 @@ from PIL import Image
 from benchmarks.errors import ExitStatus
 from benchmarks.process import subprocesses
 from benchmarks.system import hardware
+from results.loading import load
 from results.record import Record
-from results.store import load
 from tests.support.commands import Finished
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, record_of
 

@@ -30,8 +30,9 @@ from benchmarks.sweep.estimate import estimate_seconds
 from benchmarks.sweep.progress import SweepDisplay
 from benchmarks.system.provenance import describe_software
 from models import specs
+from results.loading import load
 from results.record import Record, Status, key_of
-from results.store import Store, StoreError, load
+from results.store import Store, StoreError
 from tests.support.commands import ROOT, USER_ENVIRONMENT, Finished
 from tests.support.fake_runs import Failure, FakeRun, FakeRuns, interrupt, record_of
 from tests.support.records import fake_run

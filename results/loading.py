@@ -1,0 +1,175 @@
+"""Reads files of records, which may come from anywhere: see `results.store` for how they are written."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import errno
+import gc
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from results.record import Record, Shared, UnknownFormatError
+from results.text import one_line
+
+_MOST_PROBLEMS = 20  # of one file
+CONFLICT_MARKS = (b"<<<<<<<", b"|||||||", b"=======", b">>>>>>>")
+_UTF16 = "is in UTF-16, and records are in UTF-8: convert it (iconv -f utf-16 -t utf-8)"
+# How files begin that users take for records, and what to say of them.
+_FOREIGN_FORMATS = (
+    (codecs.BOM_UTF16_LE, _UTF16),
+    (codecs.BOM_UTF16_BE, _UTF16),
+    (b"\x1f\x8b", "is compressed with gzip: unpack it (gunzip)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed with Zstandard: unpack it (unzstd)"),
+    (b"\xfd7zXZ", "is compressed with xz: unpack it (unxz)"),
+    (b"BZh", "is compressed with bzip2: unpack it (bunzip2)"),
+    (b"PK\x03\x04", "is a ZIP archive: unpack it"),
+    (b"PAR1", "is a Parquet file, which was exported: name results.jsonl, of which it was made"),
+    (b"run_id,", "is a CSV file, which is derived: name results.jsonl, of which it was made"),
+    (b"version https://git-lfs", "is a pointer of Git LFS and not the file itself: run git lfs pull"),
+    (b"[", "is a JSON array, and a file of records has one record per line: jq -c '.[]' makes that of it"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """The records of a file, and a sentence for every line that is not a record."""
+
+    records: list[Record]
+    problems: list[str]
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Opens a regular file to read. To open a FIFO would wait for a writer, and a device may have no end.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+
+    def open_regular(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", name)
+
+    return open(path, "rb", opener=open_regular)
+
+
+def load(*paths: Path) -> Loaded:
+    """Reads JSONL files of records. A damaged line or an unknown format is reported.
+
+    A run that is there twice counts once. What contradicts an earlier record is reported and kept apart: another run
+    with its id, or another configuration with its key, which gets another key here.
+
+    Raises:
+        OSError: a file cannot be read, or is no regular file.
+    """
+    kept = Kept()
+    problems: list[str] = []
+    shared: Shared = {}
+    for path in paths:
+        with open_file(path) as file:
+            problems += load_lines(file, path, kept, shared)
+    return Loaded(kept.records, problems)
+
+
+class Kept:
+    """Records without duplicates, in the order in which they were read."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._numbers: dict[str, int] = {}  # by id, in `records`
+        self._by_key: dict[str, Record] = {}
+
+    def add(self, record: Record) -> Iterator[str]:
+        """Keeps a record, and yields what contradicts an earlier one, to follow its place."""
+        number = self._numbers.setdefault(record.identity.run_id, len(self.records))
+        if number < len(self.records) and _is_same_run(self.records[number], record):
+            self.records[number] = record
+            return
+        run_id = one_line(record.identity.run_id)
+        if number < len(self.records):
+            yield f"another run has the id {run_id}, too: both are kept. Remove the one that is not yours."
+        key = record.identity.config_key
+        like = self._by_key.setdefault(key, record)
+        while unlike := sorted(_unlike(like, record)):
+            if key == record.identity.config_key:
+                yield (
+                    f"{run_id} has the config_key of {one_line(like.identity.run_id)}, and another configuration "
+                    f"({', '.join(map(one_line, unlike[:3]))}): it is kept apart."
+                )
+            key += "*"
+            like = self._by_key.setdefault(key, record)
+        self.records.append(record.with_config_key(key))
+
+
+def _is_same_run(one: Record, other: Record) -> bool:
+    """Returns whether records of one id are of one run: one of them may be published, and lack what is private."""
+    return (
+        one.identity.time_utc == other.identity.time_utc
+        and one.status == other.status
+        and one.measurement.step_seconds == other.measurement.step_seconds
+    )
+
+
+def _unlike(one: Record, other: Record) -> set[str]:
+    """Returns the fields in which configurations with one key differ, as far as both have them."""
+    if one.config is other.config:
+        return set()
+    names = one.config.keys() & other.config.keys() - {*one.config_aside, *other.config_aside}
+    return {name for name in names if one.config[name] != other.config[name]}
+
+
+def load_lines(file: IO[bytes], path: Path, kept: Kept, shared: Shared) -> list[str]:
+    """Keeps the records of an open file, and returns what is to be said of its lines."""
+    is_first = len(kept.records)
+    problems: list[str] = []
+    conflicts: list[int] = []
+    begins_otherwise = False
+    enabled = gc.isenabled()
+    gc.disable()  # records have no cycles; with 100,000 records, the collector takes two thirds of the time
+    try:
+        for number, line in enumerate(file, start=1):
+            if number == 1:
+                begins_otherwise = not line.startswith((b"{", codecs.BOM_UTF8, *CONFLICT_MARKS))
+                line = line.removeprefix(codecs.BOM_UTF8)
+                if foreign := foreign_format(line):
+                    return [f"{path} {foreign}."]
+            if line.startswith(CONFLICT_MARKS):
+                conflicts.append(number)
+                continue
+            try:
+                if line.strip():
+                    problems += (f"{path}:{number}: {said}" for said in kept.add(Record.from_json(line, shared)))
+            except UnknownFormatError as error:
+                problems.append(f"{path}:{number}: {error}")
+            except ValueError as error:
+                problems.append(f"{path}:{number}: skipped a damaged line ({error}).")
+    finally:
+        if enabled:
+            gc.enable()
+    if conflicts:
+        problems.insert(0, f"{path}:{conflicts[0]}: has a merge conflict of git; the records of both sides are read.")
+    if problems and begins_otherwise and len(kept.records) == is_first:
+        problems = [f"{path} does not hold records: none of its lines is one."]
+    if len(problems) > _MOST_PROBLEMS:
+        problems[_MOST_PROBLEMS:] = [f"{path}: {len(problems) - _MOST_PROBLEMS} more lines have such a problem."]
+    return problems
+
+
+def foreign_format(line: bytes) -> str:
+    """Returns what is to be said of a file with this first line, to follow its name; nothing if it may hold records.
+
+    The beginning of a record, which was left by a process that was killed, may.
+    """
+    found = next((said for start, said in _FOREIGN_FORMATS if line.startswith(start)), "")
+    if not found and b"\0" in line[:4] and line[:4].strip(b"\0"):
+        found = _UTF16
+    if not found and line.strip() == b"{":
+        found = "is indented JSON, and a file of records has one record per line: jq -c . makes that of it"
+    return found
