@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Returns text without line breaks and without terminal control characters."""
-    return printable(" ".join(text.split()))
+    return " ".join(printable(text).split())
 
 
 def markdown(text: str) -> str:

@@ -46,7 +46,7 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(f"publish: {directory} exists and is not an empty directory. Name another one.")
     if found := vocabulary.private_in(machine):
         raise UsageError(
-            f"--machine: '{found}' looks like a path, host, user or address. Describe the machine in other words."
+            f"--machine: '{found}' may be a path, host, user or address: describe the machine in plain words."
         )
     files = record_files.paths(words[1:])
     records = record_files.matching(record_files.load(files), values["where"])
@@ -58,6 +58,7 @@ def publish(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
         raise UsageError(
             f"publish: {', '.join(map(str, files))}: there is no valid run to publish. Nothing was written."
         )
+    say(publication.files_of(kept)[publication.README_NAME])
     try:
         checked = _written(publication.write(kept, directory), directory, vocabulary)
     except OSError as error:

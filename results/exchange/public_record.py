@@ -18,15 +18,12 @@ _NOT_REPEATED = frozenset(
     "output_dir session_id output_format display_every tensorboard_dir wandb_project mlflow_uri".split()
 )
 OWN_MODEL = "own model"
-_PRIVATE = re.compile(
-    r"""(?<![\w.])(?:~?/|~|\.\./|[A-Za-z]:\\)[\w.-]+/?[\w./-]*   # a path
-    | \b\d{1,3}(?:\.\d{1,3}){3}\b                                # an address
-    | \b[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){3,}                      # an IPv6 address
-    | [\w.+-]+@[\w-]+                                            # a user at a host
-    | \b[a-z][\w-]*(?:\.[a-z][\w-]*)*\.(?:com|org|net|edu|gov|io|de|uk|fr|cn|jp|local|lan|internal|corp|intern)\b
-    """,
-    re.VERBOSE | re.IGNORECASE,
+# The words of a title: with letters and at most one slash; numbers such as 2.20, 24.04.1, 6/79/0 and 12:30, with a unit
+# or a percent sign; signs alone. A host, an address, a path, a user at a host, a variable has another form.
+_WORD_OF_TITLE = re.compile(
+    r"[\w+&#°'-]*%?|[\w+-]+/[\w+-]+|\d+(?:[.,]\d+){1,2}[\w+-]{0,5}%?|\d+(?:/\d+){1,2}|\d+:\d+|[@&+×x/|–—:-]"
 )
+_BEFORE_WORDS, _AFTER_WORDS = "([{\"'", ")]}\"',;.:!?"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,19 +42,12 @@ class Vocabulary:
     places: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
 
-    def private_in(self, text: str) -> str | None:
-        """Returns what in a free text names a person, host, address or path; None if nothing does."""
-        return self.place_in(text) or self.name_in(text)
-
-    def place_in(self, text: str) -> str | None:
-        """Returns what in a free text has the form of a path, an address, or a user at a host."""
-        found = _PRIVATE.search(text)
-        return found[0] if found else None
-
-    def name_in(self, text: str) -> str | None:
-        """Returns which of the private names is a word of a free text."""
-        words = {word.lower().strip(".-") for word in re.split(r"[^\w.-]+", text)}
-        return next((name for name in sorted(self.private) if name.lower() in words and name not in self.words), None)
+    def private_in(self, title: str) -> str | None:
+        """Returns a word of a title that may name a person, host, address or path; None if all are plain."""
+        words = [word.lstrip(_BEFORE_WORDS).rstrip(_AFTER_WORDS) for word in title.split()]
+        odd = next((word for word in words if not _WORD_OF_TITLE.fullmatch(word)), None)
+        names = {part.lower() for word in words for part in (word, *re.split(r"\W+", word))}
+        return odd or next((n for n in sorted(self.private) if n.lower() in names and n not in self.words), None)
 
 
 class Stripping:

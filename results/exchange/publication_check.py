@@ -44,7 +44,7 @@ def check(directory: Path, vocabulary: Vocabulary) -> Checked:
     refusals = [*loaded.problems]
     if not records:
         refusals.append(f"{path}: there is no record in it. Publish again.")
-    lines = sum(bool(line.strip()) for line in path.read_bytes().splitlines())
+    lines = sum(bool(line.strip()) for line in _text(path).split("\n"))
     if lines != len(records) + len(loaded.problems):
         refusals.append(f"{path}: {lines} lines hold {len(records)} records: two have the same run_id. Publish again.")
     for record in records:
@@ -55,28 +55,32 @@ def check(directory: Path, vocabulary: Vocabulary) -> Checked:
         ]
     refusals += whole.mixed(records)
     rows = summarize(records)
-    warnings: list[str] = []
     if not refusals:
         files = publication.files_of(records)
-        if path.read_text(encoding="utf-8") != files[path.name]:
+        if _text(path) != files[path.name]:
             refusals.append(f"{path}: its text differs from that of its records. Publish again.")
         refusals += _of_table(directory / publication.TABLE_NAME, files[publication.TABLE_NAME])
         readme = directory / publication.README_NAME
-        private, edited = _of_readme(readme, files[readme.name], vocabulary)
-        refusals, warnings = [*refusals, *private], [*warnings, *edited]
+        if _text(readme) != files[readme.name]:
+            refusals.append(f"{readme}: it was edited, and its text is not known to be public. Publish again.")
     refusals += [
         f"{directory / name}: this file is no part of a publication. Move it elsewhere."
         for name in sorted(one.name for one in directory.iterdir())
         if name not in (store.JSONL_NAME, publication.TABLE_NAME, publication.README_NAME)
     ]
     quality = Counter(sentence for record in records for sentence in whole.warnings(record))
-    warnings += [f"{counted(number, 'run')} of {len(records)}: {sentence}" for sentence, number in quality.items()]
+    warnings = [f"{counted(number, 'run')} of {len(records)}: {sentence}" for sentence, number in quality.items()]
     if once := sum(len(row.records) == 1 for row in rows):
         warnings.append(
             f"{counted(once, 'row')} of {len(rows)}: one run only, so its interval is that of steps in one process. "
             "Repeat it with sweep --repeats=3."
         )
     return Checked([one_line(each) for each in refusals], warnings, rows)
+
+
+def _text(path: Path) -> str:
+    with loading.open_file(path) as file:
+        return file.read().decode()
 
 
 def _private(record: Record, vocabulary: Vocabulary) -> Iterator[str]:
@@ -96,7 +100,7 @@ def _private(record: Record, vocabulary: Vocabulary) -> Iterator[str]:
 
 def _of_table(path: Path, expected: str) -> Iterator[str]:
     """Yields a sentence for each cell of the table that differs from the records."""
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     if text == expected:
         return
     try:
@@ -117,20 +121,3 @@ def _of_table(path: Path, expected: str) -> Iterator[str]:
                 yield f"{path}:{number}: column {name} is '{cell[:80]}', and the records give '{right}'. Publish again."
     if [len(line) for line in stated] != [len(line) for line in wanted]:
         yield f"{path}: a line has more or fewer cells than the first. Publish again."
-
-
-def _of_readme(path: Path, expected: str, vocabulary: Vocabulary) -> tuple[list[str], list[str]]:
-    """Returns refusals and warnings on the lines that `publish` has not written."""
-    text, written = path.read_text(encoding="utf-8"), set(expected.splitlines())
-    if text == expected:
-        return [], []
-    refusals: list[str] = []
-    warnings = [f"{path}: it was edited since it was published, so what it states is not checked."]
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line in written:
-            continue
-        if found := vocabulary.place_in(line):
-            refusals.append(f"{path}:{number}: '{found}' looks like a path, user or address. Take it out.")
-        elif found := vocabulary.name_in(line):
-            warnings.append(f"{path}:{number}: '{found}' is a name of this host or user. Take it out if it means that.")
-    return refusals, warnings

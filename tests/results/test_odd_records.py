@@ -225,7 +225,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pyte
     [
         ("a | b\n![x](http://y)", "a \\| b !\\[x\\](http:&#47;/y)"),
         ("[link](x) `code` *bold* <b>", "\\[link\\](x) \\`code\\` \\*bold\\* &lt;b>"),
-        ("\\| \x1b[2J\u202egnp", "\\\\\\|  \\[2J gnp"),
+        ("\\| \x1b[2J\u202egnp", "\\\\\\| \\[2J gnp"),
     ],
 )
 def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:

@@ -401,10 +401,8 @@ def test_another_run_with_the_id_of_a_run_is_kept_apart_and_said(tmp_path: Path)
     theirs.append(_with(fake_run(step_seconds=0.01), run_id=run.identity.run_id))
     loaded = load(mine.jsonl_path, theirs.jsonl_path)
     assert [record.derived.images_per_sec for record in loaded.records] == pytest.approx([320, 3200])
-    assert loaded.problems == [
-        f"{theirs.jsonl_path}:1: another run has the id {run.identity.run_id}, too: both are kept. Remove the one that is "
-        "not yours."
-    ]
+    said = f"another run has the id {run.identity.run_id}, too: both are kept. Remove the one that is not yours."
+    assert loaded.problems == [f"{theirs.jsonl_path}:1: {said}"]
 
 
 def test_a_run_and_what_was_published_of_it_count_once(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     Store(tmp_path / "out").append(
         run(), run(), run(model="vgg16"), fake_run(status=Status.CRASH, reason="At /home/x.")
     )
-    done = run_bench("publish", "public", "out", "--machine=my <b>box", "--where=model=resnet50")
+    done = run_bench("publish", "public", "out", "--machine=my A&B box", "--where=model=resnet50")
+    assert done.stdout.index("- title: my A&amp;B box") < done.stdout.index("public is ready"), "the folder is shown"
     assert done.status == 0 and "2 runs: public is ready: results.jsonl, table.csv, README.md." in done.stdout
     assert "Left out or replaced, as far as it is not public: " in done.stdout and "config.data_dir" in done.stdout
     assert "1 record left out: kind and status must be run and ok, and are run and crash" in done.stderr
@@ -31,8 +32,10 @@ def test_runs_are_published_checked_and_compared_with(run_bench: RunBench, tmp_p
     assert {path.name for path in folder.iterdir()} == {"results.jsonl", "table.csv", "README.md"}
     assert not list(tmp_path.glob(".public*")) and folder.stat().st_mode & 0o777 != 0o700
     readme = (folder / "README.md").read_text()
-    assert "- title: my &lt;b>box" in readme and "run --model=resnet50 --batch_size 32" in readme
-    assert {record.environment["machine"] for record in loading.load(folder / "results.jsonl").records} == {"my <b>box"}
+    assert "- title: my A&amp;B box" in readme and "run --model=resnet50 --batch_size 32" in readme
+    assert {record.environment["machine"] for record in loading.load(folder / "results.jsonl").records} == {
+        "my A&B box"
+    }
     done = run_bench("publish", "--check", "public")
     assert done.status == 0 and "2 runs: whole and comparable." in done.stdout
 
@@ -45,7 +48,7 @@ def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: 
         (("publish",), "name the folder to make"),
         (("publish", "out"), "out exists and is not an empty directory"),
         (("publish", "new", "failed"), "there is no valid run to publish. Nothing was written."),
-        (("publish", "new", "out", "--machine=mine at /data"), "'/data' looks like a path"),
+        (("publish", "new", "out", "--machine=mine at /data"), "'/data' may be a path"),
         (("publish", "new", "out", f"--machine={host}"), "looks like a path, host, user or address"),
         (("publish", "out/results.csv/new", "out"), "Name a folder that can be made"),
         (("publish", "--check"), "name the folder to check"),
@@ -97,7 +100,7 @@ def test_a_report_states_the_rank_among_the_figures_of_several_tables(
     )
     done = run_bench("report", "out", "--output=report", "--against=theirs,t.csv,t.csv")
     assert done.status == 0 and "rank 1 to 2 of 3 (2 comparable figures and yours): 2.00 x the figure of" in done.stdout
-    assert "0.80 x the figure of <script>alert(1)</script> |  [2J (0.60 to 1.06), within what processes" in done.stdout
+    assert "0.80 x the figure of <script>alert(1)</script> | [2J (0.60 to 1.06), within what processes" in done.stdout
     assert "not stated: inference, precision, data" in done.stdout and "\x1b" not in done.stdout
     page, text = ((tmp_path / "report" / name).read_text() for name in ("report.html", "report.md"))
     assert "<script>alert" not in page and "\\|" in text and "Where yours stand" in page

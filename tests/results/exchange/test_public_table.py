@@ -107,7 +107,7 @@ def test_a_table_without_its_columns_is_refused(text: str) -> None:
 def test_text_of_a_table_controls_no_terminal_and_is_no_formula() -> None:
     text = f'{HEADER}\n"A \x1b[2J\nB",=m,1,8,1,,,\n'
     (figure,) = public_table.parsed(text, "t.csv")
-    assert figure.machine == "A  [2J B"
+    assert figure.machine == "A [2J B"
     (line,) = csv.DictReader(public_table.written([figure]).splitlines())
     assert line["model"] == "'=m"
 
