@@ -49,7 +49,7 @@ def test_nothing_is_written_over_or_without_runs(run_bench: RunBench, tmp_path: 
         (("publish", "out"), "out exists and is not an empty directory"),
         (("publish", "new", "failed"), "there is no valid run to publish. Nothing was written."),
         (("publish", "new", "out", "--machine=mine at /data"), "'/data' may be a path"),
-        (("publish", "new", "out", f"--machine={host}"), "looks like a path, host, user or address"),
+        (("publish", "new", "out", f"--machine={host}"), "may be a path, host, user or address"),
         (("publish", "out/results.csv/new", "out"), "Name a folder that can be made"),
         (("publish", "--check"), "name the folder to check"),
         (("publish", "--check", "nowhere"), "nowhere: there is no results.jsonl in it"),
