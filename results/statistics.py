@@ -50,7 +50,7 @@ def rate_interval(
     """
     from scipy import special  # imported late: it is slower to import than this module
 
-    seconds = np.asarray(step_seconds, dtype=float)
+    seconds = np.asarray(step_seconds)
     if len(seconds) < MIN_STEPS_FOR_INTERVAL:
         return None, None
     mean = float(seconds.mean())
@@ -158,6 +158,6 @@ def _error_of_mean(values: np.ndarray, caution: float = 0.0) -> float:
     if squares <= 1e-18 * count * mean**2:
         return 0.0
     correlation = float(rest[1:] @ rest[:-1]) / squares
-    correlation = min(1.0, max(0.0, correlation + (1 + 4 * correlation) / count + caution / math.sqrt(count)))
+    correlation = max(0.0, correlation + (1 + 4 * correlation) / count + caution / math.sqrt(count))
     effective = max(_LEAST_EFFECTIVE_STEPS, count * (1 - correlation) / (1 + correlation))
     return math.sqrt(squares / count / (effective - 1))
