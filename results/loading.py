@@ -9,9 +9,9 @@ import gc
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from results.record import Record, Shared, UnknownFormatError
 from results.text import one_line
@@ -122,7 +122,14 @@ def _unlike(one: Record, other: Record) -> set[str]:
     if one.config is other.config:
         return set()
     names = one.config.keys() & other.config.keys() - {*one.config_aside, *other.config_aside}
-    return {name for name in names if one.config[name] != other.config[name]}
+    return {name for name in names if _differ(one.config[name], other.config[name])}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Returns whether values differ; of parts of a configuration, as far as both have them."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return any(_differ(one[name], other[name]) for name in one.keys() & other.keys())
+    return bool(one != other)
 
 
 def load_lines(file: IO[bytes], path: Path, kept: Kept, shared: Shared) -> list[str]:

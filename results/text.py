@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 # What a reader of odd values raises. A value of a record that nobody expected makes one cell odd, not the table fail.
 ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
-_MARKDOWN = re.compile(r"[\\`*\[\]|]")
-_FORMULA = ("=", "+", "-", "@")
+_MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
+# In Markdown, a bare address is a link, and @ mentions a user.
+_LINKS = {"://": ":&#47;/", "www.": "www&#46;", "@": "&#64;"}
+_FORMULA = tuple("=+-@＝＋－＠")
 _FEW = 3
 
 
@@ -38,8 +40,10 @@ def one_line(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Returns text on one line that Markdown shows as it is: no link, picture, cell, code or HTML begins in it."""
-    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace("://", ":&#47;/")  # a bare address is a link
+    escaped = _MARKDOWN.sub(r"\\\g<0>", one_line(text)).replace("&", "&amp;").replace("<", "&lt;")
+    for bare, shown in _LINKS.items():
+        escaped = re.sub(re.escape(bare), shown, escaped, flags=re.IGNORECASE)
+    return escaped
 
 
 def csv_cell(value: str) -> str:

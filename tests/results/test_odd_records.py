@@ -224,6 +224,7 @@ def test_a_plot_that_cannot_be_drawn_is_a_note(tmp_path: Path, monkeypatch: pyte
     ("text", "shown"),
     [
         ("a | b\n![x](http://y)", "a \\| b !\\[x\\](http:&#47;/y)"),
+        ("me@x @user www.x.y _a_ ~~b~~ a_b", "me&#64;x &#64;user www&#46;x.y \\_a\\_ \\~\\~b\\~\\~ a_b"),
         ("[link](x) `code` *bold* <b>", "\\[link\\](x) \\`code\\` \\*bold\\* &lt;b>"),
         ("\\| \x1b[2J\u202egnp", "\\\\\\| \\[2J gnp"),
     ],
@@ -232,7 +233,7 @@ def test_markdown_shows_text_as_it_is(text: str, shown: str) -> None:
     assert markdown(text) == shown
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "＝1", "＋1", "－1", "＠x"])
 def test_a_spreadsheet_computes_nothing_from_text(text: str) -> None:
     assert csv_cell(text).startswith("'")
     assert store.as_csv([fake_run(model=text)]).count("'") == 1

@@ -35,7 +35,7 @@ def stored(directory: Path, command: Sequence[str]) -> str:
         (["ab", "--base_command=sh -c 'touch x'", "--nowarmup_round"], "this record was written by 'ab'"),
         (["sweep", "--model=trivial,mlp"], "this record was written by 'sweep'"),
         (["data", "convert", "a", "b"], "this record was written by 'data'"),
-        (["\x1b[2Jab"], "this record was written by ' [2Jab'"),
+        (["\x1b[2Jab"], "this record was written by '[2Jab'"),
         (["--model=trivial", "--hosts=h1,h2", "--ssh"], "--hosts is not repeated"),
         (["--worker_hosts=10.0.0.1:2222,b:2222", "--job_name=worker"], "--job_name is not repeated"),
         (["--local_cluster=worker:2", "--noprivate_network"], "--private_network is not repeated"),
@@ -116,7 +116,7 @@ def test_diff_prints_text_of_records_that_controls_no_terminal(run_bench: RunBen
     one, other = fake_run(), fake_run(model="\x1b[2J", **{"\x1b]0;title": 1})
     Store(tmp_path / "out").append(one, other)
     done = run_bench("diff", one.identity.run_id, other.identity.run_id)
-    assert done.status == 0 and "config.model: resnet50 ->  [2J" in done.stdout
+    assert done.status == 0 and "config.model: resnet50 -> [2J" in done.stdout
     assert "\x1b" not in done.stdout
 
 
