@@ -415,7 +415,7 @@ def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pa
         (f"--num_batches=1{'0' * 90}", "it must be at most 1000000000000"),
         (f"--batch_size={'9' * 5000}", "is not a whole number, and not auto"),
         ("--start_timeout_seconds=1e300", "it must be at most 1000000000 "),
-        ("--init_learning_rate=-1e300", "--init_learning_rate=-1e+300"),
+        ("--init_learning_rate=-1e300", "must be above 0"),
         ("--init_learning_rate=nan", "finite"),
         ("--gpus=\u00b2", "by their numbers"),
         ("--num_gpus=1000000000", "at most 1,024 devices"),
