@@ -185,7 +185,7 @@ def _damaged(prefix: Path, error: Exception) -> DataError:
 
 def _complete(directory: Path) -> list[Path]:
     """Returns the prefixes of this suite's complete checkpoints in a directory, the newest last."""
-    indexes = [path for path in directory.glob(f"{_NAME}-*.index") if path.stem.rpartition("-")[2].isdigit()]
+    indexes = [path for path in directory.glob(f"{_NAME}-*.index") if path.stem.rpartition("-")[2].isdecimal()]
     prefixes = [path.with_suffix("") for path in indexes if path.with_suffix(_SUFFIXES[1]).exists()]
     return sorted(prefixes, key=lambda prefix: int(prefix.name.rpartition("-")[2]))
 

@@ -56,6 +56,12 @@ class TrainingState:
         held = manager.held() if alone else {}
         self._staged = {f"{IN_FLIGHT}{name}": each for name, each in held.items()}
 
+    @property
+    def size_bytes(self) -> int:
+        """Returns the size of the entries, without what is in flight."""
+        parts = [part for copies in self._entries.values() for part in copies[0]]
+        return sum(part.shape.num_elements() * part.dtype.base_dtype.size for part in parts)
+
     def fetch(self, session: tf.compat.v1.Session) -> dict[str, np.ndarray]:
         """Returns the values of all entries, between two steps."""
         whole = {name: list(copies[0]) for name, copies in self._entries.items()}

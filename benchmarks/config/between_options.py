@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.errors import UsageError
+from benchmarks.outside_text import whole_number
 from benchmarks.topology.cluster import Cluster
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
@@ -358,10 +359,10 @@ def _step_range(text: str | None) -> tuple[int, int] | None:
     """Returns the first and the last step of a range; None without one."""
     if text is None:
         return None
-    words = text.split(":")
-    if len(words) != 2 or not all(word.isdecimal() for word in words) or not 2 <= int(words[0]) <= int(words[1]):
+    first, last = (whole_number(word) or 0 for word in text.partition(":")[::2])
+    if not 2 <= first <= last:
         raise UsageError(
             f"--profile_steps={text}: give the first and the last step to profile, such as 20:25. Steps count from 1, "
             "warm-up included, and the first can be no earlier than 2, since step 1 prepares the graph."
         )
-    return int(words[0]), int(words[1])
+    return first, last

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError
+from benchmarks.outside_text import whole_number
 from benchmarks.topology.cluster import Cluster
 from results.text import counted
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
+_MOST_DEVICES = 1024
 _OF_GPUS = (
     "gpus",
     "gpu_memory_frac",
@@ -36,6 +38,8 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
         UsageError: there are too few GPUs, or flags contradict each other.
     """
     wanted = 1 if given["num_gpus"] is None else given["num_gpus"]
+    if wanted > _MOST_DEVICES:
+        raise UsageError(f"--num_gpus={wanted}: one process drives at most {_MOST_DEVICES:,} devices.")
     on_cpu = {
         "device": "cpu",
         "num_devices": wanted,
@@ -94,10 +98,11 @@ def _refuse_on_cpu(given: Mapping[str, Any], why: str) -> None:
 def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words) or len(set(map(int, words))) < len(words):
+    numbers = [whole_number(word) for word in text.split(",")]
+    given = tuple(number for number in numbers if number is not None)
+    if len(set(given)) < len(numbers):
         raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
-    return tuple(map(int, words))
+    return given
 
 
 def _split(parts: int | str | None, wanted: int, usable: int) -> int:

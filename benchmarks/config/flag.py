@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 import os
 import re
@@ -15,12 +16,15 @@ from typing import Any, Literal
 from absl import flags as absl_flags
 
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.outside_text import shortened
 
 _LONGEST_CHOICES = 60
 _MOST_IN_BRIEF = 20
 _NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
+# Larger numbers, or products of them, overflow what counts bytes, images and time; none is meant.
+_LARGEST, _LARGEST_SECONDS = 10**12, 10**9
 _ONE_DASH = re.compile(r"-[A-Za-z]\w+(=|$)")
 
 
@@ -110,14 +114,17 @@ class Flag:
         """Returns a sentence if a number is out of range; None, and words, are not numbers."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        if not math.isfinite(value):
+        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else _LARGEST)
+        if not -math.inf < value < math.inf:
             return f"--{self.name}={value}: give a finite number."
         if self.at_least is not None and value < self.at_least:
             return f"--{self.name}={value} is too small: it must be at least {self.at_least} ({self.help})."
         if self.above is not None and value <= self.above:
             return f"--{self.name}={value} must be above {self.above} ({self.help})."
-        if self.at_most is not None and value > self.at_most:
-            return f"--{self.name}={value} is too large: it must be at most {self.at_most} ({self.help})."
+        if value > at_most:
+            return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
+        if value < -_LARGEST:
+            return f"--{self.name}={value} is too small: it must be at least {-_LARGEST} ({self.help})."
         return None
 
     @property
@@ -164,7 +171,7 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     flag_values = absl_flags.FlagValues()
     for flag in table:
         form = {"boolean": True} if flag.kind is bool else {}
-        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values=flag_values, **form)
+        absl_flags.DEFINE(_parser(flag), flag.name, None, flag.help, flag_values, module_name=__name__, **form)
     flag_values.set_gnu_getopt(True)
     try:
         words = flag_values(["run_bench.py", *_join_booleans(read_files(arguments), table)])[1:]
@@ -175,6 +182,8 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
         ) from error
     except (absl_flags.Error, OSError, ValueError) as error:
         raise UsageError(str(error)) from error
+    except RecursionError as error:  # absl compares an unknown name with each flag
+        raise UsageError("There is no flag with so long a name. See --helpfull for all flags.") from error
     given = {flag.name: flag_values[flag.name].value for flag in table}
     given |= {flag.name: None for flag in table if flag.unset is not None and given[flag.name] == flag.unset}
     given |= {
@@ -238,28 +247,35 @@ class _Choice(absl_flags.ArgumentParser):
         if not self._or_number:
             raise ValueError(f"there is no '{argument}'.{did_you_mean(argument, known)} Choices: {', '.join(known)}")
         try:
-            return int(argument)
+            return int(shortened(argument))
         except ValueError as error:
-            raise ValueError(f"'{argument}' is not a whole number, and not {' or '.join(known)}.") from error
+            raise ValueError(f"'{shortened(argument)}' is not a whole number, and not {' or '.join(known)}.") from error
 
 
 def local_path(text: str, where: str = "") -> str:
     """Returns a path as users of a shell mean it: `~` and `~user` are homes, and `file:///x` is `/x`.
 
     Raises:
-        UsageError: there is no such home, or the text is an address of another storage; it begins with `where`.
+        UsageError: there is no such home, no file can have that name, or the text is an address of another storage; the
+            message begins with `where`.
     """
     address = _ADDRESS.fullmatch(text)
     if address and address[1].lower() == "file" and address["host"] in (None, "", "localhost") and address["path"]:
-        return urllib.parse.unquote(address["path"])
-    if address and (address["host"] is not None or address["path"]):  # the rest may hold a password: not repeated
+        path = urllib.parse.unquote(address["path"])
+    elif address and (address["host"] is not None or address["path"]):  # the rest may hold a password: not repeated
         raise UsageError(
             f"{where}{address[1]}://... is an address of another storage, and only files and directories of this host "
             "are read and written: copy the data, or mount the storage and name the directory."
         )
-    path = os.path.expanduser(text)
+    else:
+        path = os.path.expanduser(text)
     if path.startswith("~"):
         raise UsageError(f"{where}'{text}': there is no user '{text[1:].partition('/')[0]}' with a home directory.")
+    try:
+        os.lstat(path)
+    except (OSError, ValueError) as error:  # a ValueError: a character that no name may have
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"{where}'{shortened(text)}' cannot be the path of a file.") from error
     return path
 
 
@@ -272,10 +288,11 @@ class _Worded(absl_flags.ArgumentParser):
 
     def parse(self, argument: Any) -> Any:
         """Returns the value."""
+        text = shortened(argument)
         try:
-            return self._parser.parse(argument)
+            return self._parser.parse(text)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"'{argument}' is not {self._wanted}.") from error
+            raise ValueError(f"'{text}' is not {self._wanted}.") from error
 
 
 _PARSERS = {
@@ -299,7 +316,7 @@ def read_files(arguments: Sequence[str]) -> list[str]:
     """Replaces `--flagfile=FILE` and `--preset=NAME` by the words in the file, and one dash before a flag by two.
 
     Raises:
-        UsageError: there is no such file.
+        UsageError: there is no such file, or it is no text.
     """
     words = []
     for argument in map(_with_two_dashes, arguments):
@@ -312,6 +329,8 @@ def read_files(arguments: Sequence[str]) -> list[str]:
         words = absl_flags.FlagValues().read_flags_from_files(words, force_gnu=True)
     except (absl_flags.Error, OSError) as error:
         raise UsageError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"--flagfile: a file is not a text with one --name=value per line ({error}).") from error
     return [_with_two_dashes(word) for word in words]
 
 

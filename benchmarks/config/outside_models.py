@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.console import progress
+from benchmarks.console import progress, warn
 from benchmarks.errors import UsageError, did_you_mean
 from benchmarks.input.catalog import SYNTHETIC
 from benchmarks.process import subprocesses
@@ -175,6 +175,8 @@ def _probe(name: str, num_classes: int) -> Facts:
     Raises:
         UsageError: it cannot be built, or is not one that can be trained here.
     """
+    if not name.startswith(APPLICATION):
+        warn(f"--model={name}: its code is executed now, in a process of its own, to find its images and classes.")
     words = [sys.executable, "-m", _PROBE, name, str(num_classes)]
     root = str(subprocesses.RUN_BENCH.parent)
     variables = {

@@ -26,6 +26,7 @@ from benchmarks.input import checks, class_folders, imagenet, tfrecord
 from benchmarks.input.checks import BadJpegError, JpegHeader
 from benchmarks.input.files import MOST_PHOTO_BYTES, FileWork, written_whole
 from benchmarks.input.imagenet import DECODED, INCEPTION, PhotoRecords
+from benchmarks.outside_text import parse_json
 from models.model_spec import IMAGENET_CLASSES
 from results import store
 
@@ -153,7 +154,7 @@ def _check_plan(directory: Path, split: Split, plan: dict[str, object]) -> None:
 def _read_json(file: Path) -> Any:
     """Returns what an earlier conversion wrote; None if it is missing or damaged."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
 

@@ -18,6 +18,7 @@ from benchmarks.config.verb import Verb
 from benchmarks.console import progress, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Message, Report, of_size
+from benchmarks.outside_text import whole_number
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
@@ -44,7 +45,7 @@ _DEFAULTS: dict[str, Any] = {
 _USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
 _ENOUGH_SECONDS = 10.0
 _NUMBERS_PER_REDUCTION = 10**6
-_SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,10 +98,10 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
 
 def _counts(text: str) -> tuple[int, ...]:
     """Returns numbers of devices, ascending."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
+    numbers = {whole_number(word) or 0 for word in text.split(",")}
+    if 0 in numbers:
         raise UsageError(f"--num_gpus={text}: pass one or more numbers of devices, such as 8 or 1,2,4,8.")
-    return tuple(sorted(set(map(int, words))))
+    return tuple(sorted(numbers))
 
 
 def _sizes(smallest: str, largest: str) -> tuple[int, ...]:

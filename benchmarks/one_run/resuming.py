@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,6 +140,23 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
         weights = read_weights(config.between.initial_weights, built.model)
         return Restoring(state, state.feeds(weights, weights_only=True))
     return Restoring(state)
+
+
+def require_room(config: Config, state: TrainingState) -> None:
+    """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
+
+    Raises:
+        UsageError: it will not.
+    """
+    directory = config.between.train_dir
+    if directory is None or config.forward_only:
+        return
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < state.size_bytes:
+        raise UsageError(
+            f"--train_dir={directory} has {free_bytes / 1e6:,.1f} MB of free space, and a checkpoint of this training "
+            f"needs {state.size_bytes / 1e6:,.1f} MB. Free space there, or pass another directory."
+        )
 
 
 def _look_at_weights(path: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.console import warn
-from benchmarks.process import out_of_memory
+from benchmarks.process import out_of_memory, silence
 from benchmarks.process.signals import signals_held_back
 
 # What a process gets to write its threads' stacks, and to end in order, before it is killed.
@@ -45,6 +45,7 @@ class Ended:
         out_of_memory: whether the kernel killed it because memory ran out.
         seconds: from the start of the first to the end of all.
         wrote_too_much: whether it was killed because its output filled the disk.
+        was_silent: whether it was killed because it did nothing while another one waited for it.
     """
 
     returncode: int
@@ -52,6 +53,7 @@ class Ended:
     out_of_memory: bool
     seconds: float
     wrote_too_much: bool = False
+    was_silent: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,8 @@ class Command:
         variables: of the environment, beside those of this process.
         hands_over: sockets that it inherits under their numbers, and that are closed here.
         ends_all: asked once it has ended: whether those that still run beside it are killed, as if their time were up.
+        waits: asked while it runs: whether it has begun to wait for those beside it. One that has not, and neither
+            computes nor writes for `silence.SILENT_SECONDS` while another one waits, is killed.
     """
 
     words: Sequence[str]
@@ -79,6 +83,7 @@ class Command:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     hands_over: Sequence[socket.socket] = ()
     ends_all: Callable[[], bool] = lambda: False
+    waits: Callable[[], bool] = lambda: False
 
 
 def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
@@ -107,7 +112,7 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
             stack.enter_context(if_killed(_KILL_GROUPS, *(f"-{process.pid}" for process in processes)))
             running = dict(zip(processes, commands, strict=True))
             until = math.inf if timeout_seconds is None else begin + timeout_seconds
-            excessive, starved = _run_to_the_end(running, until)
+            excessive, starved, silent = _run_to_the_end(running, until)
             late = list(running)
             _end(late, signal.SIGUSR1, _STACKS_SECONDS)
         except BaseException as error:
@@ -126,6 +131,7 @@ def run(*commands: Command, timeout_seconds: float | None) -> list[Ended]:
             out_of_memory=process in starved,
             seconds=seconds,
             wrote_too_much=process in excessive,
+            was_silent=process in silent,
         )
         for process in processes
     ]
@@ -182,16 +188,25 @@ def kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _run_to_the_end(
     running: dict[subprocess.Popen[bytes], Command], until: float
-) -> tuple[list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]]]:
+) -> tuple[list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]], list[subprocess.Popen[bytes]]]:
     """Waits for processes, and leaves in `running` those that have not ended by then, or when one has ended all.
 
     Returns:
-        Those that were killed because they wrote too much, and those that the kernel killed because memory ran out.
+        Those that were killed because they wrote too much, those that the kernel killed because memory ran out, and
+        those that were killed because they did nothing while another one waited.
     """
-    excessive, starved = [], []
+    excessive, starved, silent = [], [], []
     looks = {process: out_of_memory.Looks(process.pid) for process in running}
+    quiet = {
+        process: silence.Silence(process.pid, functools.partial(_written_bytes, command))
+        for process, command in running.items()
+        if len(running) > 1
+    }
     while running and (seconds := until - time.monotonic()) > 0:
         _wait(list(running)[:1], min(seconds, _LOOK_SECONDS))
+        if late := _silent_ones({process: quiet[process] for process in running if process in quiet}, running):
+            silent += late
+            _end(late, signal.SIGUSR1, _STACKS_SECONDS)
         for process, command in list(running.items()):
             if process.poll() is None and _written_bytes(command) > MOST_OUTPUT_BYTES:
                 excessive.append(process)
@@ -204,7 +219,19 @@ def _run_to_the_end(
                 _kill_group(process)  # what it has started and left behind, which another may wait for
                 del running[process]
                 until = -math.inf if command.ends_all() else until
-    return excessive, starved
+    return excessive, starved, silent
+
+
+def _silent_ones(
+    quiet: Mapping[subprocess.Popen[bytes], silence.Silence], running: Mapping[subprocess.Popen[bytes], Command]
+) -> list[subprocess.Popen[bytes]]:
+    """Returns the processes that have done nothing for long, if another one waits for them and does not compute."""
+    for one in quiet.values():
+        one.look()
+    idle = [process for process, one in quiet.items() if not one.computes]
+    if len(idle) < 2 or not any(running[process].waits() for process in idle):
+        return []
+    return [process for process in idle if not quiet[process].writes and not running[process].waits()]
 
 
 def _written_bytes(command: Command) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-import tomllib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
-from benchmarks.errors import UsageError
+from benchmarks.console import progress
+from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.outside_text import parse_toml, shortened
 from benchmarks.topology import launch_plan
 from benchmarks.trackers import catalog as trackers
 from models import specs
@@ -24,6 +27,10 @@ _NO_LISTS = (
 )
 _SEMICOLONS = ("local_cluster",)
 _ALL_MODELS = "all"
+# Runs of one command. Checking so many combinations takes two minutes; running them would take days.
+MOST_RUNS = 100_000
+# So many are checked in a second.
+_MANY = 1000
 # These apply to all runs together.
 _NOT_HERE = ("print_config", "output_dir", "output_format", "session_id")
 _RUN_FLAGS = {title: [f for f in group if f.name not in _NOT_HERE] for title, group in run_flags.RUN_FLAGS.items()}
@@ -93,14 +100,17 @@ def of_suite(path: Path) -> list[dict[str, list[str]]]:
         UsageError: it cannot be read, or contains something else.
     """
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        tables = parse_toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise UsageError(f"--suite={path}: {error}. A suite is a TOML file with a table [[grid]] per grid.") from error
     grids = tables.pop("grid", None)
     if tables or not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise UsageError(f"--suite={path}: a suite contains only tables [[grid]], with flags as keys.")
     for name in {name for grid in grids for name in grid} & {*_NOT_HERE}:
         raise UsageError(f"--suite={path}: {name} is for all runs together: set it on the command line.")
+    known = [f.name for group in _PARSED.values() for f in group]
+    for name in {name for grid in grids for name in grid} - {*known}:
+        raise UsageError(f"--suite={path}: a run has no flag '{shortened(name)}'.{did_you_mean(name, known)}")
     listed = [{name: text if isinstance(text, list) else [text] for name, text in grid.items()} for grid in grids]
     return [
         {name: [str(v).lower() if isinstance(v, bool) else str(v) for v in values] for name, values in grid.items()}
@@ -114,13 +124,16 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
     The model `all` stands for every model.
 
     Raises:
-        UsageError: a flag does not exist, or never takes a value.
+        UsageError: a flag does not exist, or never takes a value; there are too many combinations.
     """
+    full = [{**grid, "model": specs.names()} if grid.get("model") == [_ALL_MODELS] else grid for grid in grids]
+    total = sum(math.prod(map(len, each.values())) for each in full)
+    refuse_too_many(total)
     found: list[Cell] = []
     seen: set[str] = set()
-    for grid in grids:
-        each = {**grid, "model": specs.names()} if grid.get("model") == [_ALL_MODELS] else grid
-        for values in itertools.product(*each.values()):
+    with progress.counted("checking combinations of flags", total) if total > _MANY else contextlib.nullcontext():
+        for each, values in ((own, values) for own in full for values in itertools.product(*own.values())):
+            progress.advance()
             arguments = tuple(f"--{name}={value}" for name, value in zip(each, values, strict=True))
             parsed = flag.parse(arguments, peer_flags.groups_to_parse(run_flags.RUN_FLAGS))
             try:
@@ -132,6 +145,15 @@ def cells(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[[],
             found.append(Cell(arguments, chosen, same_as_before=identity in seen))
             seen.add(identity)
     return found
+
+
+def refuse_too_many(runs: int) -> None:
+    """Raises a `UsageError` if one command would be more than `MOST_RUNS` runs."""
+    if runs > MOST_RUNS:
+        raise UsageError(
+            f"These are {shortened(f'{runs:,}')} runs, and one command makes at most {MOST_RUNS:,}: pass fewer values "
+            "or flags, or divide them among several commands."
+        )
 
 
 def own_flags(cells: Sequence[Cell]) -> tuple[str, list[str]]:

@@ -16,7 +16,8 @@ from benchmarks.console import warn
 from benchmarks.errors import BenchError
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.runner import out_of_memory, record_without_run
-from benchmarks.process import sentinel, subprocesses
+from benchmarks.outside_text import whole_number
+from benchmarks.process import sentinel, silence, subprocesses
 from benchmarks.record_files import keep
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
@@ -76,6 +77,7 @@ class CellRunner:
                 variables={**sentinel.recorded_by_parent(), **(end.variables() if end else {})},
                 hands_over=[end.socket] if end else [],
                 ends_all=lambda: time_slices.waited_in_vain(_tail(log)),
+                waits=lambda: time_slices.waits_for_other(_tail(log)),
             )
 
     def record_of(
@@ -206,7 +208,9 @@ def given(cell: Cell) -> dict[str, Any]:
     """Returns the values of a cell's flags, under the names of configuration fields."""
     names = {"num_gpus": "num_devices", "batch_size": "batch_per_device"}
     pairs = (argument.removeprefix("--").split("=", 1) for argument in cell.arguments)
-    return {names.get(name, name): int(value) if value.isdigit() else value for name, value in pairs}
+    return {
+        names.get(name, name): value if (number := whole_number(value)) is None else number for name, value in pairs
+    }
 
 
 def _is_still(file: IO[bytes], path: Path) -> bool:
@@ -218,9 +222,11 @@ def _is_still(file: IO[bytes], path: Path) -> bool:
 
 
 def _tail(file: IO[bytes] | None) -> str:
+    """Returns the end of a file, whose position stays: a run that writes into it shares that."""
     assert file is not None, "each run has files of its own"
-    file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    return file.read().decode(errors="replace")
+    file.flush()
+    number = file.fileno()
+    return os.pread(number, _TAIL_BYTES, max(0, os.fstat(number).st_size - _TAIL_BYTES)).decode(errors="replace")
 
 
 def _log(directory: Path, name: str) -> IO[bytes]:
@@ -270,6 +276,11 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
     lines = [line for line in output.splitlines() if line.strip()]
     said = f" Its last output: {' / '.join(lines[-_TAIL_LINES:])[-500:]}" if lines else ""
     refused = [line.removeprefix("run_bench: ") for line in lines if line.startswith("run_bench: ")]
+    if ended.was_silent:
+        return Status.TIMEOUT, (
+            f"Killed because it neither computed nor wrote anything for {silence.SILENT_SECONDS:g} s while it started "
+            f"(it may be stopped), and the run beside it waited for it.{said}"
+        )
     if ended.timed_out:
         return Status.TIMEOUT, f"Killed {killed} without finishing.{said}"
     if ended.wrote_too_much:

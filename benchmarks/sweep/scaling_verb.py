@@ -11,6 +11,7 @@ from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.outside_text import whole_number
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
@@ -84,9 +85,9 @@ def _grid(values: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     if len(numbers) < 2:
         here = len(values["gpus"].split(",")) if values["gpus"] else gpus
         most = numbers[0] if numbers else str(hardware.usable_cores() if on_cpu else max(1, here))
-        if not most.isdecimal() or not int(most):
+        if not (largest_number := whole_number(most)):
             raise UsageError(f"--num_gpus={most}: give the largest number of devices, or a list such as 1,2,4.")
-        numbers = [str(number) for number in _up_to(int(most))]
+        numbers = [str(number) for number in _up_to(largest_number)]
     return {**given, **kind, "num_gpus": numbers}
 
 

@@ -81,9 +81,10 @@ def run_cells(
         program: words that run a cell, given its flags.
 
     Raises:
-        UsageError: results cannot be stored.
+        UsageError: there are too many runs, or results cannot be stored.
     """
     repeats = values["repeats"] or 1
+    grid.refuse_too_many(len(cells) * repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
     for targets in {cell.config.trackers for cell in cells if cell.config}:
         trackers.require(targets)

@@ -31,7 +31,7 @@ def number(path: Path) -> int | None:
 def table(path: Path) -> dict[str, int]:
     """Returns the lines of a file that are a name and a whole number."""
     lines = (line.replace(":", " ").split() for line in (text(path) or "").splitlines())
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
 def core_seconds(stat: str, cpus: frozenset[int]) -> tuple[float, float, float]:
@@ -129,7 +129,7 @@ def cpu_limits(root: Path = Path("/")) -> list[tuple[float, Path]]:
     limits = []
     for group in control_groups(root):
         quota, *period = (text(group / "cpu.max") or "max").split()
-        if quota.isdigit() and period:
+        if quota.isdecimal() and period:
             limits.append((int(quota) / int(period[0]), group))
     return limits
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.errors import BenchError
+from benchmarks.outside_text import whole_number
 
 _ANSWER_SECONDS = 60.0
 # Reasons for a lowered clock, by pynvml's names. A power limit is not one: it is usual under full load.
@@ -155,8 +156,8 @@ def visible_indices(
         if word.startswith(("GPU-", "MIG-")):
             found = index_of(word)
             indices.append(min(len(indices), max(count - 1, 0)) if found is None else found)
-        elif word.isdigit() and int(word) < count:
-            indices.append(int(word))
+        elif (index := whole_number(word)) is not None and index < count:
+            indices.append(index)
         else:
             break
     return indices[:count]

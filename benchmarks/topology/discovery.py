@@ -6,12 +6,12 @@ Explicit flags come first, then TF_CONFIG, then Slurm or MPI; without any of the
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.outside_text import parse_json
 from benchmarks.topology import launch_plan, mpi, slurm
 from benchmarks.topology.addresses import LAST_PORT, host_and_port
 from benchmarks.topology.cluster import JOBS, Cluster, Hosts, Task, in_words
@@ -290,7 +290,7 @@ def _ignored(given: Mapping[str, Any], environ: Mapping[str, str], hosts: Hosts)
 def _read_tf_config(text: str) -> Found | None:
     """Reads the variable as TensorFlow's own tools set it. A chief is worker 0, and the workers follow it."""
     try:
-        config = json.loads(text or "{}")
+        config = parse_json(text or "{}")
     except ValueError as error:
         raise UsageError(f"TF_CONFIG is no JSON ({error}): unset it, or set it to {_TF_CONFIG_FORM}.") from error
     if not isinstance(config, dict):
@@ -348,7 +348,7 @@ def _is_task(value: Any) -> bool:
     """Whether this is a task; its index may be a number or its digits, as TensorFlow takes both."""
     if not isinstance(value, dict) or not isinstance(value.get("type", ""), str):
         return False
-    return re.fullmatch("-?[0-9]+", str(value.get("index", 0))) is not None
+    return re.fullmatch("-?[0-9]{1,18}", str(value.get("index", 0))) is not None
 
 
 def _tasks_of(jobs: Mapping[str, list[str]], task: Mapping[str, Any]) -> Found:

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from benchmarks.errors import UsageError
+from benchmarks.outside_text import whole_number
 from benchmarks.topology import launch_plan, ranks
 from benchmarks.topology.cluster import Hosts, Task, tasks_of
 
@@ -63,7 +64,7 @@ def _ranks_in(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> R
         return None
     source, size, *local = names
     # Programs set LOCAL_RANK=-1 for one that has none.
-    on_host = [int(environ[name]) if environ.get(name, "").isdecimal() else None for name in local]
+    on_host = [whole_number(environ.get(name, "")) for name in local]
     return Ranks(source, int(_number(environ, source) or 0), _number(environ, size), *on_host)
 
 
@@ -181,6 +182,6 @@ def _ranks(environ: Mapping[str, str]) -> Ranks:
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
     text = environ.get(name)
-    if text and not (text.isascii() and text.isdecimal()):
+    if text and whole_number(text) is None:
         raise UsageError(f"{name} is '{text}' and should be a number: start every task with mpirun.")
     return int(text) if text else None

@@ -118,6 +118,6 @@ def _value(environ: Mapping[str, str], *names: str) -> str:
 
 def _number(environ: Mapping[str, str], *names: str) -> int:
     text = _value(environ, *names)
-    if not re.fullmatch("[0-9]+", text):
+    if not re.fullmatch("[0-9]{1,18}", text):
         raise UsageError(f"{' or '.join(names)} is '{text}' and should be a number: start every task with srun.")
     return int(text)

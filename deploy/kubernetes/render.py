@@ -18,12 +18,15 @@ from typing import NoReturn
 import jinja2
 
 RESULTS_DIRECTORY = "/results"
-# Flags of run_bench that the manifests set, or that contradict these.
+# Flags of run_bench that the manifests set, or that contradict these; a flag file may contain any of them.
 RESERVED = (
-    "job_name", "task_index", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster", "num_ps",
-    "server_port", "local_cluster", "output_dir",
+    "job_name", "task_index", "task_id", "ps_hosts", "worker_hosts", "controller_host", "cluster_spec", "cluster",
+    "num_ps", "server_port", "local_cluster", "hosts", "ssh", "nossh", "output_dir", "flagfile",
 )  # fmt: skip
 _USAGE_ERROR = 2
+# Letters that JSON does not escape, and YAML may not take as they are.
+_ESCAPED = re.compile("[\x7f-\U0010ffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LONGEST_NAME = 63
 _NAME = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -63,7 +66,7 @@ def render(options: argparse.Namespace, bench_flags: Sequence[str]) -> str:
         keep_trailing_newline=True,
     )
     # JSON is valid YAML, and quotes text without ambiguity.
-    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["quoted"] = lambda value: _ESCAPED.sub(_escape, json.dumps(value, ensure_ascii=False))
     if options.kind == "jobset":
         pod_labels = {"jobset.sigs.k8s.io/jobset-name": options.name}
     else:  # the operator's other kinds of jobs use the same label for their names
@@ -120,6 +123,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="jobset|tfjob", parser_class=_Parser)
     for kind, what in (("jobset", "a JobSet, jobset.x-k8s.io/v1alpha2"), ("tfjob", "a TFJob, kubeflow.org/v1: legacy")):
         _add_options(kinds.add_parser(kind, help=what, description=what, allow_abbrev=False))
+    if bad := next((word for word in argv if _SURROGATE.search(word)), None):
+        parser.error(f"{bad!a} is not UTF-8, which YAML needs")
     options = parser.parse_args(argv[:cut])
     # Kubernetes refuses longer names of pods, which begin with --name; a Job appends five letters.
     last = max(options.workers, options.ps) - 1
@@ -133,6 +138,11 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         if _flag_name(flag) in RESERVED:
             parser.error(f"{flag} cannot be given, since the manifest sets it: leave it out")
     return options, bench_flags
+
+
+def _escape(letter: re.Match[str]) -> str:
+    """Returns a letter as YAML spells it in quotes, if YAML would take it for a line break or refuse it."""
+    return letter[0] if letter[0].isprintable() else f"\\U{ord(letter[0]):08x}"
 
 
 def _flag_name(flag: str) -> str:

@@ -128,7 +128,7 @@ def load(path: Path) -> dict[str, Noise]:
         return {key: Noise(**entry) for key, entry in entries.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise NoiseFileError(f"{path}: {error}. Remove it, and run calibrate again.") from error
 
 

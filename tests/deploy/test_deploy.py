@@ -428,7 +428,7 @@ def test_results_are_kept_where_a_claim_is_given(kind: str) -> None:
 
 @KINDS
 def test_flags_reach_run_bench_as_they_were_given(kind: str) -> None:
-    bench = ("--num_gpus=2", "--session_id=a: \"b\" 'c' # $(HOME) $$ é \\", "--nodistortions")
+    bench = ("--num_gpus=2", "--session_id=a: \"b\" 'c' # $(HOME) $$ é \\ \x85\x7f\u2028\U0001f600", "--nodistortions")
     _, run = manifests(kind, "--gpus_per_worker=8", "--ps=1", bench=bench)
     for _, template in pods(run).values():
         # Kubernetes takes $$ as a dollar, so $$(HOME) is not expanded.
@@ -441,7 +441,7 @@ def test_the_flags_of_the_manifests_exist() -> None:
     for kind in ("jobset", "tfjob"):
         for _, template in pods(manifests(kind, "--ps=1", "--gpus_per_worker=1")[1]).values():
             assert set(given(container(template)["args"])) <= RUN_FLAGS
-    assert set(render.RESERVED) == {*CLUSTER_FLAGS, "output_dir"}
+    assert set(render.RESERVED) == {*CLUSTER_FLAGS, "task_id", "hosts", "ssh", "nossh", "output_dir", "flagfile"}
 
 
 def test_the_script_prints_to_stdout() -> None:
@@ -480,6 +480,9 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         (("tfjob", *BASE, "--", "resnet50"), "'resnet50'"),
         (("tfjob", *BASE, "--", "--num_ps=2"), "--num_ps=2"),
         (("jobset", *BASE, "--", "-worker_hosts=a:1"), "leave it out"),
+        *((("tfjob", *BASE, "--", f"--{flag}"), "leave it out") for flag in ("task_id=1", "hosts=a,b", "ssh", "nossh")),
+        (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
+        (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(

@@ -132,3 +132,19 @@ def _side_stopped(scratch: Scratch) -> None:
     ab.wait_until(lambda: scratch.processes("/base "), "run the pair once more")
     ab.send(signal.SIGTERM)
     scratch.expect(ab.end(60), 143, says=["waited in vain", "may be stopped"])
+
+
+@fault(
+    "side-of-ab-stopped-at-the-start",
+    "R4",
+    injects="SIGSTOP of the base's process while it starts",
+    must="ab names the base within 4 minutes, and goes on",
+)
+def _side_stopped_at_the_start(scratch: Scratch) -> None:
+    ab = scratch.start("ab", f"--base_command={shlex.join(RUN_BENCH)}", *TINY, f"--output_dir={scratch.out}")
+    ab.wait_until(lambda: scratch.processes("/base "), "started the base's run")
+    for process in scratch.processes("/base "):
+        process.suspend()
+    ab.wait_for("started at once, the base failed. timeout: Killed because it neither computed", 240)
+    ab.send(signal.SIGTERM)
+    scratch.expect(ab.end(60), 143, says=["may be stopped"])

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.cli import main
 from benchmarks.errors import ExitStatus, OverdueError
 from benchmarks.one_run import time_slices
-from benchmarks.process import subprocesses
+from benchmarks.process import silence, subprocesses
 from benchmarks.sweep import grid, isolated_run
 from benchmarks.system import provenance
 from results.gate import noise
@@ -228,9 +228,11 @@ run = fake_runs.FakeRun(sys.argv)
 record = fake_runs.record_of(run)
 try:
     with time_slices.taken(time_slices.can_interleave(run.config), 60.0) as own:
+        if sys.argv[1] == STOPS and AT == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
         own.begin(20, 0.001)
         for step in range(20):
-            if sys.argv[1] == STOPS and step == 7:
+            if sys.argv[1] == STOPS and step == AT:
                 os.kill(os.getpid(), signal.SIGSTOP)
             with open(LOG, "a") as log:
                 log.write(sys.argv[1])
@@ -243,10 +245,10 @@ run.leave(dataclasses.replace(record, environment=time_slices.environment(own.st
 """
 
 
-def _run_processes(directory: Path, *, stops: str = "", seconds: float) -> tuple[list[Record], str]:
-    """Runs two processes x and y together, one of which may stop itself; returns their records and steps."""
+def _run_processes(directory: Path, *, stops: str = "", at: int = 7, seconds: float) -> tuple[list[Record], str]:
+    """Runs two processes x and y together, one of which may stop itself at a step; returns their records and steps."""
     program, log = directory / "child.py", directory / "steps.log"
-    program.write_text(f"ROOT, LOG, STOPS = {str(ROOT)!r}, {str(log)!r}, {stops!r}\n{CHILD}")
+    program.write_text(f"ROOT, LOG, STOPS, AT = {str(ROOT)!r}, {str(log)!r}, {stops!r}, {at}\n{CHILD}")
     origin = provenance.of_this_run([], on_gpus=False, session_id="abc")
     runners = [
         isolated_run.CellRunner(
@@ -278,3 +280,16 @@ def test_a_stopped_process_ends_its_pair(tmp_path: Path, stops: str) -> None:
     assert waiting.reason == "The other run of this pair has not taken its turn for 1 s (its process may be stopped)."
     assert stopped.reason.startswith("Killed because the run beside it waited in vain for its turn")
     assert not [child for child in psutil.Process().children() if str(tmp_path) in " ".join(child.cmdline())]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("stops", ["x", "y"])
+def test_a_process_that_is_stopped_while_it_starts_is_named(
+    tmp_path: Path, stops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silence, "SILENT_SECONDS", 6.0)
+    records, steps = _run_processes(tmp_path, stops=stops, at=0, seconds=300.0)  # of which none passes
+    stopped, waiting = records if stops == "x" else reversed(records)
+    assert (stopped.status, waiting.status) == (Status.TIMEOUT, Status.OK)
+    assert stopped.reason.startswith("Killed because it neither computed nor wrote anything for 6 s while it started")
+    assert set(steps) == {"x", "y"} - {stops}

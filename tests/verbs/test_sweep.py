@@ -567,7 +567,14 @@ def test_a_suite_is_several_grids(tmp_path: Path) -> None:
         ("model = 'vgg16'", "[[grid]]"),
         ("[[grid]]\nmodle = 'vgg16'", "Did you mean 'model'?"),
         ("[[grid]]\nprint_config = true", "for all runs together"),
+        ("[[grid]]\nflagfile = 'some.flags'", "a run has no flag 'flagfile'"),
+        ("[[grid]]\nundefok = 'modle'", "a run has no flag 'undefok'"),
+        ("[[grid]]\n\"output_dir=x\" = 'y'", "a run has no flag 'output_dir=x'"),
+        (f"[[grid]]\nmodel = {'[' * 5000}", "nested too deeply"),
+        (f"[[grid]]\nbatch_size = {'9' * 5000}", "A suite is a TOML file"),
+        (f"[[grid]]\nbatch_size = 1{'0' * 400}", "is not a whole number"),
     ],
+    ids=range(10),
 )
 def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "suite.toml").write_text(text)
@@ -580,6 +587,32 @@ def test_a_bad_suite_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_what_comes_to_the_same_is_run_once(sweep: Sweep, runs: Runs) -> None:
     done = sweep("--variable_update=staged,parameter_server", "--staged_vars")
     assert len(runs.started) == 1 and "same as an earlier one" in done.stdout
+
+
+def test_the_size_of_a_grid_is_limited_before_it_is_made(tmp_path: Path) -> None:
+    keys = ("batch_size", "num_batches", "num_warmup_batches", "display_every", "num_intra_threads", "tf_random_seed")
+    twice = "".join(f"{key} = {list(range(1, 101))}\n" for key in keys)
+    (tmp_path / "suite.toml").write_text(f"[[grid]]\n{twice}")
+    values = flag.parse([f"--suite={tmp_path / 'suite.toml'}"], grid.sweep_groups(sweep_verb.SWEEP_FLAGS)).values
+    with pytest.raises(UsageError, match=r"1,000,000,000,000 runs, and one command makes at most 100,000"):
+        grid.wanted(values, lambda: 0)
+
+
+def test_repeats_count_as_runs(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--batch_size=1,2", "--repeats=50001")
+    assert done.status == ExitStatus.USAGE and "100,002 runs" in done.stderr and not runs.started
+
+
+def test_a_large_grid_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(grid, "_MANY", 2)
+    monkeypatch.setattr(console, "on_terminal", lambda: True)
+    assert len(grid.cells([{"device": ["cpu"], "model": ["mlp"], "batch_size": ["1", "2", "3"]}], lambda: 0)) == 3
+    assert "Checking combinations of flags: 0 of 3" in capsys.readouterr().err
+
+
+def test_a_value_that_is_no_number_is_a_text(sweep: Sweep, runs: Runs) -> None:
+    done = sweep("--model=\u00b2,trivial")
+    assert done.status == ExitStatus.OK and len(runs.started) == 1, done.stderr
 
 
 def test_flag_files_are_read_as_run_reads_them(tmp_path: Path) -> None:

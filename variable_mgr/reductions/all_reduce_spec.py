@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS, find
 
-_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9]\d*))?", re.IGNORECASE)
-_SIZE = re.compile(r"(?P<number>[1-9]\d*)(?P<unit>[kmg]?)", re.IGNORECASE)
+_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9][0-9]{0,8}))?", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[1-9][0-9]{0,17})(?P<unit>[kmg]?)", re.IGNORECASE)
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -404,3 +405,32 @@ def test_pauses_are_in_the_key_of_runs_that_read_images(flags: Sequence[str], pa
     assert (key_of(found.key_fields()) == key_of(resolve(*reading).key_fields())) is (pauses is None)
     if "--eval_during_training_every_n_steps=2" not in flags:
         assert key_of(resolve(*plain, *flags).key_fields()) == key_of(resolve(*plain).key_fields())
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        (f"--num_batches={'9' * 5000}", r"'9+\.\.\.9+' is not a whole number"),
+        (f"--num_batches=0x{'f' * 5000}", "is not a whole number"),
+        (f"--num_batches=1{'0' * 90}", "it must be at most 1000000000000"),
+        (f"--batch_size={'9' * 5000}", "is not a whole number, and not auto"),
+        ("--start_timeout_seconds=1e300", "it must be at most 1000000000 "),
+        ("--init_learning_rate=-1e300", "must be above 0"),
+        ("--init_learning_rate=nan", "finite"),
+        ("--gpus=\u00b2", "by their numbers"),
+        ("--num_gpus=1000000000", "at most 1,024 devices"),
+        ("--profile_steps=\u00b2:3", "the first and the last step"),
+        (f"--output_dir={'a' * 300}", "cannot be the path of a file"),
+        ("--output_dir=file:///a%00b", "cannot be the path of a file"),
+        (f"--{'9' * 5000}", "no flag with so long a name"),
+    ],
+)
+def test_odd_text_is_a_sentence(word: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        resolve(word, gpus=1)
+
+
+def test_a_file_of_flags_that_is_no_text_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "flags").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not a text"):
+        flag.read_files([f"--flagfile={tmp_path / 'flags'}"])

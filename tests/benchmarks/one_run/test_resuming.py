@@ -10,11 +10,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.checkpoints import files
+from benchmarks.one_run import resuming
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from tests.support.rotation import rotating
 
@@ -95,6 +97,15 @@ def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
     assert (finished.status, record["status"]) == (4, "ok")
     assert "could not be saved: No space left on device" in record["reason"]
     assert record["derived"]["images_per_sec"] > 0
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_named_before_training(
+    run_bench: Run, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming.shutil, "disk_usage", lambda _: SimpleNamespace(free=65536))
+    finished = run_bench(*SMALL, "--num_batches=2", "--train_dir=ck")
+    assert finished.status == 2 and "images/sec" not in finished.stdout
+    assert "--train_dir=ck has 0.1 MB of free space, and a checkpoint of this training needs" in finished.stderr
 
 
 def test_inference_and_new_trainings_get_trained_weights(run_bench: Run, records: Records) -> None:

@@ -50,6 +50,16 @@ def without(variables: dict[str, str], name: str) -> dict[str, str]:
     return {other: value for other, value in variables.items() if other != name}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"task": {"index": ' + "9" * 5000 + "}}", '{"task": {"index": "' + "9" * 400 + '"}}'],
+    ids=["deep", "long number", "large index"],
+)
+def test_a_variable_that_python_cannot_read_is_a_sentence(text: str) -> None:
+    with pytest.raises(UsageError, match="TF_CONFIG"):
+        resolve({"TF_CONFIG": text})
+
+
 # Explicit flags.
 
 

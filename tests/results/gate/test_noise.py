@@ -91,7 +91,8 @@ def test_two_that_keep_noise_at_once_keep_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", '{"a": 1}', '{"a": {"nois": 1}}', '{"a": {"noise": "x", "low": 0, "high": 1, "rounds": 3}}']
+    "text",
+    ["[1]", "[" * 100_000, '{"a": 1}', '{"a": {"nois": 1}}', '{"a": {"noise": "x", "low": 0, "high": 1, "rounds": 3}}'],
 )
 def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "noise.json"
