@@ -9,6 +9,19 @@ from benchmarks.errors import UsageError
 from benchmarks.topology.addresses import LAST_PORT
 from benchmarks.topology.cluster import Task
 
+# Above any cluster: the largest machines with GPUs have some 10,000 nodes with 45,000 GPUs.
+MOST_TASKS = 100_000
+
+
+def refuse_too_many(count: int, what: str, noun: str = "tasks") -> None:
+    """Refuses more tasks or nodes than a cluster can have, before they are listed.
+
+    Raises:
+        UsageError: there are more than `MOST_TASKS`.
+    """
+    if count > MOST_TASKS:
+        raise UsageError(f"{what} more than {MOST_TASKS:,} {noun}, and no cluster has so many.")
+
 
 def by_blocks(
     hosts: Sequence[str], per_host: Sequence[int], rank: int | None, *, num_ps: int, base_port: int
@@ -29,11 +42,12 @@ def by_blocks(
         The addresses by job, and the task that this process is.
 
     Raises:
-        UsageError: no worker or no port is left.
+        UsageError: no worker or no port is left, or there are more than `MOST_TASKS`.
     """
+    refuse_too_many(sum(per_host), "The launcher has started")
     _check_ports(base_port, hosts, per_host)
     servers = _choose_servers(per_host, num_ps)
-    workers = [other for other in range(sum(per_host)) if other not in servers]
+    workers = sorted({*range(sum(per_host))} - {*servers})
     addresses = [
         f"{host}:{base_port + position}"
         for host, count in zip(hosts, per_host, strict=True)
@@ -52,9 +66,8 @@ def _choose_servers(per_host: Sequence[int], num_ps: int) -> list[int]:
             "--ntasks, mpirun -np), or ask for fewer parameter servers."
         )
     ends = itertools.accumulate(per_host)
-    last_first = [range(end - 1, end - count - 1, -1) for end, count in zip(ends, per_host, strict=True)]
-    rounds = itertools.zip_longest(*last_first)
-    return [rank for rank in itertools.chain.from_iterable(rounds) if rank is not None][:num_ps]
+    rounds = [(turn, end - 1 - turn) for end, count in zip(ends, per_host, strict=True) for turn in range(count)]
+    return [rank for _, rank in sorted(rounds)][:num_ps]
 
 
 def _check_ports(base_port: int, hosts: Sequence[str], per_host: Sequence[int]) -> None:

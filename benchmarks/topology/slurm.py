@@ -6,19 +6,20 @@ TensorFlow's own resolver counts GPUs and fails on nodes without them.
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from benchmarks.errors import UsageError
 from benchmarks.topology import ranks
 from benchmarks.topology.cluster import Task
 
-_COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[]*\])")
-_NODES = re.compile(r"(?:[^\[\],\s]+|\[[0-9,-]+\])+")
-_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+# One word of a node list with the comma after it: at most 253 letters, as a host name has, or brackets.
+_NODES = re.compile(r"((?:[^\[\],\s]|\[[0-9,-]++\]){1,253}+),")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _MISSING = "--cluster=slurm needs {} in the environment: start every task with srun."
 NO_RANK = _MISSING.format("SLURM_PROCID")
-_TASKS = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+_TASKS = re.compile(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?")
 
 
 def read(environ: Mapping[str, str], num_ps: int, base_port: int) -> tuple[dict[str, tuple[str, ...]], Task | None]:
@@ -58,43 +59,61 @@ def expand_nodes(text: str) -> list[str]:
     Numbers keep their leading zeros. A name may have several brackets, of which the last counts fastest.
 
     Raises:
-        UsageError: the text is no such list.
+        UsageError: the text is no such list, or has more than `ranks.MOST_TASKS` nodes.
     """
-    names = []
-    for word in _COMMA_OUTSIDE_BRACKETS.split(text.strip()):
-        if not _NODES.fullmatch(word):
-            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{word}'.")
+    names: list[str] = []
+    for word in _words(text):
         # Every second part stood in brackets.
-        parts = re.split(r"\[(.*?)\]", word)
-        choices = [_numbers(part, text) if n % 2 else [part] for n, part in enumerate(parts)]
-        names += ["".join(chosen) for chosen in itertools.product(*choices)]
+        parts = re.split(r"[\[\]]", word)
+        ranges = [_ranges(part, text) for part in parts[1::2]]
+        more = math.prod(sum(len(numbers) for numbers, _ in one) for one in ranges)
+        ranks.refuse_too_many(len(names) + more, f"Slurm's node list '{text}' names", "nodes")
+        choices = [[parts[0]]]
+        for one, after in zip(ranges, parts[2::2], strict=True):
+            choices.append([f"{number:0{digits}d}{after}" for numbers, digits in one for number in numbers])
+        names += map("".join, itertools.product(*choices))
     return names
 
 
-def _numbers(ranges: str, text: str) -> list[str]:
-    """Returns the numbers that `01-03,7` stands for."""
-    numbers: list[str] = []
-    for word in ranges.split(","):
+def _words(text: str) -> Iterator[str]:
+    """Yields the parts of a node list between commas outside brackets."""
+    listed, begin = f"{text.strip()},", 0
+    while begin < len(listed):
+        word = _NODES.match(listed, begin)
+        if not word:
+            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{listed[begin:-1]}'.")
+        yield word[1]
+        begin = word.end()
+
+
+def _ranges(text: str, node_list: str) -> list[tuple[range, int]]:
+    """Returns the numbers that `01-03,7` stands for, each range with the digits that they have at least."""
+    found = []
+    for word in text.split(","):
         match = _RANGE.fullmatch(word)
         low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
         if int(low) > int(high):
-            raise UsageError(f"Slurm's node list '{text}' cannot be read at '{word}'.")
-        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
-    return numbers
+            raise UsageError(f"Slurm's node list '{node_list}' cannot be read at '{word}'.")
+        found.append((range(int(low), int(high) + 1), len(low)))
+    return found
 
 
 def expand_tasks(text: str) -> list[int]:
     """Returns the number of tasks on each node, from a text such as `2(x3),1`.
 
     Raises:
-        UsageError: the text is no such list.
+        UsageError: the text is no such list, or has more than `ranks.MOST_TASKS` nodes or tasks.
     """
     counts: list[int] = []
+    tasks = 0
     for word in text.strip().split(","):
         match = _TASKS.fullmatch(word)
         if not match:
             raise UsageError(f"Slurm's tasks per node '{text}' cannot be read at '{word}'.")
-        counts += [int(match[1])] * int(match[2] or 1)
+        count, nodes = int(match[1]), int(match[2] or 1)
+        tasks += count * nodes
+        ranks.refuse_too_many(max(tasks, len(counts) + nodes), f"Slurm's tasks per node '{text}' are", "nodes or tasks")
+        counts += [count] * nodes
     return counts
 
 
