@@ -13,7 +13,7 @@ ODD_VALUE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError
 _MARKDOWN = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 # In Markdown, a bare address is a link, and @ mentions a user.
 _LINKS = {"://": ":&#47;/", "www.": "www&#46;", "@": "&#64;"}
-_FORMULA = tuple("=+-@＝＋－＠")
+_FORMULA = tuple("=+-@＝＋－＠﹦﹢﹣﹫")
 _FEW = 3
 
 

@@ -22,6 +22,11 @@ EXPORT_FLAGS: Groups = {
     "From": (
         Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory"),
         Flag("checkpoint", str, "the prefix of a checkpoint's files, such as out/model.ckpt-500", path="file"),
+        Flag(
+            "model",
+            str,
+            "the own model that the checkpoint is of, as path/to/file.py:function; its code is executed",
+        ),
     ),
     "To": (
         Flag("keras_file", str, "a .keras file, for keras.models.load_model", path="file"),
@@ -30,8 +35,8 @@ EXPORT_FLAGS: Groups = {
 }
 
 
-def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
-    """Returns the checkpoint's path, and where to write which form.
+def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None, str | None]:
+    """Returns the checkpoint's path, where to write which form, and the model that the user confirms.
 
     Raises:
         UsageError: the flags (None: not given) do not name one checkpoint and a place that can be written to.
@@ -48,14 +53,15 @@ def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None]:
     if saved_model and Path(saved_model).exists():
         raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
     weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
-    return Path(source), keras_file and Path(keras_file), saved_model and Path(saved_model)
+    return Path(source), keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
 
 
-def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> ExitStatus:
+def run(source: Path, keras_file: Path | None, saved_model: Path | None, model_name: str | None) -> ExitStatus:
     """Exports the model of a checkpoint.
 
     Raises:
-        UsageError: the model cannot be built, or not be saved by Keras.
+        UsageError: the model is code that the user has not named, or another than the user's. Or it cannot be built, or
+            not be saved by Keras.
         DataError: the checkpoint cannot be used.
         BenchError: a file cannot be written.
     """
@@ -64,10 +70,12 @@ def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> Exit
 
     saved = files.read(source)
     facts = saved.facts
-    spec = outside_models.find(facts["model"], facts["data_name"], facts["num_classes"])
+    spec = outside_models.find(
+        _confirmed(facts["model"], model_name, saved.prefix), facts["data_name"], facts["num_classes"]
+    )
     if spec.digest != facts["model_digest"]:
         warn(f"The code of {spec.name} has changed since {saved.prefix} was saved.")
-    model = keras_exchange.to_model(spec, facts["num_classes"], saved.values())
+    model = keras_exchange.to_model(spec, facts["num_classes"], saved.values)
     if keras_file:
         _write(keras_file, model.save)
     if saved_model:
@@ -80,6 +88,24 @@ def run(source: Path, keras_file: Path | None, saved_model: Path | None) -> Exit
         f"{model.output_shape[-1]} logits."
     )
     return ExitStatus.OK
+
+
+def _confirmed(stated: str, given: str | None, prefix: Path) -> str:
+    """Returns the model of a checkpoint; code is executed only if the user names it, not because a file does.
+
+    Raises:
+        UsageError: it is code, and the user names none; or another model than the user's.
+    """
+    if outside_models.is_code(stated):
+        if given is None:
+            raise UsageError(
+                f"The checkpoint {prefix} is of the own model {stated}, whose code would be executed: if you trust it, "
+                "pass --model=FILE.py:FUNCTION, with the path where it is."
+            )
+        return given
+    if given not in (None, stated):
+        raise UsageError(f"--model={given}: the checkpoint {prefix} is of {stated}. Pass that, or omit it.")
+    return stated
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:

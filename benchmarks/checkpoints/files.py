@@ -5,70 +5,76 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.checkpoints.training_state import IN_FLIGHT
+from benchmarks.console import warn
 from benchmarks.errors import DataError, UnsavedError, headline
+from benchmarks.input.files import read_file
+from results.loading import open_file
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
 _SUFFIXES = (".index", ".data-00000-of-00001")
+_MOST_STATE_BYTES = 2**20
+_MOST_COUNT = 2**53  # exact as a number of JSON and as a float
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_COUNT
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# What later runs use of the facts, and what it must be.
+_MUST_BE: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("steps", "images", "ends_at_step", "num_classes"), _is_count),
+    **dict.fromkeys(("model", "data_name", "optimizer"), _is_text),
+    "images_per_epoch": lambda value: _is_count(value) and value > 0,
+    "model_digest": lambda value: value is None or _is_text(value),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A checkpoint.
+    """A whole checkpoint.
 
     Attributes:
         prefix: of its files, which is TensorFlow's name for it.
         steps: of the training, when it was saved.
         facts: of the training, as JSON can hold them.
+        values: by name; finite, except those in flight.
     """
 
     prefix: Path
     steps: int
     facts: Mapping[str, Any]
+    values: Mapping[str, np.ndarray]
 
     def saved_at(self) -> float:
         """Returns when it was saved, in seconds since the epoch."""
         return self.prefix.with_name(self.prefix.name + _SUFFIXES[0]).stat().st_mtime
 
-    def names(self) -> list[str]:
-        """Returns the names of the values."""
-        return sorted(set(_reader(self.prefix).get_variable_to_shape_map()) - {_FACTS})
-
-    def value(self, name: str) -> np.ndarray:
-        """Returns the value of that name.
-
-        Raises:
-            DataError: it is missing or damaged.
-        """
-        return np.asarray(_get(self.prefix, _reader(self.prefix), name))
-
-    def values(self) -> dict[str, np.ndarray]:
-        """Returns all values by name.
-
-        Raises:
-            DataError: one is damaged.
-        """
-        reader = _reader(self.prefix)
-        return {name: np.asarray(_get(self.prefix, reader, name)) for name in self.names()}
-
 
 def write(
     directory: str | Path, steps: int, values: Mapping[str, np.ndarray], facts: Mapping[str, Any], keep: int
 ) -> Path:
-    """Saves a checkpoint, makes it the latest, and removes older ones.
+    """Saves a checkpoint, makes it the latest, and removes older ones. No other process may write to the directory.
 
     Args:
         directory: where; it is made if it does not exist.
@@ -89,6 +95,7 @@ def write(
     try:
         directory.mkdir(parents=True, exist_ok=True)
         earlier = [path for path in _complete(directory) if path != prefix]
+        earlier.sort(key=lambda path: _steps_of(path) < steps)  # newer ones were damaged: they go first
         _remove_leftovers(directory)
         kept = [*earlier, prefix][-keep:]
         state = tf.compat.v1.train.generate_checkpoint_state_proto(
@@ -105,27 +112,40 @@ def write(
             if path not in kept:
                 _remove(path)
     except (OSError, tf.errors.OpError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else headline(error)
         raise UnsavedError(
-            f"The checkpoint {prefix} could not be saved: {reason}. Pass a --train_dir that can be written, with room "
-            f"for {sum(value.nbytes for value in values.values()) / 1e6:,.0f} MB."
+            f"The checkpoint {prefix} could not be saved: {_reason(error)}. Pass a --train_dir that can be written, "
+            f"with room for {sum(value.nbytes for value in values.values()) / 1e6:,.0f} MB."
         ) from error
     return prefix
 
 
 def latest(directory: str | Path) -> Saved | None:
-    """Returns the newest checkpoint of a directory; None if there is none, or no such directory.
+    """Returns the newest whole checkpoint of a directory; None if it has none, or does not exist.
+
+    Warns if a newer one is damaged.
 
     Raises:
-        DataError: there is one, which cannot be used.
+        DataError: there are some, of which none can be used.
     """
-    named = tf.train.latest_checkpoint(str(directory))
-    prefixes = [Path(named)] if named else _complete(Path(directory))
-    return read(prefixes[-1]) if prefixes else None
+    directory = Path(directory)
+    named, problems = _named(directory), []
+    newest_first = [prefix for prefix in reversed(_complete(directory)) if prefix != named]
+    for prefix in [named, *newest_first] if named else newest_first:
+        try:
+            saved = _read(prefix)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        if problems:
+            warn(f"{' '.join(problems)} {prefix.name} is used instead.")
+        return saved
+    if problems:
+        raise DataError(f"{' '.join(problems)} {directory} has no other checkpoint: pass another directory.")
+    return None
 
 
 def read(path: str | Path) -> Saved:
-    """Returns the checkpoint that a path means: a prefix, one of its files, or a directory, of which the newest.
+    """Returns the checkpoint that a path means: a prefix, one of its files, or a directory, of which the newest whole.
 
     Raises:
         DataError: it is missing, damaged, or was not saved by this suite.
@@ -137,14 +157,67 @@ def read(path: str | Path) -> Saved:
             raise DataError(f"{path} has no checkpoint: pass a directory that training with --train_dir has filled.")
         return found
     prefix = Path(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
-    reader = _reader(prefix)
-    if not reader.has_tensor(_FACTS):
-        raise DataError(
-            f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of. Name one that "
-            "training with --train_dir has saved."
-        )
-    facts = json.loads(_get(prefix, reader, _FACTS))
-    return Saved(prefix, int(facts["steps"]), facts)
+    if not os.path.lexists(f"{prefix}{_SUFFIXES[0]}"):
+        raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.")
+    try:
+        return _read(prefix)
+    except DataError as error:
+        raise DataError(f"{error} Name another, or a directory, whose newest whole checkpoint is used.") from error
+
+
+def _read(prefix: Path) -> Saved:
+    """Returns a checkpoint after all of it was read, with its checksums.
+
+    Raises:
+        DataError: it is damaged, was not saved by this suite, or has values that are not finite.
+    """
+    try:
+        entries = _entries(prefix)
+        stated = entries.pop(_FACTS, None)
+        facts = None if stated is None else json.loads(stated.item())
+    except Exception as error:  # TensorFlow raises many types for damaged files
+        raise DataError(f"The checkpoint {prefix} is damaged ({_reason(error)}).") from error
+    if facts is None:
+        raise DataError(f"The checkpoint {prefix} was not saved by this suite: it does not say which model it is of.")
+    held = facts if isinstance(facts, dict) else {}
+    if wrong := [name for name, is_valid in _MUST_BE.items() if not is_valid(held.get(name))]:
+        raise DataError(f"The checkpoint {prefix} is damaged (it has no valid {', '.join(wrong)}).")
+    for name, value in entries.items():
+        if value.dtype.kind == "f" and not name.startswith(IN_FLIGHT) and not np.isfinite(value).all():
+            raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
+    return Saved(prefix, held["steps"], held, entries)
+
+
+def _entries(prefix: Path) -> dict[str, np.ndarray]:
+    """Returns all entries of a checkpoint by name.
+
+    Raises:
+        Exception: it cannot be read; of any type.
+    """
+    size = 0
+    for path in prefix.parent.iterdir():
+        if path.name.startswith(f"{prefix.name}."):
+            with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
+                size += os.fstat(file.fileno()).st_size
+    reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
+    shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    if sum(math.prod(shape) * types[name].size for name, shape in shapes.items()) > size:
+        raise ValueError("its index states more values than its files can hold")
+    return {name: np.asarray(reader.get_tensor(name)) for name in sorted(shapes)}
+
+
+def _reason(error: Exception) -> str:
+    stated = error.strerror if isinstance(error, OSError) else headline(error)
+    return stated or type(error).__name__
+
+
+def _named(directory: Path) -> Path | None:
+    """Returns the checkpoint that the state of a directory names; None if it is damaged, or names none that exists."""
+    with contextlib.suppress(Exception):  # TensorFlow raises many types for a damaged state
+        read_file(directory / _STATE, _MOST_STATE_BYTES)  # TensorFlow would wait for the writer of a FIFO
+        named = Path(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
+        return named if os.path.lexists(f"{named}{_SUFFIXES[0]}") else None
+    return None
 
 
 def _save(prefix: Path, entries: Mapping[str, np.ndarray]) -> None:
@@ -158,36 +231,17 @@ def _save(prefix: Path, entries: Mapping[str, np.ndarray]) -> None:
             session.run(save, feed_dict=dict(zip(fed, entries.values(), strict=True)))
 
 
-def _reader(prefix: Path) -> tf.train.CheckpointReader:
-    try:
-        return tf.train.load_checkpoint(str(prefix))
-    except (tf.errors.NotFoundError, ValueError) as error:
-        raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.") from error
-    except (tf.errors.OpError, RuntimeError) as error:
-        raise _damaged(prefix, error) from error
-
-
-def _get(prefix: Path, reader: tf.train.CheckpointReader, name: str) -> Any:
-    """Returns the value of an entry, whose checksum is compared."""
-    if not reader.has_tensor(name):
-        raise DataError(f"The checkpoint {prefix} has no value of {name}: it is of another model or optimizer.")
-    try:
-        return reader.get_tensor(name)
-    except (tf.errors.OpError, RuntimeError) as error:
-        raise _damaged(prefix, error) from error
-
-
-def _damaged(prefix: Path, error: Exception) -> DataError:
-    others = [path for path in _complete(prefix.parent) if path != prefix]
-    instead = f"Remove its files, and use {others[-1].name}" if others else "Name another"
-    return DataError(f"The checkpoint {prefix} is damaged ({headline(error)}). {instead}.")
-
-
 def _complete(directory: Path) -> list[Path]:
     """Returns the prefixes of this suite's complete checkpoints in a directory, the newest last."""
-    indexes = [path for path in directory.glob(f"{_NAME}-*.index") if path.stem.rpartition("-")[2].isdecimal()]
+    indexes = [
+        path for path in directory.glob(f"{_NAME}-*.index") if re.fullmatch("[0-9]+", path.stem.rpartition("-")[2])
+    ]
     prefixes = [path.with_suffix("") for path in indexes if path.with_suffix(_SUFFIXES[1]).exists()]
-    return sorted(prefixes, key=lambda prefix: int(prefix.name.rpartition("-")[2]))
+    return sorted(prefixes, key=_steps_of)
+
+
+def _steps_of(prefix: Path) -> int:
+    return int(prefix.name.rpartition("-")[2])
 
 
 def _remove_leftovers(directory: Path) -> None:

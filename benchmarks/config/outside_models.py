@@ -96,6 +96,11 @@ def find(name: str, data_name: str | None = None, num_classes: int | None = None
     return spec
 
 
+def is_code(name: str) -> bool:
+    """Returns whether a value of --model names a function, whose code is executed to find its facts."""
+    return ":" in name and not name.lower().startswith(APPLICATION)
+
+
 def applications_of_keras() -> list[str]:
     """Returns the names of all models of `keras.applications`, without importing Keras."""
     found = importlib.util.find_spec("keras")

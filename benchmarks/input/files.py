@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import re
+import socket
 import tarfile
 import threading
 import time
@@ -92,12 +93,18 @@ def only_writer(directory: Path, what: str) -> Iterator[None]:
     path = directory / f".{what}.lock"
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(store.locked(path, within_seconds=0))
+            file = stack.enter_context(store.locked(path, within_seconds=0))
         except TimeoutError:
+            holder = re.match(rb"process \d+ on [\w.-]+", read_file(path))
+            known = f" ({holder[0].decode()})" if holder else ""
             raise UsageError(
-                f"Another process is writing {what} to {directory}: wait until it has ended, or name another directory."
+                f"Another process{known} is writing {what} to {directory}: wait until it has ended, or name another "
+                "directory."
             ) from None
         stack.callback(path.unlink, missing_ok=True)
+        file.truncate(0)  # a process that was killed has left its name
+        file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
+        file.flush()
         yield
 
 

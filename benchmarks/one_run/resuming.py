@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +21,10 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import UsageError
+from benchmarks.input.files import only_writer
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.graph import RunGraph
 from benchmarks.one_run.steps import images_per_epoch
-from models.building import Model
 from results.version import SUITE_VERSION
 
 
@@ -37,6 +39,7 @@ class Earlier:
             saved no checkpoint.
         values: of the checkpoint's entries, by name; without what is in flight if this run's graph is another one.
         epochs: passes over the data set that the images were.
+        initial_weights: to begin with, from another training's checkpoint, by name.
     """
 
     steps: int = 0
@@ -44,6 +47,7 @@ class Earlier:
     ends_at_step: int | None = None
     values: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     epochs: float = 0.0
+    initial_weights: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def images_drawn(self, config: Config) -> int:
         """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
@@ -51,41 +55,38 @@ class Earlier:
         return self.images + is_staged * config.batch_global
 
 
-def find(config: Config, team: Team) -> Earlier:
-    """Reads the newest checkpoint of `--train_dir`, if there is one. All workers must find the same.
+@contextlib.contextmanager
+def only_training(config: Config, team: Team) -> Iterator[None]:
+    """Keeps other trainings out of `--train_dir`. The leader locks it, since it alone saves.
 
     Raises:
-        DataError: it is damaged, or not of this suite; or inference needs one, and there is none. Or the initial
-            weights cannot be read.
+        UsageError: another training uses it.
+    """
+    directory = config.between.train_dir
+    with contextlib.ExitStack() as stack:
+        if directory is not None and team.is_leader and not (config.forward_only or time_slices.inherited()):
+            try:
+                stack.enter_context(only_writer(Path(directory), "checkpoints"))
+            except OSError as error:  # a file system without locks
+                warn(f"--train_dir={directory} cannot be locked ({error.strerror}): let only one training use it.")
+        yield
+
+
+def find(config: Config, team: Team) -> Earlier:
+    """Reads the newest whole checkpoint of `--train_dir`, if it has one, or else that of `--initial_weights`.
+
+    Raises:
+        DataError: there are only damaged ones, or those of other programs; or inference needs one, and there is none.
+            Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    if config.between.initial_weights is not None:
-        _look_at_weights(config.between.initial_weights)
-    directory = config.between.train_dir
-    if directory is None:
-        return Earlier()
-    weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
-    if time_slices.inherited():
-        raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
-    saved = files.read(directory) if config.forward_only else files.latest(directory)
-    steps = {task: found for task, found in team.meet("looked for a checkpoint", saved and saved.steps).items()}
-    if len(set(steps.values())) > 1:
-        seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
-        raise UsageError(
-            f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
-        )
+    saved = _newest(config, team) if config.between.train_dir is not None else None
     if saved is None:
-        if config.output_format == "text" and team.is_leader:
-            say(f"Checkpoints: {directory} has none, so training begins.")
-        return Earlier()
-    _require_same(saved, config)
-    if config.output_format == "text" and team.is_leader:
-        what = "weights" if config.forward_only else "continuing"
-        say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
-    values = saved.values()
+        return Earlier(initial_weights=_of_other_training(config.between.initial_weights))
+    values = saved.values
     if saved.facts.get("graph") != _graph(config):
         values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
-    images = int(saved.facts["images"])
+    images = saved.facts["images"]
     return Earlier(
         saved.steps,
         images,
@@ -95,12 +96,38 @@ def find(config: Config, team: Team) -> Earlier:
     )
 
 
+def _newest(config: Config, team: Team) -> Saved | None:
+    """Returns the newest whole checkpoint of `--train_dir`, which is the same for all workers; None if it has none."""
+    directory = str(config.between.train_dir)
+    weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
+    if time_slices.inherited():
+        raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
+    saved = files.read(directory) if config.forward_only else files.latest(directory)
+    steps = team.meet("looked for a checkpoint", saved and saved.steps)
+    if len(set(steps.values())) > 1:
+        seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
+        raise UsageError(
+            f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
+        )
+    shows = config.output_format == "text" and team.is_leader
+    if saved is None:
+        if shows:
+            say(f"Checkpoints: {directory} has none, so training begins.")
+        return None
+    _require_same(saved, config)
+    if shows:
+        what = "weights" if config.forward_only else "continuing"
+        say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
+    return saved
+
+
 def _end_of_attempt(saved: Saved) -> int | None:
     """Returns the step at which the training was to end, if an attempt of this run has saved the checkpoint."""
     attempts = restarts.inherited()
     if attempts is None or saved.saved_at() < attempts.begun:
         return None
-    return int(saved.facts["ends_at_step"])
+    ends_at_step: int = saved.facts["ends_at_step"]
+    return ends_at_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +164,7 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     if earlier.values:
         return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
     if config.between.initial_weights is not None:
-        weights = read_weights(config.between.initial_weights, built.model)
+        weights = earlier.initial_weights or keras_exchange.read(config.between.initial_weights, built.model)
         return Restoring(state, state.feeds(weights, weights_only=True))
     return Restoring(state)
 
@@ -159,21 +186,16 @@ def require_room(config: Config, state: TrainingState) -> None:
         )
 
 
-def _look_at_weights(path: str) -> None:
-    """Raises DataError if a file of weights is missing or of another format, before anything is built for it."""
-    weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
-    if not weight_files.is_of_keras(path):
-        files.read(path)
-
-
-def read_weights(path: str, model: Model) -> Mapping[str, np.ndarray]:
-    """Returns the values of a model's variables by canonical name, from a checkpoint of this suite or a file of Keras.
+def _of_other_training(path: str | None) -> Mapping[str, np.ndarray]:
+    """Returns the values of a checkpoint of `--initial_weights`; none for a file of Keras, which is read into a model.
 
     Raises:
-        UsageError: the file of Keras is missing.
-        DataError: they cannot be read, or are of another model.
+        DataError: it is missing, damaged or of another format. This is found before anything is built.
     """
-    return keras_exchange.read(path, model) if weight_files.is_of_keras(path) else files.read(path).values()
+    if path is None:
+        return {}
+    weight_files.refuse_other_formats(path, "initial_weights", keras_too=True)
+    return {} if weight_files.is_of_keras(path) else files.read(path).values
 
 
 def saving(
@@ -237,12 +259,12 @@ def _require_same(saved: Saved, config: Config) -> None:
     if not config.forward_only:
         wanted["optimizer"] = config.optimizer
     for name, value in wanted.items():
-        if saved.facts.get(name) != value:
+        if saved.facts[name] != value:
             raise UsageError(
-                f"{where}: its checkpoint is of --{name}={saved.facts.get(name)}, and this run has --{name}={value}. "
+                f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={value}. "
                 f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
             )
-    if saved.facts.get("model_digest") != config.model_digest:
+    if saved.facts["model_digest"] != config.model_digest:
         warn(f"{where}: the code of {config.model} has changed since the checkpoint was saved.")
 
 

@@ -53,8 +53,13 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
 
 
 def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:
-    """Builds the graph and runs it in a session."""
     require_files(config, is_leader=team.is_leader)
+    with resuming.only_training(config, team):
+        _build_and_train(config, log, display, team)
+
+
+def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) -> None:
+    """Builds the graph and runs it in a session."""
     devices = graph.plan_devices(config)
     earlier = resuming.find(config, team)
     patience = PREPARATION_FACTOR * config.step_timeout_seconds
