@@ -73,9 +73,13 @@ def _without_values(text: str, names_secret: Callable[[str, bool], bool]) -> str
             assigns = _BLANKS.match(text, name.end())
         if assigns is None or not names_secret(name[0], is_header):
             continue
-        is_in_query = name.start() > 0 and text[name.start() - 1] in "?&"
-        kind = _VALUE_OF_HEADER if is_header else _VALUE_IN_QUERY if is_in_query else _VALUE
-        if value := kind.match(text, assigns.end()):
+        if is_header:
+            value = _VALUE_OF_HEADER.match(text, assigns.end())
+        elif name.start() > 0 and text[name.start() - 1] in "?&":
+            value = _VALUE_IN_QUERY.match(text, assigns.end())
+        else:
+            value = _VALUE.match(text, assigns.end())
+        if value:
             parts += [text[done : assigns.end()], MASK]
             done = value.end()
     return "".join([*parts, text[done:]])

@@ -24,7 +24,9 @@ from results.loading import open_file
 # What photos come in; Pillow would start programs for some others.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 # Archives of whole splits, such as ILSVRC2012_img_train.tar and val.tar, not of a class such as test_tube.tar.
-_OF_SPLIT = re.compile(r"(?:ilsvrc.*_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d|v\d.*))*\.tar")
+_OF_SPLIT = re.compile(
+    r"(?:ilsvrc.{0,40}_)?(train|val|test)(?:ing|id|idation)?(?:[-_]?(?:images?|t\d))*+(?:[-_]?v\d.{0,40})?\.tar"
+)
 _IN_NAMES = {"train": "train", "validation": "val"}
 _COMPRESSED = (".gz", ".tgz", ".zip", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What a damaged archive raises.

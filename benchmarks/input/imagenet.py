@@ -31,7 +31,7 @@ _SHARD = re.compile(
     rf"(?P<stem>(?:[^.].*[-._])?(?P<split>{'|'.join(sum(FOLDERS_OF.values(), ()))}))"
     rf"(?P<ending>{_KIND}?[-_]\d+-of-(?P<total>\d+){_KIND}?|{_KIND})(?:\.gz|\.gzip|\.zlib|\.z)?"
 )
-_NUMBER = re.compile(r"\d+(?=-of-)")
+_NUMBER = re.compile(r"(?<!\d)\d++(?=-of-)")
 # Of the photos that a run reads from folders.
 _ENDINGS = (*JPEG_ENDINGS, ".png")
 _RECORDS_DESCRIBED = 64

@@ -169,14 +169,14 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     return Restoring(state)
 
 
-def require_room(config: Config, state: TrainingState) -> None:
+def require_room(config: Config, state: TrainingState | None, team: Team) -> None:
     """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
 
     Raises:
         UsageError: it will not.
     """
     directory = config.between.train_dir
-    if directory is None or config.forward_only:
+    if directory is None or config.forward_only or state is None or not team.is_leader:
         return
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < state.size_bytes:

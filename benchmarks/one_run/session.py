@@ -75,8 +75,7 @@ def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) 
         write_graph(config, built_in, is_leader=team.is_leader)
         config, count = steps.plan(config, built.input, earlier.steps, earlier.images, earlier.ends_at_step)
         restoring = resuming.restoring(config, built, earlier)
-        if restoring.state and team.is_leader:
-            resuming.require_room(config, restoring.state)
+        resuming.require_room(config, restoring.state, team)
         evaluator = evaluating.evaluator(config, built, devices, team)
         options = _run_options(team)
 

@@ -14,7 +14,7 @@ from variable_mgr.traffic import BETWEEN_DEVICES, NETWORK, TO_DEVICE, TO_HOST, B
 # These send by themselves, without a pair of _Send and _Recv.
 COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 # What a GPU's driver reports, such as `MemcpyH2D kind_src:... size:4096 dest:0`.
-_COPY = re.compile(r"Memcpy(\w+).*?\bsize:(\d+)")
+_COPY = re.compile(r"Memcpy(\w++).*?\bsize:(\d+)")
 # Of a GPU, at the end of a device's name.
 COPIES, KERNELS = "/memcpy", "/stream:all"
 

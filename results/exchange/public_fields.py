@@ -111,7 +111,9 @@ _VERSION = re.compile(
 )
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?[kKmMgG]?", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{8,64}")
-_SYSTEM = re.compile(r"(Linux-\d+(?:\.\d+)*)[^ /]*?-(x86_64|aarch64|ppc64le)[^ /]*?(-with-glibc\d+\.\d+)", re.ASCII)
+_SYSTEM = re.compile(
+    r"(Linux-\d++(?:\.\d++)*+)[^ /]{0,80}?-(x86_64|aarch64|ppc64le)[^ /]{0,80}?(-with-glibc\d+\.\d+)", re.ASCII
+)
 _KERAS = re.compile(r"keras:[A-Z]\w{0,40}", re.ASCII)
 # A word of the name of a CPU or GPU: a maker, a series, or a model number, which has digits and few small letters.
 _HARDWARE_WORDS = frozenset(

@@ -257,7 +257,7 @@ def test_a_second_conversion_into_a_directory_is_refused_while_the_first_runs(
     to_folder(fake_imagenet, tmp_path / "photos")
     with files.only_writer(tmp_path / "records", "train"):
         second = run_bench("data", "convert", "photos", "records")
-    assert second.status == 2 and "Another process is writing train to records" in second.stderr
+    assert second.status == 2 and "is writing train to records: wait until it has ended" in second.stderr
     assert run_bench("data", "convert", "photos", "records", "--images_per_shard=20").status == 0
     with files.only_writer(tmp_path / "digits", "images"):
         assert run_bench("data", "make-mnist", "digits").status == 2

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,13 +85,80 @@ def test_without_its_state_a_directory_has_its_newest_checkpoint(tmp_path: Path)
     assert files.read(tmp_path).steps == 10
 
 
-@pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
-def test_a_damaged_one_is_refused_with_what_to_use(tmp_path: Path, part: str) -> None:
+def _flip(path: Path) -> None:
+    path.write_bytes(bytes(byte ^ 255 for byte in path.read_bytes()))
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+DAMAGES = pytest.mark.parametrize("damage", [_flip, _cut, _empty, _fifo, _device])
+PARTS = pytest.mark.parametrize("part", [".index", ".data-00000-of-00001"])
+
+
+@DAMAGES
+@PARTS
+def test_a_damaged_one_is_named_and_the_whole_one_before_is_used(
+    tmp_path: Path, part: str, damage: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, 4)
-    damaged = Path(f"{write(tmp_path, 6)}{part}")
-    damaged.write_bytes(bytes(byte ^ 255 for byte in damaged.read_bytes()))
-    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Remove its files, and use model.ckpt-4"):
-        files.read(tmp_path).values()
+    newest = write(tmp_path, 6)
+    damage(Path(f"{newest}{part}"))
+    assert files.read(tmp_path).steps == 4
+    assert "model.ckpt-6 is damaged" in (said := capsys.readouterr().err) and "model.ckpt-4 is used instead" in said
+    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* Name another, or a directory"):
+        files.read(newest)
+    write(tmp_path, 5, keep=1)
+    assert files.read(tmp_path).steps == 5
+    assert not list(tmp_path.glob("model.ckpt-6*")), "the damaged one goes first"
+
+
+@DAMAGES
+def test_without_a_whole_one_a_damaged_one_is_an_error(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    damage(Path(f"{write(tmp_path, 6)}.data-00000-of-00001"))
+    with pytest.raises(DataError, match=r"model.ckpt-6 is damaged .* has no other checkpoint: pass another directory"):
+        files.latest(tmp_path)
+
+
+@DAMAGES
+def test_a_damaged_state_is_not_needed(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    write(tmp_path, 4)
+    damage(tmp_path / "checkpoint")
+    assert files.read(tmp_path).steps == 4
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"images": -1}, {"images": 10**30}, {"images": "64"}, {"images": None}, {"model": 5}, {"images_per_epoch": 0}],
+)
+def test_facts_have_types_and_ranges(tmp_path: Path, facts: dict[str, Any]) -> None:
+    files.write(tmp_path, 4, VALUES, {**FACTS, **facts}, 5)
+    with pytest.raises(DataError, match=f"is damaged .it has no valid {next(iter(facts))}"):
+        files.read(tmp_path)
+
+
+def test_a_weight_that_is_not_finite_is_refused_and_one_in_flight_is_not(tmp_path: Path) -> None:
+    nan = np.float32("nan")
+    files.write(tmp_path, 4, {**VALUES, "in_flight/x": nan}, FACTS, 5)
+    assert np.isnan(files.read(tmp_path).values["in_flight/x"])
+    files.write(tmp_path, 5, {**VALUES, "bias": nan}, FACTS, 5)
+    with pytest.raises(DataError, match="diverged: bias is not finite"):
+        files.read(tmp_path / "model.ckpt-5")
 
 
 def test_one_of_another_program_is_refused(tmp_path: Path) -> None:

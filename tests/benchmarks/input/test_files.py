@@ -55,7 +55,9 @@ def test_the_second_writer_is_refused_and_the_third_is_not(tmp_path: Path) -> No
         with files.only_writer(tmp_path / "new", "validation"):
             pass
         with (
-            pytest.raises(UsageError, match="Another process is writing train to .*new: wait"),
+            pytest.raises(
+                UsageError, match="Another process \\(process [0-9]+ on .*\\) is writing train to .*new: wait"
+            ),
             files.only_writer(tmp_path / "new", "train"),
         ):
             pass

@@ -400,7 +400,7 @@ def test_what_is_known_is_told_in_lines() -> None:
     )
     record = make_record(measurement=measurement, derived=derive(measurement, 1))
     assert resource_lines(record) == [
-        "power:          250 W on average, 0.64 images per joule (GPU only)",
+        "power:          250 W on average, 0.096 images per joule (GPU only)",
         "memory:         2.34 GB peak of a process, 5.37 GB peak of a GPU",
         "CPU:            1.50 cores busy on average",
         "GPU 0:          1980 MHz on average (1980 to 1980), at most 62 °C, busy 90% of the time, "
