@@ -5,6 +5,7 @@ Another process finds their facts, once for each version of the code; they are k
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -28,6 +29,7 @@ from benchmarks.system.provenance import describe_software
 from models import applications, specs
 from models.applications import APPLICATION
 from models.model_spec import BACKGROUND_CLASSES, IMAGENET_CLASSES, NUM_CHANNELS, ModelSpec
+from results.masking import without_secrets
 from results.record import key_of
 
 _FILE = CacheFile("models.json", "facts of models")
@@ -190,23 +192,25 @@ def _probe(name: str, num_classes: int) -> Facts:
         "PYTHONSAFEPATH": "1",
     }
     descriptor, path = tempfile.mkstemp(prefix="cnn_bench_model_", suffix=".log")
-    with os.fdopen(descriptor, "wb") as log, tempfile.NamedTemporaryFile() as answer:
-        command = subprocesses.Command(words=[*words, answer.name], stdout=log, stderr=log, variables=variables)
-        progress.begin(f"building {name}")
-        (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
-        progress.end()
-        answer.seek(0)
-        text = answer.read()
-    found: dict[str, Any] = json.loads(text) if text else {}
-    if "facts" in found:
-        Path(path).unlink()
-        return Facts(**found["facts"])
-    if "refused" in found:
-        Path(path).unlink()
-        raise UsageError(f"--model={name}: {found['refused']}")
+    with contextlib.ExitStack() as removing:
+        removing.callback(Path(path).unlink)
+        with os.fdopen(descriptor, "wb") as log, tempfile.NamedTemporaryFile() as answer:
+            command = subprocesses.Command(words=[*words, answer.name], stdout=log, stderr=log, variables=variables)
+            progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
+            (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
+            progress.end()
+            answer.seek(0)
+            text = answer.read()
+        found: dict[str, Any] = json.loads(text) if text else {}
+        if "facts" in found:
+            return Facts(**found["facts"])
+        if "refused" in found:
+            raise UsageError(f"--model={name}: {found['refused']}")
+        removing.pop_all()  # the output shows why
     reason = found.get("error") or (
-        f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"exit status {ended.returncode}"
+        f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"its process ended ({ended.returncode})"
     )
+    (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
         f"{shlex.quote(path)}"

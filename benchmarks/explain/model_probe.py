@@ -5,15 +5,17 @@ python -m benchmarks.explain.model_probe NAME NUM_CLASSES FILE
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from benchmarks.config.outside_models import Facts, outside_spec
 from benchmarks.process.tensorflow_setup import Runtime
@@ -120,19 +122,27 @@ def _sources(name: str, modules: set[str]) -> dict[str, str]:
     return found
 
 
-def main(name: str, num_classes: str, answer: str) -> None:
-    """Writes `{"facts": ...}`, or why there are none: `{"refused": ...}` or `{"error": ...}`."""
+def main(name: str, num_classes: str, answer: str) -> NoReturn:
+    """Writes `{"facts": ...}`, or why there are none: `{"refused": ...}` or `{"error": ...}`.
+
+    Then it ends at once: a thread, or what the code wants to do at the end, may take for ever.
+    """
     start(Runtime())
     from models.from_keras import UnusableModelError
+    from models.outside_code import OutsideCodeError
 
     try:
         found: dict[str, Any] = {"facts": dataclasses.asdict(find_facts(name, int(num_classes)))}
-    except UnusableModelError as error:
+    except (UnusableModelError, OutsideCodeError) as error:
         found = {"refused": str(error)}
     except Exception as error:
         traceback.print_exc()
         found = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
     Path(answer).write_text(json.dumps(found), encoding="utf-8")
+    with contextlib.suppress(OSError, ValueError):  # the code may have closed them
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

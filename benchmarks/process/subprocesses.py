@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from benchmarks.console import warn
+from benchmarks.console import progress, warn
 from benchmarks.process import out_of_memory, silence
 from benchmarks.process.signals import signals_held_back
 
@@ -204,6 +204,7 @@ def _run_to_the_end(
     }
     while running and (seconds := until - time.monotonic()) > 0:
         _wait(list(running)[:1], min(seconds, _LOOK_SECONDS))
+        progress.look()
         if late := _silent_ones({process: quiet[process] for process in running if process in quiet}, running):
             silent += late
             _end(late, signal.SIGUSR1, _STACKS_SECONDS)

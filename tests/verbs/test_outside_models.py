@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks import console
 from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.config.run_flags import RUN_FLAGS
@@ -315,7 +316,7 @@ def test_names_of_nothing_are_refused_without_building(
 def test_an_error_of_the_users_code_is_a_sentence_that_names_the_whole_output(run_bench: RunBench, own: Path) -> None:
     done = run_bench(*ON_CPU, f"--model={own}:raises")
     assert done.status == 2 and done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    *_, line = done.stderr.splitlines()
     assert ":raises: the model cannot be built: RuntimeError: of my own. The whole output: /" in line
     log = Path(line.rpartition(" ")[-1])
     assert "Traceback" in log.read_text() and "a line on stdout" in log.read_text()
@@ -364,3 +365,65 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 
     theirs = [name for name in dir(keras.applications) if name[0].isupper()]
     assert sorted(outside_models.applications_of_keras()) == sorted(theirs)
+
+
+MISBEHAVING = """
+import atexit, os, sys, threading, time
+import keras
+
+IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
+
+
+def net():
+    images = keras.Input((8, 8, 3))
+    return keras.Model(images, keras.layers.Dense(10)(keras.layers.Flatten()(images)))
+
+
+def leaves():
+    sys.exit(0)
+
+
+def leaves_the_run():
+    return os._exit(0) if IS_RUN else net()
+
+
+def stays():
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    atexit.register(time.sleep, 1000)
+    return net()
+
+
+def never_ends():
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("function", "status", "said"),
+    [
+        ("leaves", 2, "its code would end the process: sys.exit(0)"),
+        ("leaves_the_run", 4, "its code would end the process: os._exit(0)"),
+        ("stays", 0, ""),
+    ],
+)
+def test_a_model_neither_ends_nor_holds_the_process(
+    run_process: RunBench, tmp_path: Path, function: str, status: int, said: str
+) -> None:
+    (tmp_path / "net.py").write_text(MISBEHAVING)
+    done = run_process(f"--model=net.py:{function}", "--device=cpu", "--num_batches=2", "--batch_size=2")
+    assert done.status == status and said in done.stderr
+    assert ("status:         ok" in done.stdout) is (status == 0)
+
+
+@pytest.mark.process
+def test_a_model_that_never_ends_is_said_to_be_waited_for(
+    run_bench: RunBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text(MISBEHAVING)
+    monkeypatch.setattr(outside_models, "_LIMIT_SECONDS", 8.0)
+    monkeypatch.setattr(console, "_FIRST_LINE_SECONDS", 1.0)
+    done = run_bench("--model=net.py:never_ends", "--device=cpu", "--print_config")
+    assert done.status == 2 and "it took longer than 8 s" in done.stderr
+    assert "building net.py:never_ends, for at most 8 s" in done.stderr

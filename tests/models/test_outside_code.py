@@ -1,0 +1,62 @@
+"""Code that is not ours: how it ends stays an error, and what it changes of the process does not last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.process.signals import Terminated
+from models.outside_code import OutsideCodeError, contained
+
+
+class Odd(BaseException):
+    """An exception that is no Exception."""
+
+
+def fail(error: BaseException) -> Callable[[], None]:
+    def call() -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (lambda: sys.exit(0), r"its code would end the process: sys.exit\(0\)"),
+        (lambda: sys.exit("why"), r"its code would end the process: sys.exit\('why'\)"),
+        (lambda: os._exit(0), r"its code would end the process: os._exit\(0\)"),
+        (fail(Odd("why")), "its code would end the process: Odd: why"),
+        (lambda: os.fork(), r"its code would divide the process in two, by os.fork\(\): use subprocess"),
+    ],
+)
+def test_what_would_end_or_divide_the_process_is_an_error(code: Callable[[], object], said: str) -> None:
+    with pytest.raises(OutsideCodeError, match=said), contained():
+        code()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Terminated(signal.SIGTERM), ValueError("bad")])
+def test_an_interruption_and_an_error_stay_what_they_are(error: BaseException) -> None:
+    with pytest.raises(type(error)), contained():
+        raise error
+
+
+def test_what_all_code_of_a_process_shares_is_restored(tmp_path: Path) -> None:
+    def shared() -> tuple[object, ...]:
+        mask = os.umask(0)
+        os.umask(mask)
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+        return os.getcwd(), mask, *handlers, os._exit, os.fork, os.forkpty
+
+    before = shared()
+    with contained():
+        os.chdir(tmp_path)
+        os.umask(0o777)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+    assert shared() == before
