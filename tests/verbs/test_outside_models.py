@@ -426,4 +426,4 @@ def test_a_model_that_never_ends_is_said_to_be_waited_for(
     monkeypatch.setattr(console, "_FIRST_LINE_SECONDS", 1.0)
     done = run_bench("--model=net.py:never_ends", "--device=cpu", "--print_config")
     assert done.status == 2 and "it took longer than 8 s" in done.stderr
-    assert "building net.py:never_ends, for at most 8 s" in done.stderr
+    assert "Building net.py:never_ends, for at most 8 s" in done.stderr
