@@ -114,7 +114,8 @@ class Flag:
         """Returns a sentence if a number is out of range; None, and words, are not numbers."""
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else _LARGEST)
+        largest = _LARGEST if self.kind is int else math.inf
+        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
         if not -math.inf < value < math.inf:
             return f"--{self.name}={value}: give a finite number."
         if self.at_least is not None and value < self.at_least:
@@ -123,8 +124,8 @@ class Flag:
             return f"--{self.name}={value} must be above {self.above} ({self.help})."
         if value > at_most:
             return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
-        if value < -_LARGEST:
-            return f"--{self.name}={value} is too small: it must be at least {-_LARGEST} ({self.help})."
+        if value < -largest:
+            return f"--{self.name}={value} is too small: it must be at least {-largest} ({self.help})."
         return None
 
     @property
