@@ -38,8 +38,10 @@ def build(images: Tensor, layers: Layers, num_classes: int, *, name: str) -> Ten
     """Returns the logits of a model that other code builds; see `keras_model`."""
     with data_format(layers.data_format):
         model = keras_model(name, num_classes, tuple(images.shape[1:]))
-    without = _PREPROCESSING if name.startswith(APPLICATION) else ()
-    return adopt(model, images, layers, without=without)
+    if name.startswith(APPLICATION):
+        return adopt(model, images, layers, without=_PREPROCESSING)
+    with contained():  # it calls the user's layers
+        return adopt(model, images, layers)
 
 
 def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None = None) -> keras.Model:

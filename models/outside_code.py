@@ -32,7 +32,8 @@ def contained() -> Iterator[None]:
     os.umask(mask)
     in_main_thread = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
-    replaced = {"_exit": _refuse_to_exit, "fork": _refuse_to_fork, "forkpty": _refuse_to_fork}
+    replaced = {name: _refuse_to_exit for name in ("_exit", "abort", "execv", "execve")}
+    replaced |= {"fork": _refuse_to_fork, "forkpty": _refuse_to_fork}
     originals = {name: getattr(os, name) for name in replaced}
     try:
         for name, instead in replaced.items():
@@ -41,8 +42,11 @@ def contained() -> Iterator[None]:
     except Exception:
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("benchmarks."):
-            raise  # Ctrl-C, or the end that this suite was asked for
+        # Only the main thread is interrupted, or asked to end by a signal.
+        if in_main_thread and (
+            isinstance(error, KeyboardInterrupt) or type(error).__module__.startswith("benchmarks.")
+        ):
+            raise
         what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise OutsideCodeError(f"its code would end the process: {what}.") from error
     finally:
@@ -55,8 +59,8 @@ def contained() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _refuse_to_exit(status: Any = 0) -> NoReturn:
-    raise OutsideCodeError(f"its code would end the process: os._exit({status!r}).")
+def _refuse_to_exit(*arguments: Any) -> NoReturn:
+    raise OutsideCodeError("its code would end the process, by os._exit, os.abort or os.exec.")
 
 
 def _refuse_to_fork() -> NoReturn:

@@ -211,7 +211,7 @@ def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
     )
     config = "benchmarks/config/config.py"
     tree.add_line(config, "    keras_application: bool = _later(False)", "    toy_factor: float = _later(1.0)")
-    decided = '        toy_factor=_either(given["toy_factor"], 1.0),'
+    decided = '        toy_factor=1.0 if given["toy_factor"] is None else given["toy_factor"],'
     tree.add_line(config, "        **optimizer,", decided)
     graph = "benchmarks/one_run/graph.py"
     tree.replace(graph, "config.learning_rate if rate", "config.toy_factor * config.learning_rate if rate")

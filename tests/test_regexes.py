@@ -26,8 +26,8 @@ NOT_CONSTANT = {
     ("benchmarks/doctor/host_checks.py", "pattern"): (r"\A([0-9]+)\Z", r"^some .*total=(\d+)", r"^([0-9.]+)"),
     ("results/frame.py", "f'\\\\b{column.name}\\\\b'"): (r"\bmodel\b",),
 }
-# Numbers of repetitions. Those that are not fast for the small one are decided by the large one and a quarter of it.
-SMALL, LARGE = 500, 16_000
+# Numbers of letters. Texts that are not fast with the small one are decided by the large one and a quarter of it.
+SMALL, LARGE = 1000, 30_000
 FAST_SECONDS, MOST_SECONDS, MOST_GROWTH = 0.0005, 0.25, 8.0
 ALARM_SECONDS = 1.0
 # Of each kind of letters that patterns tell apart.
@@ -169,10 +169,11 @@ def seconds(pattern: re.Pattern[Any], method: str, text: str) -> float:
 
 
 def is_linear(pattern: re.Pattern[Any], method: str, begin: str, word: str, end: str) -> bool:
-    if seconds(pattern, method, begin + word * SMALL + end) < FAST_SECONDS:
+    if seconds(pattern, method, begin + word * (SMALL // len(word)) + end) < FAST_SECONDS:
         return True
     large, quarter = (
-        min(seconds(pattern, method, begin + word * count + end) for _ in range(3)) for count in (LARGE, LARGE // 4)
+        min(seconds(pattern, method, begin + word * (count // len(word)) + end) for _ in range(3))
+        for count in (LARGE, LARGE // 4)
     )
     return large < min(MOST_SECONDS, MOST_GROWTH * quarter)
 

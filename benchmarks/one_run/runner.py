@@ -221,8 +221,12 @@ def _carry_out(
     except MemoryError as error:
         asked = f" ({error})" if str(error) else ""  # NumPy names the size and the shape
         return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config))
-    except Exception as error:
+    except (KeyboardInterrupt, signals.Terminated):
+        raise
+    except BaseException as error:  # the code of a layer may raise SystemExit
         display.stop()
+        if type(error).__name__ == "OutsideCodeError":  # its module imports nothing, and is imported late
+            return BenchError(f"--model={config.model}: {error}")
         warn_of_exception()
         return BenchError(f"{type(error).__name__}: {headline(error)}")
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,9 @@ def fail(error: BaseException) -> Callable[[], None]:
     [
         (lambda: sys.exit(0), r"its code would end the process: sys.exit\(0\)"),
         (lambda: sys.exit("why"), r"its code would end the process: sys.exit\('why'\)"),
-        (lambda: os._exit(0), r"its code would end the process: os._exit\(0\)"),
+        (lambda: os._exit(0), "its code would end the process, by os._exit, os.abort or os.exec"),
+        (lambda: os.abort(), "its code would end the process, by os._exit, os.abort or os.exec"),
+        (lambda: os.execlp("true", "true"), "its code would end the process, by os._exit, os.abort or os.exec"),
         (fail(Odd("why")), "its code would end the process: Odd: why"),
         (lambda: os.fork(), r"its code would divide the process in two, by os.fork\(\): use subprocess"),
     ],
@@ -60,3 +63,19 @@ def test_what_all_code_of_a_process_shares_is_restored(tmp_path: Path) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     assert shared() == before
+
+
+def test_in_another_thread_an_interruption_is_the_codes_own() -> None:
+    said: list[str] = []
+
+    def call() -> None:
+        try:
+            with contained():
+                raise KeyboardInterrupt
+        except OutsideCodeError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert said == ["its code would end the process: KeyboardInterrupt: ."]

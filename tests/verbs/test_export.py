@@ -30,6 +30,7 @@ served = tensorflow.saved_model.load("serving/1")
 numpy.save("by_tensorflow.npy", served.serve(batch))
 assert not {"models", "benchmarks"} & set(sys.modules)
 """
+FACTS |= {"optimizer": "sgd", "images": 160, "images_per_epoch": 50_000, "ends_at_step": 5}
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ def trained(tmp_path: Path) -> dict[str, np.ndarray]:
     }
     files.write(tmp_path / "trained", 5, {**values, "optimizer/count": np.int64(5)}, FACTS, 0)
     return values
+
+
+def test_code_that_a_checkpoint_names_is_not_executed(run_bench: RunBench, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("open('pwned', 'w')")
+    files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
+    done = run_bench("export", "--train_dir=theirs", "--keras_file=model.keras")
+    assert done.status == 2 and "if you trust it, pass --model=FILE.py:FUNCTION" in done.stderr
+    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.slow

@@ -404,7 +404,7 @@ def never_ends():
     ("function", "status", "said"),
     [
         ("leaves", 2, "its code would end the process: sys.exit(0)"),
-        ("leaves_the_run", 4, "its code would end the process: os._exit(0)"),
+        ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
     ],
 )
