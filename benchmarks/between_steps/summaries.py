@@ -23,7 +23,11 @@ class EventFile:
     """
 
     def __init__(self, directory: Path, graph: tf.Graph, steps_before: int) -> None:
-        self._writer = tf.compat.v1.summary.FileWriter(str(directory), None if steps_before else graph)
+        # Another part of the training may have begun in the same second: its file has the same name but for this.
+        suffix = f".{steps_before}" if steps_before else None
+        self._writer = tf.compat.v1.summary.FileWriter(
+            str(directory), None if steps_before else graph, filename_suffix=suffix
+        )
         if steps_before:
             began = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
             self._writer.add_session_log(began, steps_before + 1)
