@@ -83,3 +83,19 @@ def test_what_cannot_be_exported_is_a_sentence(run_bench: RunBench, flags: tuple
     done = run_bench("export", *flags)
     assert done.status in (ExitStatus.USAGE, ExitStatus.DATA)
     assert sentence in done.stderr
+
+
+def test_code_that_the_user_names_is_executed_where_it_is_now(run_bench: RunBench, tmp_path: Path) -> None:
+    (tmp_path / "moved.py").write_text("open('executed', 'w')")
+    files.write(tmp_path / "theirs", 5, {"w": np.float32(1)}, {**FACTS, "model": "net.py:build"}, 0)
+    done = run_bench("export", "--train_dir=theirs", "--keras_file=m.keras", "--model=moved.py:build")
+    assert done.status == ExitStatus.USAGE and "moved.py has no function 'build'" in done.stderr
+    assert (tmp_path / "executed").exists()
+
+
+def test_a_model_that_is_not_that_of_the_checkpoint_is_refused(
+    run_bench: RunBench, trained: dict[str, np.ndarray]
+) -> None:
+    done = run_bench("export", "--train_dir=trained", "--keras_file=m.keras", "--model=lenet")
+    assert done.status == ExitStatus.USAGE
+    assert "trained/model.ckpt-5 is of alexnet_cifar10. Pass that, or omit it." in done.stderr

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.checkpoints import files
+from benchmarks.input.files import only_writer
 from benchmarks.one_run import resuming
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished
 from tests.support.rotation import rotating
@@ -83,6 +84,35 @@ def test_what_does_not_fit_is_refused_in_words(run_bench: Run, tmp_path: Path) -
         assert (finished.status, message in finished.stderr) == (status, True), finished
     (tmp_path / "ck" / "model.ckpt-2.index").write_bytes(b"")
     assert run_bench(*SMALL, "--num_batches=1", "--train_dir=ck").status == 5
+
+
+def test_the_newest_whole_checkpoint_is_used_and_a_named_one_must_be_whole(
+    run_bench: Run, records: Records, tmp_path: Path
+) -> None:
+    assert run_bench(*SMALL, "--num_batches=3", "--train_dir=ck", "--save_model_steps=2").status == 0
+    os.truncate(tmp_path / "ck" / "model.ckpt-4.data-00000-of-00001", 9)
+    for flags in (("--forward_only",), ()):
+        finished = run_bench(*SMALL, "--num_batches=1", "--train_dir=ck", *flags)
+        assert finished.status == 0, finished
+        assert "model.ckpt-4 is damaged" in finished.stderr and "model.ckpt-2 is used instead" in finished.stderr
+    assert records()[-1]["measurement"]["steps_before"] == 2
+    os.truncate(tmp_path / "ck" / "model.ckpt-2.index", 0)
+    named = run_bench(*SMALL, "--num_batches=1", "--initial_weights=ck/model.ckpt-2")
+    assert (named.status, "model.ckpt-2 is damaged" in named.stderr) == (5, True), named
+
+
+def test_a_second_training_in_a_directory_is_refused_while_the_first_runs(run_bench: Run, tmp_path: Path) -> None:
+    flags = (*SMALL, "--num_batches=1", "--train_dir=ck")
+    assert run_bench(*flags).status == 0
+    with only_writer(tmp_path / "ck", "checkpoints"):
+        second = run_bench(*flags)
+        assert second.status == 2
+        assert f"Another process (process {os.getpid()} on " in second.stderr
+        assert "is writing checkpoints to ck: wait" in second.stderr
+        assert run_bench(*flags, "--forward_only").status == 0
+    (tmp_path / "ck" / ".checkpoints.lock").write_text("process 1 on a-host")  # of a process that was killed
+    assert run_bench(*flags).status == 0
+    assert not (tmp_path / "ck" / ".checkpoints.lock").exists()
 
 
 def test_a_checkpoint_that_cannot_be_saved_leaves_the_record(
