@@ -236,7 +236,7 @@ def _repeated(command: Sequence[str]) -> list[str]:
     if others := sorted(values.keys() - allowed):
         raise UsageError(f"--{others[0]} is not repeated: it may reach other hosts, or write where you did not say.")
     model = values.get("model", "")
-    if ":" in model and not model.lower().startswith(outside_models.APPLICATION):
+    if outside_models.is_code(model):
         raise UsageError(f"--model={one_line(model)} is code that the record does not contain.")
     return [verb, *run_flags.words(values)]
 

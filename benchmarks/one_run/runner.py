@@ -27,6 +27,7 @@ from benchmarks.system import hardware
 from benchmarks.system.provenance import Provenance, of_this_run
 from benchmarks.trackers import handover
 from models import specs
+from models.outside_code import OutsideCodeError
 from results.measurement import Derived, Measurement, derive
 from results.quality import Conditions, quality_warnings
 from results.record import Record, Status
@@ -223,10 +224,10 @@ def _carry_out(
         return OutOfMemoryError(out_of_memory(f"The host is out of memory{asked}", config))
     except (KeyboardInterrupt, signals.Terminated):
         raise
+    except OutsideCodeError as error:
+        return BenchError(f"--model={config.model}: {error}")
     except BaseException as error:  # the code of a layer may raise SystemExit
         display.stop()
-        if type(error).__name__ == "OutsideCodeError":  # its module imports nothing, and is imported late
-            return BenchError(f"--model={config.model}: {error}")
         warn_of_exception()
         return BenchError(f"{type(error).__name__}: {headline(error)}")
     finally:
