@@ -57,8 +57,8 @@ def keras_model(name: str, num_classes: int, image_shape: tuple[int, ...] | None
     """
     if not name.startswith(APPLICATION):
         function, given = load(name), {"num_classes": num_classes} if takes_num_classes(name) else {}
-        with contextlib.redirect_stdout(sys.stderr), _no_variables_outside_layers(), contained():
-            return _checked(function(**given))  # stdout is the result's
+        with _no_variables_outside_layers(), contained():
+            return _checked(function(**given))
     builder = getattr(keras.applications, name.removeprefix(APPLICATION))
     options: dict[str, Any] = {"input_shape": image_shape} if image_shape else {}
     if "include_preprocessing" in inspect.signature(builder).parameters:
@@ -137,7 +137,7 @@ def load(reference: str) -> Callable[..., Any]:
     directory = str(Path(place).resolve().parent) if is_file else os.getcwd()
     if directory not in sys.path:
         sys.path.append(directory)
-    with contextlib.redirect_stdout(sys.stderr), contained():
+    with contained():
         module = _load_file(Path(place).resolve()) if is_file else importlib.import_module(place)
     function = getattr(module, name, None)
     if not callable(function):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 has_run = False  # in this process
+_left_behind: set[int] = set()  # numbers of processes that such code has started and not awaited
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STREAMS = {1: "stdout", 2: "stderr"}
 
 
 class OutsideCodeError(ValueError):
@@ -21,24 +25,18 @@ class OutsideCodeError(ValueError):
 def contained() -> Iterator[None]:
     """Turns what would end the process, or divide it, into an error; restores what all code of a process shares.
 
-    That is the working directory, the mask of new files, and what signals do. An interruption stays one.
+    What is printed to stdout goes to stderr. Processes that are started and not awaited are for
+    `end_left_behind`. An interruption stays one.
 
     Raises:
         OutsideCodeError: the code called `sys.exit`, `os._exit` or `os.fork`, or raised another BaseException.
     """
     global has_run
-    has_run = True
-    directory, mask = os.getcwd(), os.umask(0o077)
-    os.umask(mask)
+    has_run, before = True, _children()
     in_main_thread = threading.current_thread() is threading.main_thread()
-    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
-    replaced = {name: _refuse_to_exit for name in ("_exit", "abort", "execv", "execve")}
-    replaced |= {"fork": _refuse_to_fork, "forkpty": _refuse_to_fork}
-    originals = {name: getattr(os, name) for name in replaced}
     try:
-        for name, instead in replaced.items():
-            setattr(os, name, instead)
-        yield
+        with _refused_calls(), _restored_streams(), _restored_state(), _restored_handlers(in_main_thread):
+            yield
     except Exception:
         raise
     except BaseException as error:
@@ -50,13 +48,29 @@ def contained() -> Iterator[None]:
         what = f"sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"{type(error).__name__}: {error}"
         raise OutsideCodeError(f"its code would end the process: {what}.") from error
     finally:
+        _left_behind.update(_children().keys() - before)
+
+
+def end_left_behind() -> list[str]:
+    """Kills the processes that such code has started and that still run, and returns their names and numbers."""
+    running = {number: name for number, name in _children().items() if number in _left_behind}
+    for number in running:
+        os.kill(number, signal.SIGKILL)
+    return [f"{name} ({number})" for number, name in running.items()]
+
+
+@contextlib.contextmanager
+def _refused_calls() -> Iterator[None]:
+    replaced = {name: _refuse_to_exit for name in ("_exit", "abort", "execv", "execve")}
+    replaced |= {"fork": _refuse_to_fork, "forkpty": _refuse_to_fork}
+    originals = {name: getattr(os, name) for name in replaced}
+    try:
+        for name, instead in replaced.items():
+            setattr(os, name, instead)
+        yield
+    finally:
         for name, original in originals.items():
             setattr(os, name, original)
-        os.chdir(directory)
-        os.umask(mask)
-        for number, handler in handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
 
 
 def _refuse_to_exit(*arguments: Any) -> NoReturn:
@@ -65,3 +79,65 @@ def _refuse_to_exit(*arguments: Any) -> NoReturn:
 
 def _refuse_to_fork() -> NoReturn:
     raise OutsideCodeError("its code would divide the process in two, by os.fork(): use subprocess.")
+
+
+@contextlib.contextmanager
+def _restored_streams() -> Iterator[None]:
+    """Sends stdout, which is the result's, to stderr; the code may replace, redirect and close both."""
+    streams = {name: getattr(sys, name) for name in _STREAMS.values()}
+    streams["stdout"].flush()
+    originals = {number: os.dup(number) for number in _STREAMS}
+    os.dup2(2, 1)
+    sys.stdout = streams["stderr"]
+    try:
+        yield
+    finally:
+        for number, name in _STREAMS.items():
+            with contextlib.suppress(OSError, ValueError):  # it is closed
+                getattr(sys, name).flush()
+            with contextlib.suppress(OSError, ValueError):
+                streams[name].flush()
+            os.dup2(originals[number], number)
+            os.close(originals[number])
+            is_closed = streams[name].closed
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False) if is_closed else streams[name])
+
+
+@contextlib.contextmanager
+def _restored_state() -> Iterator[None]:
+    """Restores the working directory, the environment, the words of the command, and the mask of new files."""
+    directory, environment, words, mask = os.getcwd(), dict(os.environ), list(sys.argv), os.umask(0o077)
+    os.umask(mask)
+    try:
+        yield
+    finally:
+        os.chdir(directory)
+        os.umask(mask)
+        sys.argv[:] = words
+        for name in {*os.environ} - {*environment}:
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+@contextlib.contextmanager
+def _restored_handlers(in_main_thread: bool) -> Iterator[None]:
+    """Restores what signals do, which only the main thread can change."""
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS} if in_main_thread else {}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+
+def _children() -> dict[int, str]:
+    """Returns the processes that this one has started and that run, by number, with their names."""
+    found = {}
+    for thread in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread, or the process, has ended
+            for child in map(Path("/proc").joinpath, thread.read_text().split()):
+                state = (child / "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX":  # ended, and only not awaited yet
+                    found[int(child.name)] = (child / "comm").read_text().strip()
+    return found

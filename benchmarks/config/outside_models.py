@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ _OTHERS = (
     "Use keras:NAME for a model of keras.applications, path/to/file.py:function or package.module:function for another."
 )
 _PROBE = "benchmarks.explain.model_probe"
+AROUND_ANSWER = b"\0"  # the code may print, too
 # Building takes seconds; an import of the user's may take longer.
 _LIMIT_SECONDS = 600.0
 # Data sets of small images: pixels of a side, channels, classes.
@@ -191,30 +193,40 @@ def _probe(name: str, num_classes: int) -> Facts:
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         "PYTHONSAFEPATH": "1",
     }
-    descriptor, path = tempfile.mkstemp(prefix="cnn_bench_model_", suffix=".log")
-    with contextlib.ExitStack() as removing:
-        removing.callback(Path(path).unlink)
-        with os.fdopen(descriptor, "wb") as log, tempfile.NamedTemporaryFile() as answer:
-            command = subprocesses.Command(words=[*words, answer.name], stdout=log, stderr=log, variables=variables)
-            progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
-            (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
-            progress.end()
-            answer.seek(0)
-            text = answer.read()
-        found: dict[str, Any] = json.loads(text) if text else {}
-        if "facts" in found:
-            return Facts(**found["facts"])
-        if "refused" in found:
-            raise UsageError(f"--model={name}: {found['refused']}")
-        removing.pop_all()  # the output shows why
-    reason = found.get("error") or (
-        f"it took longer than {_LIMIT_SECONDS:g} s" if ended.timed_out else f"its process ended ({ended.returncode})"
-    )
+    with tempfile.TemporaryFile() as log:
+        command = subprocesses.Command(words=words, stdout=log, stderr=log, variables=variables)
+        progress.begin(f"building {name}, for at most {_LIMIT_SECONDS:g} s")
+        (ended,) = subprocesses.run(command, timeout_seconds=_LIMIT_SECONDS)
+        progress.end()
+        log.seek(0)
+        output = log.read()
+    found: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # it died before it could answer
+        _, answer, _ = output.rsplit(AROUND_ANSWER, 2)
+        found = json.loads(answer)
+    if "facts" in found:
+        return Facts(**found["facts"])
+    if "refused" in found:
+        raise UsageError(f"--model={name}: {found['refused']}")
+    with tempfile.NamedTemporaryFile(prefix="cnn_bench_model_", suffix=".log", delete=False) as kept:
+        kept.write(output)
+    reason = found.get("error") or _how_it_ended(ended)
     (reason,) = without_secrets([reason])
     raise UsageError(
         f"--model={name}: the model cannot be built: {reason}. {_hidden_package(reason)}The whole output: "
-        f"{shlex.quote(path)}"
+        f"{shlex.quote(kept.name)}"
     )
+
+
+def _how_it_ended(ended: subprocesses.Ended) -> str:
+    if ended.timed_out:
+        return f"it took longer than {_LIMIT_SECONDS:g} s"
+    if ended.wrote_too_much:
+        return f"it printed more than {subprocesses.MOST_OUTPUT_BYTES / 2**20:.0f} MiB"
+    if ended.out_of_memory:
+        return "the memory of this host or container ended"
+    number = ended.returncode
+    return f"its process ended with {signal.Signals(-number).name if number < 0 else f'status {number}'}"
 
 
 def _hidden_package(reason: str) -> str:

@@ -192,6 +192,7 @@ RUN_FLAGS: Groups = {
             ("auto",),
             default=1,
             at_least=1,
+            at_most=64,
         ),
         Flag("gpu_memory_frac", float, "share of a GPU's memory that may be taken", above=0, at_most=1),
         Flag(

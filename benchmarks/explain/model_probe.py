@@ -1,23 +1,25 @@
 """A process that builds a model which other code makes, and writes its facts as JSON; see `config.outside_models`.
 
-python -m benchmarks.explain.model_probe NAME NUM_CLASSES FILE
+python -m benchmarks.explain.model_probe NAME NUM_CLASSES
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import faulthandler
 import hashlib
 import json
 import os
+import signal
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from benchmarks.config.outside_models import Facts, outside_spec
+from benchmarks.config.outside_models import AROUND_ANSWER, Facts, outside_spec
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 from models.applications import APPLICATION
@@ -122,26 +124,30 @@ def _sources(name: str, modules: set[str]) -> dict[str, str]:
     return found
 
 
-def main(name: str, num_classes: str, answer: str) -> NoReturn:
-    """Writes `{"facts": ...}`, or why there are none: `{"refused": ...}` or `{"error": ...}`.
+def main(name: str, num_classes: str) -> NoReturn:
+    """Writes `{"facts": ...}` between marks, or why there are none: `{"refused": ...}` or `{"error": ...}`.
 
     Then it ends at once: a thread, or what the code wants to do at the end, may take for ever.
     """
+    answer = os.dup(1)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # it takes too long
     start(Runtime())
     from models.from_keras import UnusableModelError
     from models.outside_code import OutsideCodeError
 
     try:
-        found: dict[str, Any] = {"facts": dataclasses.asdict(find_facts(name, int(num_classes)))}
+        with ThreadPoolExecutor(1) as thread:  # a run does not build in its main thread either
+            facts = thread.submit(find_facts, name, int(num_classes)).result()
+        found: dict[str, Any] = {"facts": dataclasses.asdict(facts)}
     except (UnusableModelError, OutsideCodeError) as error:
         found = {"refused": str(error)}
     except Exception as error:
         traceback.print_exc()
         found = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
-    Path(answer).write_text(json.dumps(found), encoding="utf-8")
-    with contextlib.suppress(OSError, ValueError):  # the code may have closed them
-        sys.stdout.flush()
-        sys.stderr.flush()
+    sys.stderr.flush()
+    with open(answer, "wb") as file:
+        file.write(json.dumps(found).encode().join([AROUND_ANSWER] * 2))
     os._exit(0)
 
 

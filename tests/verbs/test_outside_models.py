@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks import console
@@ -368,7 +370,7 @@ def test_the_list_of_applications_is_that_of_keras() -> None:
 
 
 MISBEHAVING = """
-import atexit, os, sys, threading, time
+import atexit, os, subprocess, sys, threading, time
 import keras
 
 IS_RUN = "model_probe" not in " ".join(sys.orig_argv)
@@ -396,6 +398,31 @@ def stays():
 def never_ends():
     while True:
         time.sleep(0.1)
+
+
+def breaks_what_is_shared():
+    os.write(1, 2**20 * b"loud ")
+    sys.stdout.close()
+    os.close(1)
+    os.close(2)
+    sys.argv[:] = []
+    os.environ.clear()
+    return net()
+
+
+def starts_a_process():
+    subprocess.Popen(["sleep", "1000"])
+    return net()
+
+
+def recurses():
+    return recurses()
+
+
+def breaks_memory():
+    import ctypes
+
+    ctypes.string_at(0)
 """
 
 
@@ -406,6 +433,10 @@ def never_ends():
         ("leaves", 2, "its code would end the process: sys.exit(0)"),
         ("leaves_the_run", 4, "--model=net.py:leaves_the_run: its code would end the process, by os._exit"),
         ("stays", 0, ""),
+        ("breaks_what_is_shared", 0, "loud"),
+        ("starts_a_process", 0, "run_bench: the model's code had left a process running: sleep ("),
+        ("recurses", 2, "the model cannot be built: RecursionError"),
+        ("breaks_memory", 2, "the model cannot be built: its process ended with SIGSEGV. The whole output: "),
     ],
 )
 def test_a_model_neither_ends_nor_holds_the_process(
@@ -415,6 +446,10 @@ def test_a_model_neither_ends_nor_holds_the_process(
     done = run_process(f"--model=net.py:{function}", "--device=cpu", "--num_batches=2", "--batch_size=2")
     assert done.status == status and said in done.stderr
     assert ("status:         ok" in done.stdout) is (status == 0)
+    assert "loud" not in done.stdout
+    for number in map(int, re.findall(r"sleep \((\d+)\)", done.stderr)):
+        psutil.wait_procs([psutil.Process(number)] if psutil.pid_exists(number) else [], timeout=10)
+        assert not psutil.pid_exists(number)
 
 
 @pytest.mark.process

@@ -1,7 +1,7 @@
 """The syntax of `--all_reduce_spec`: an algorithm for each range of tensor sizes. Imports no TensorFlow.
 
     spec  ::= range | range ':' size ':' spec
-    range ::= algorithm ['/' algorithm] ['#' shards]
+    range ::= algorithm ['/' algorithm] ['#' shards], at most 9999
     size  ::= number [K|M|G]
 
 A range takes the tensors of at most its size, in elements; the last takes the rest. `a/b` is a inside each worker,
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from variable_mgr.place import Place
 from variable_mgr.reductions.algorithms import ALGORITHMS, find
 
-_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9][0-9]{0,8}))?", re.IGNORECASE)
+_RANGE = re.compile(r"(?P<algorithm>[a-z_]+(?:/[a-z_]+)?)(?:#(?P<shards>[1-9][0-9]{0,3}))?", re.IGNORECASE)
 _SIZE = re.compile(r"(?P<number>[1-9][0-9]{0,17})(?P<unit>[kmg]?)", re.IGNORECASE)
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -83,7 +83,7 @@ def why_not(ranges: Sequence[Range], place: Place) -> str | None:
 def _parse_range(text: str) -> tuple[str, int]:
     match = _RANGE.fullmatch(text)
     if not match:
-        raise SpecError(f"'{text}' is no range: give an algorithm, with #shards if wanted, such as xring#2.")
+        raise SpecError(f"'{text}' is no range: give an algorithm, with #1 to #9999 shards if wanted, such as xring#2.")
     name = match["algorithm"].lower()
     for part in name.split("/"):
         if part not in ALGORITHMS:

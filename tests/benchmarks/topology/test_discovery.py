@@ -501,6 +501,18 @@ def test_node_lists_that_cannot_be_read(text: str) -> None:
         slurm.expand_nodes(text)
 
 
+@pytest.mark.parametrize("text", ["n[1-999999999]", "n[1-100001]", "n" + "[1-9]" * 30, "a,b,c[1-99999]"])
+def test_node_lists_are_bounded_before_they_are_expanded(text: str) -> None:
+    with pytest.raises(UsageError, match="names more than 100,000 nodes, and no cluster has so many"):
+        slurm.expand_nodes(text)
+
+
+@pytest.mark.parametrize("text", ["999999999", "1(x999999999)", "0(x99999),1(x2)", "50000,50001"])
+def test_tasks_per_node_are_bounded_before_they_are_expanded(text: str) -> None:
+    with pytest.raises(UsageError, match="are more than 100,000 nodes or tasks, and no cluster has so many"):
+        slurm.expand_tasks(text)
+
+
 RANGES = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3)
 NAMES = st.text("abz-", min_size=1, max_size=3)
 
