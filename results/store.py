@@ -11,6 +11,7 @@ import codecs
 import contextlib
 import csv
 import fcntl
+import glob
 import io
 import os
 import stat
@@ -34,6 +35,7 @@ _BLOCK_BYTES = 2**16
 _NO_RECORDS = "does not begin with a record: name another directory, or move the file away"
 # What a results directory must have room for before a run starts: the record of some 50,000 steps.
 _ROOM_BYTES = 2**20
+_LEFT_SECONDS = 600.0  # no file takes so long to write
 
 
 class StoreError(OSError):
@@ -262,6 +264,10 @@ def replace(path: Path, content: str | bytes) -> None:
             device.write(data)
         return
     target = Path(os.path.realpath(path))
+    for left in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}"):  # by a process that was killed
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _LEFT_SECONDS:
+                left.unlink()
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     with partial.open("xb") as file:
         try:

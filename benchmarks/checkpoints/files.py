@@ -199,7 +199,7 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
         if path.name.startswith(f"{prefix.name}."):
             with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
                 size += os.fstat(file.fileno()).st_size
-    stated = stated_bytes(Path(f"{prefix}{_SUFFIXES[0]}").read_bytes())
+    stated = stated_bytes(read_file(Path(f"{prefix}{_SUFFIXES[0]}")))
     if sum(stated.values()) > size:
         raise ValueError("its index states more values than its files can hold")
     reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))

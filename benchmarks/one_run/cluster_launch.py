@@ -58,10 +58,7 @@ def run(
             if config.trackers.named and keeps_record:
                 return _run_and_send(config, command)
             launcher.enter_private_network(command)
-        warn(
-            "--noprivate_network: while the cluster runs, any host or user that reaches this host's ports can execute "
-            "code as you: docs/howto/several-hosts.md#security."
-        )
+        warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
     if not cluster.local and shutil.which("ssh") is None:
         raise UsageError(
             "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "

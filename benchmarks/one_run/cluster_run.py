@@ -11,11 +11,12 @@ import tensorflow as tf
 from benchmarks.cluster.member import ClusterTeam, hello, joined
 from benchmarks.cluster.step_losses import StepLosses
 from benchmarks.config.config import Config
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.errors import BenchError
 from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import graph, session
 from benchmarks.one_run.display import Display
+from benchmarks.process.private_network import OPEN_PORTS
 from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
@@ -52,6 +53,8 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         UsageError: tasks do not agree on what to run.
     """
     computes = cluster.own.has_towers
+    if cluster.own == cluster.leader and not cluster.local:
+        warn(f"The network is not private: {OPEN_PORTS}")
     devices.require_gpus(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)

@@ -26,6 +26,11 @@ _INTERFACE_REQUEST = "16sh22x"
 _PROC = Path("/proc/self")
 # Marks a moved process, by an option of the interpreter: those are not inherited, and are no flags of run_bench.
 _ENTERED = "cnn_bench_private_network"
+# What to say of a cluster that has none.
+OPEN_PORTS = (
+    "while the cluster runs, any host or user that reaches its tasks' ports can execute code as you: "
+    "docs/howto/several-hosts.md#security."
+)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

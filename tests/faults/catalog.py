@@ -63,6 +63,7 @@ AREAS = (
     "clusters",
     "security",
     "data",
+    "training",
     "writers",
     "software",
     "signals",

@@ -431,6 +431,7 @@ def test_a_task_that_never_comes_is_named(start_cluster: StartCluster) -> None:
         assert f"worker 1 ({tasks.addresses['worker 1']}): nothing listens there" in tasks.text(task)
         workers = f"worker = {tasks.addresses['worker 0']}, {tasks.addresses['worker 1']}."
         assert f"The lists of this task: ps = {tasks.addresses['ps 0']}; {workers}" in tasks.text(task)
+        assert ("The network is not private: while the cluster" in tasks.text(task)) is (task == "worker 0")
 
 
 @pytest.mark.rotates

@@ -187,6 +187,16 @@ def test_a_new_file_has_the_mode_that_the_user_wants(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600
 
 
+def test_what_a_killed_process_has_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    left, written, other = (tmp_path / f".a[1].csv.{end}" for end in ("0123abcd", "0123abce", "backup"))
+    for path in (left, written, other):
+        path.write_text("half")
+    for path in (left, other):
+        os.utime(path, (0, 0))
+    store_module.replace(tmp_path / "a[1].csv", "whole")
+    assert {*tmp_path.iterdir()} == {tmp_path / "a[1].csv", written, other}
+
+
 def test_a_file_that_is_stdout_is_not_replaced(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         before = os.dup(1)
