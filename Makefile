@@ -215,8 +215,3 @@ comma := ,
 
 clean:
 	rm -rf $(VENV) build dist htmlcov site *.egg-info .coverage .coverage.* .hypothesis .pytest_cache .mypy_cache .ruff_cache
-
-# Draws docs/images again; the picture of the report page needs Chromium.
-.PHONY: pictures
-pictures: install-test browser
-	$(BIN)/python docs/pictures.py
