@@ -327,7 +327,6 @@ COLUMNS = (
         "s",
     ),
     Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
-    Column("settings", "recommended: flags that recommend found were applied", "config.settings"),
 )
 
 

@@ -13,7 +13,7 @@ import yaml
 from benchmarks.checkpoints import export_verb
 from benchmarks.cli import main, server_verb
 from benchmarks.cli.verbs import VERBS, flags_of
-from benchmarks.config import config, flag, outside_models, recommended
+from benchmarks.config import config, flag, outside_models
 from benchmarks.config.outside_models import Facts
 from benchmarks.doctor import doctor_verb
 from benchmarks.errors import BenchError, ExitStatus
@@ -72,12 +72,13 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for job in (*jobs, allreduce_verb, input_verb, explain_verb, models_verb, devices_verb, placement_verb):
         monkeypatch.setattr(job, "run", lambda *_, **__: ExitStatus.OK)
     monkeypatch.setattr(batch_size, "resolve", lambda values, *_: config.resolve({**values, "batch_size": 1}, int))
-    monkeypatch.setattr(recommended, "resolve", lambda given, found: found({**given, "settings": None}))
     gpus = (hardware.Gpu("GPU", 2**36),) * 16
     monkeypatch.setattr(hardware, "gpu_inventory", lambda *_: hardware.Inventory(gpus))
     facts = Facts(image_size=64, channels=3, outputs=1000, takes_classes=True)
     monkeypatch.setattr(outside_models, "_facts", lambda *_: facts)
-    (tmp_path / "my_net.py").touch()
+    for name in ("my_net.py", "out/recommend/recommended.flags"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
     for name in ("TF_CONFIG", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

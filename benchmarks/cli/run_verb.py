@@ -1,6 +1,5 @@
 """The verb `run`: one run in this process, or a cluster that this command starts. It is here because a run may
-first try batches (`--batch_size=auto`) or verify its manager (`--verify_first`), which stand above a run. No TensorFlow
-before the run.
+first try batches (`--batch_size=auto`), which stands above a run. No TensorFlow before the run.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from benchmarks.system.hardware import count_gpus
 from benchmarks.topology import launch_plan
 from benchmarks.trackers import catalog as trackers
 from benchmarks.tune import batch_size
-from benchmarks.verify import first
 
 
 def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
@@ -46,10 +44,7 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
         trackers.require(resolved.trackers)
     if starts_tasks:
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
-    words = cluster_launch.command_of_user(command, values)
-    if not (resolved.verify_first and leads):
-        return runner.run(resolved, words)
-    return runner.run(resolved, words, functools.partial(first.verify, resolved, values))
+    return runner.run(resolved, cluster_launch.command_of_user(command, values))
 
 
 def _print_config(resolve: Callable[[Callable[[], int]], Config]) -> ExitStatus:

@@ -22,7 +22,6 @@ from benchmarks.config import (
     outside_models,
     peer_flags,
     precision_options,
-    recommended,
     without_effect,
 )
 from benchmarks.config.between_options import BetweenSteps
@@ -85,7 +84,6 @@ class Config:
     onednn: Literal["on", "off"] | None = _later(None)
     model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
-    settings: Literal["default", "recommended"] = _later("default")
     forward_only: bool
     eval_only: bool = _later(False)
 
@@ -113,7 +111,6 @@ class Config:
     shared_on: Literal["cpu", "gpu"]
     modifiers: Modifiers
     keras_application: bool = _later(False)
-    verify_first: bool = _aside(default=False)
     pipeline: Pipelining | None = _later(None)
 
     data_name: input_options.DataName
@@ -266,8 +263,6 @@ def resolve(
         UsageError: a value is not possible here, or values contradict each other.
     """
     _refuse(given)
-    if given["settings"] == recommended.RECOMMENDED:
-        return recommended.resolve(given, lambda values: resolve(values, count_gpus, environ))
     gone_notices = peer_flags.resolve(given)
     spec = _find_model(given)
     given = {**given, "model": given["model"] and spec.name}

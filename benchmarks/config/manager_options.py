@@ -67,13 +67,8 @@ def resolve(
             f"--controller_host: under {manager} every worker is its own client. Use "
             f"--variable_update={'in_graph_parameter_server' if cluster.ps else 'distributed_all_reduce'}, or omit it."
         )
-    if given["verify_first"] and cluster and "nccl" in (resolved.all_reduce_spec or ""):
-        raise UsageError(
-            "--verify_first verifies a cluster on logical CPU devices, where there is no nccl: omit it, and run "
-            "`run_bench.py verify` with the same hosts before."
-        )
     fields = {"variable_update": manager, "shared_on": shared_on, "modifiers": resolved}
-    return fields | {name: bool(given[name]) for name in ("keras_application", "verify_first")}, notices
+    return fields | {"keras_application": bool(given["keras_application"])}, notices
 
 
 def _resolve_spec(
@@ -113,7 +108,6 @@ _ABOUT_GRADIENTS = (
     "local_sgd_steps",
     "fc_model_parallel",
     "shared_memory",
-    "verify_first",
 )
 
 
@@ -153,7 +147,6 @@ _REFUSES = {
     "use_nccl": "decides by itself how gradients are reduced",
     "use_fp16": "does not scale the loss",
     "check_precision": "trains once",
-    "verify_first": "has no variable manager",
     "xla_compile": "runs without XLA",
     "conv1x1_as_matmul": "has Keras' convolutions",
     "filter_gradients_as_matmul": "has Keras' convolutions",

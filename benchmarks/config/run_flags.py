@@ -103,15 +103,6 @@ RUN_FLAGS: Groups = {
             unset=0,
         ),
         Flag(
-            "settings",
-            str,
-            "recommended: what `recommend` found for this machine, software and run, its batch size only if none was "
-            "passed to it; other flags of this run win",
-            ("default", "recommended"),
-            default="default",
-            unset="default",
-        ),
-        Flag(
             "num_classes",
             int,
             "classes that the model tells apart; 1001 are ImageNet's and a background class",
@@ -333,12 +324,6 @@ RUN_FLAGS: Groups = {
             at_least=1,
         ),
         Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
-        Flag(
-            "verify_first",
-            bool,
-            "before the run, compare this manager with the references of `verify`, in a process of its own; measure "
-            "only if all agree",
-        ),
     ),
     **IMAGE_FLAGS,
     **OPTIMIZER_FLAGS,

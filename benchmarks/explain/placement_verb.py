@@ -100,7 +100,7 @@ def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
 
 
 # A few steps are taken, and no record is kept.
-_NOT_HERE = ("check_precision", "print_training_accuracy", "display_every", "session_id", "verify_first")
+_NOT_HERE = ("check_precision", "print_training_accuracy", "display_every", "session_id")
 PLACEMENT_FLAGS: Groups = {
     title: [flag for flag in group if flag.name not in _NOT_HERE]
     for title, group in RUN_FLAGS.items()

@@ -36,7 +36,6 @@ class RunLog:
         opened_at: when measuring began, by the clock of the steps, which stops while nothing is measured.
         steps_per_slice: steps per time slice, if the run was interleaved with another.
         reports: messages of all workers, once they have met.
-        verified: for the record, the result of `--verify_first`; empty without it.
         unsaved: why the last checkpoint could not be saved.
         traced_always: whether steps are traced after the measured ones even if there is only one tower.
     """
@@ -59,7 +58,6 @@ class RunLog:
     steps_per_slice: int | None = None
     weights_are_finite: bool = True
     reports: Sequence[Mapping[str, Any]] = ()
-    verified: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     traced_always: bool = False
     unsaved: UnsavedError | None = None
 

@@ -37,7 +37,7 @@ from results.text import counted
 from variable_mgr.catalog import IN_GRAPH, REFERENCE_LOOPS
 
 
-def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None] = lambda log: None) -> ExitStatus:
+def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs `config`, saves a record of it, and prints its result.
 
     In a cluster this is one of its tasks, and the leader saves the record of all. What saves it also sends it to
@@ -46,7 +46,6 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
     Args:
         config: what to run.
         command: for the record.
-        verify: called before anything is prepared, with the log; an error ends the run.
 
     Raises:
         UsageError: something requested is missing; then there is no record.
@@ -71,7 +70,7 @@ def run(config: Config, command: Sequence[str], verify: Callable[[RunLog], None]
         with watched(end.save, end.show) as watchdog:
             Deadlines(watchdog).opening(f"Opening --output_dir={config.output_dir}")
             end.store = open_store(config.output_dir)
-            error = _attempt(config, log, display, watchdog, verify)
+            error = _attempt(config, log, display, watchdog)
         end.save(error)
     if not isinstance(error, StoppedError):
         status = end.show(error)
@@ -178,12 +177,10 @@ class _End:
             handover.send_of_run(self.record, self.config.trackers, stored_in, self.display.sent, limit_seconds)
 
 
-def _attempt(
-    config: Config, log: RunLog, display: Display, watchdog: Watchdog, verify: Callable[[RunLog], None]
-) -> BenchError | None:
+def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
     """Carries out the run, and returns how it failed or was stopped. Afterwards no signal interrupts this process."""
     try:
-        error = _carry_out(config, log, display, watchdog, verify)
+        error = _carry_out(config, log, display, watchdog)
         signals.ignore()
         return error
     except KeyboardInterrupt:
@@ -192,13 +189,10 @@ def _attempt(
         return StoppedError(terminated.number)
 
 
-def _carry_out(
-    config: Config, log: RunLog, display: Display, watchdog: Watchdog, verify: Callable[[RunLog], None]
-) -> BenchError | None:
+def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
     deadlines = Deadlines(watchdog)
     try:
         deadlines.none()
-        verify(log)
         tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
         if config.data_dir is not None and config.cluster is None:  # in a cluster the others must learn of it
             deadlines.opening(f"Opening --data_dir={config.data_dir}")
@@ -276,7 +270,6 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
             **provenance.environment,
             **injected_delay.environment(),
             **time_slices.environment(log.steps_per_slice),
-            **({"verified_first": log.verified} if log.verified else {}),
         },
         placement=log.placement_of_all(),
         measurement=measurement,

@@ -110,27 +110,13 @@ FILE = CacheFile("recommendations.json", "recommendations")
 
 def key(identity: Identity, question: Mapping[str, Any]) -> str:
     """Returns the key of an answer: hardware, software and the question."""
-    return f"{machine(identity)} {key_of({**question, 'suite': SUITE_VERSION})}"
-
-
-def machine(identity: Identity) -> str:
-    """Returns how the keys of all answers begin that were found with this hardware and software."""
-    return f"{identity.hardware_key} {identity.software_key}"
+    return f"{identity.hardware_key} {identity.software_key} {key_of({**question, 'suite': SUITE_VERSION})}"
 
 
 def find(wanted: str) -> tuple[str, Mapping[str, Any]] | None:
     """Returns the time of an answer (UTC) and the answer; None if it is missing or damaged."""
-    entry = FILE.find(wanted)
-    return None if entry is None else _opened(entry)
-
-
-def find_all(machine: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Returns the times (UTC) and answers whose keys begin so; damaged ones are left out."""
-    opened = [_opened(entry) for held, entry in FILE.entries().items() if held.startswith(f"{machine} ")]
-    return [answer for answer in opened if answer is not None]
-
-
-def _opened(entry: Entry) -> tuple[str, Mapping[str, Any]] | None:
+    if (entry := FILE.find(wanted)) is None:
+        return None
     try:
         return str(entry["time_utc"]), dict(entry["answer"])
     except (KeyError, TypeError, ValueError) as error:

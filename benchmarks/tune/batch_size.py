@@ -43,7 +43,7 @@ _DIRECTORY = "batch_trials"
 _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 # Flags that a trial does not get: the length of the run, its output, and what it does between its steps.
 _NOT_PASSED_ON = (
-    *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every", "verify_first"),
+    *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every"),
     *(flag.name for group in BETWEEN_FLAGS.values() for flag in group),
     *trackers.FLAGS,
 )
@@ -144,8 +144,6 @@ def resolve(
             the results directory cannot be written.
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
-    if values["settings"]:
-        raise UsageError("--batch_size=auto and --settings=recommended both choose the batch size: drop one of them.")
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
     if usual.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")

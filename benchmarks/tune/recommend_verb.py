@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from benchmarks.config import config, recommended, run_flags
+from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
-from benchmarks.console import say
+from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
@@ -25,9 +27,14 @@ from benchmarks.topology.rule_of_thumb import advice
 from benchmarks.tune import report, stages
 from benchmarks.tune.report import Answer
 from benchmarks.tune.search import DEFAULT_OUTPUT_DIR, DEFAULT_TIME_LIMIT_SECONDS, Finder, RecommendPlan
+from results import store
 
 # For these flags, `auto` asks to vary them; for other flags it is a value.
 _VARIED_IF_AUTO = ("batch_size", "data_format")
+# It runs single processes, and chooses the length of each run.
+_OTHER_GROUPS = ("Several processes", "How long", "Output")
+_NOT_ASKED = ("check_precision", "log_device_placement", "print_training_accuracy")
+_FLAGFILE = "recommended.flags"
 _OWN = ("time_limit_seconds", "any_precision", "fresh", "output_dir", "output_format")
 
 
@@ -91,8 +98,7 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     if status is ExitStatus.OK and answer.best is None:
         status = ExitStatus.RUN_FAILED
     if status is ExitStatus.OK and not answer.untested_on:
-        about = recommended.stored(plan.fixed, answer.arguments, plan.usual.key_fields())
-        cache.keep(key, {**answer.to_dict(), **about})  # before it is printed, which may fail
+        cache.keep(key, answer.to_dict())  # before it is printed, which may fail
     _print(plan, answer)
     return status
 
@@ -109,14 +115,31 @@ def _cached(key: str) -> tuple[Answer, str] | None:
 
 def _print(plan: RecommendPlan, answer: Answer, remembered_utc: str | None = None) -> None:
     """Prints an answer; `remembered_utc` is the time at which a cached one was found."""
-    by_topology = _by_topology(plan.usual)
+    by_topology, flagfile = _by_topology(plan.usual), _write_flagfile(plan.output_dir, answer)
     if plan.output_format == "json":
-        say(json.dumps({**answer.to_dict(), "remembered_utc": remembered_utc, "by_topology": by_topology}))
+        about = {"remembered_utc": remembered_utc, "by_topology": by_topology, "flagfile": flagfile}
+        say(json.dumps({**answer.to_dict(), **about}))
         return
     for line in [*report.lines(answer), *([by_topology] if by_topology else [])]:
         say(line)
+    if flagfile:
+        say(f"The same flags: run_bench.py --flagfile={shlex.quote(flagfile)}")
     if remembered_utc:
         say(f"Remembered from {remembered_utc} ({cache.FILE.path()}); --fresh searches again.")
+
+
+def _write_flagfile(directory: str, answer: Answer) -> str | None:
+    """Writes the flags of an answer into a file for `--flagfile`, and returns its path; None if there is none."""
+    if not answer.arguments:
+        return None
+    path = Path(directory) / _FLAGFILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.replace(path, "".join(f"{word}\n" for word in answer.arguments))
+    except OSError as error:
+        warn(f"{path} cannot be written ({error.strerror}): pass the flags themselves.")
+        return None
+    return str(path)
 
 
 def _by_topology(usual: Config) -> str | None:
@@ -146,13 +169,17 @@ RECOMMEND_FLAGS: Groups = {
         ),
         *(flag for flag in RUN_FLAGS["Output"] if flag.name == "output_format"),
     ),
-    **recommended.ASKED,
+    **{
+        title: [flag for flag in group if flag.name not in _NOT_ASKED]
+        for title, group in RUN_FLAGS.items()
+        if title not in _OTHER_GROUPS
+    },
 }
 VERB = Verb(
     "recommend",
     "which batch size, layout, manager ... are fastest here?",
     RECOMMEND_FLAGS,
     lambda given, command: run(resolve(given.values, count_gpus), command, count_gpus),
-    details="A flag of a run that is given is not varied. `run --settings=recommended` uses the answer.",
+    details="A flag of a run that is given is not varied. The answer is also a file for --flagfile.",
     examples=("recommend --model=resnet50 --num_gpus=8 --time_limit_seconds=600",),
 )

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from benchmarks.config import precision_options
 from benchmarks.config.config import Config
 from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
-from benchmarks.config.recommended import ALIASES
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
@@ -26,6 +25,13 @@ Texts = Mapping[str, str]
 
 _BATCH_FACTORS = (1, 2, 4, 0.5)
 _REPACKINGS = ("0", "2", "8")
+# Other flags that set the same.
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "precision": ("use_fp16",),
+    "xla": ("xla_compile",),
+    "all_reduce_spec": ("hierarchical_copy", "use_nccl"),
+    "gradient_repacking": ("agg_small_grads_max_bytes",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +73,7 @@ def cells(
 
 
 def _is_fixed(name: str, fixed: Texts) -> bool:
-    return any(flag in fixed for flag in (name, *ALIASES.get(name, ())))
+    return any(flag in fixed for flag in (name, *_ALIASES.get(name, ())))
 
 
 def _axis(name: str, values: Iterable[str], fixed: Texts) -> list[Texts]:

@@ -220,9 +220,7 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
 
 _NO_RULE = "its updates are not compared under managers. Choose sgd, momentum, nesterov or lars"
 # Any of these chooses one manager with its modifiers. The precision is fixed.
-SETTING_FLAGS = tuple(
-    flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name not in ("keras_application", "verify_first")
-)
+SETTING_FLAGS = tuple(flag for flag in RUN_FLAGS["Variables and gradients"] if flag.name != "keras_application")
 UPDATE_FLAGS = (
     Flag(
         "optimizer",

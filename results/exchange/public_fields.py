@@ -15,13 +15,13 @@ Allowed = Callable[[str], str | None]
 _CONFIG = """
     model num_classes print_training_accuracy batch_per_device data_format precision xla conv1x1_as_matmul
     loss_scaling.initial loss_scaling.increase_every filter_gradients_as_matmul fused_bn onednn model_digest
-    check_precision settings forward_only eval_only device num_devices virtual_gpus visible_gpus gpu_memory_fraction
+    check_precision forward_only eval_only device num_devices virtual_gpus visible_gpus gpu_memory_fraction
     gpu_allow_growth gpu_memory_limit_mib gpu_thread_mode per_gpu_thread_count num_intra_threads num_inter_threads
     log_device_placement num_workers num_ps num_hosts cluster start_timeout_seconds step_timeout_seconds variable_update
     shared_on modifiers.asynchronous modifiers.staged_vars modifiers.relaxed_consistency modifiers.all_reduce_spec
     modifiers.gradient_repacking modifiers.agg_small_grads_max_bytes modifiers.agg_small_grads_max_group
     modifiers.compact_gradient_transfer modifiers.compact_gradient_dtype modifiers.local_sgd_steps
-    modifiers.fc_model_parallel modifiers.shared_memory keras_application verify_first pipeline.stages
+    modifiers.fc_model_parallel modifiers.shared_memory keras_application pipeline.stages
     pipeline.micro_batches data_name data_set pipelined_input input.split input.crop input.fuse_decode_and_crop
     input.decode_scaling input.resize_method input.distortions input.distort_color_in_yiq input.cycle_length
     input.shuffle_records input.parallel_calls input.prefetch_batches input.private_threads input.autotune_cpu_budget

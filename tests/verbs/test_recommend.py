@@ -126,11 +126,11 @@ def test_the_best_settings_are_found_and_can_be_pasted(runs: Runs, capsys: pytes
     assert any("128 instead of 32 trains differently" in note for note in answer["notes"])
 
 
-def test_a_run_uses_the_stored_answer(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_is_a_flagfile_too(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
     assert _recommend(*ON_CPU, "--output_format=json") == ExitStatus.OK
-    best = _best(_answer(capsys)).key_fields()
-    given = flag.parse((*ON_CPU, "--settings=recommended"), run_flags.RUN_FLAGS).values
-    assert config.resolve(given, lambda: 0).key_fields() == {**best, "settings": "recommended"}
+    answer = _answer(capsys)
+    words = flag.read_files([f"--flagfile={answer['flagfile']}"])
+    assert config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0) == _best(answer)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +314,7 @@ def test_an_answer_is_remembered(runs: Runs, capsys: pytest.CaptureFixture[str])
     _recommend(*ON_CPU, "--output_format=json")
     answer = _answer(capsys)
     assert answer.pop("by_topology") is None, "there is no GPU"
+    assert Path(answer.pop("flagfile")).is_file()
     assert answer.pop("remembered_utc").startswith("20") and Answer.from_dict(answer).to_dict() == answer
     _recommend(*ON_CPU, "--fresh")
     assert len(runs.cells) == 2 * count

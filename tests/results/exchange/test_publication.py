@@ -48,7 +48,7 @@ def run(**config: Any) -> Record:
         "tensorflow_git_version": "v2.21.0-rc1-5-ga481b10260d",
         "operating_system": "Linux-6.1.0-canaryhost-x86_64-with-glibc2.36",
         "variables": {"OMP_NUM_THREADS": "4", "TF_CONFIG": '{"cluster": {"worker": ["canaryhost:1"]}}'},
-        "verified_first": "all of /home/canaryuser",
+        "another": "all of /home/canaryuser",
     }
     telemetry = [
         {"window_seconds": 1.0, "gpus": [GPU], "energy_of": "GPU only", "mean_watts": {"GPU-1234-5678": 300.0}}
