@@ -13,7 +13,6 @@ from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
-from benchmarks.input import catalog
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.input.files import FileWork, only_writer
 from benchmarks.process.deadlines import Deadlines
@@ -42,7 +41,6 @@ DATA_FLAGS: Groups = {
         ),
         Flag("seed", int, "equal seeds write equal files", default=1, at_least=0),
         Flag("overwrite", bool, "replace files that exist"),
-        Flag("corrupt", str, "damage one record, or the file that holds it", catalog.DAMAGE_KINDS),
         Flag("python", bool, "make-cifar10: the version for Python, not the binary one"),
         Flag("gzip", bool, "make-mnist, make-digits: compressed files"),
     ),
@@ -74,7 +72,7 @@ _DEFAULTS = {
     for flag in group
     if flag.name in ("seed", "data_name", "data_split", "validation_images")
 }
-_MAKING = ("train_images", "validation_images", "seed", "overwrite", "corrupt")
+_MAKING = ("train_images", "validation_images", "seed", "overwrite")
 
 
 def run(words: Sequence[str], given: Mapping[str, Any]) -> ExitStatus:
@@ -149,10 +147,8 @@ def _counts(command: str, given: Mapping[str, Any], train: int) -> dict[str, int
 def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog: Watchdog) -> ExitStatus:
     directory = _directory("make-imagenet", arguments)
     _import_tensorflow(watchdog)
-    from benchmarks.datasets import damage, fake_imagenet
+    from benchmarks.datasets import fake_imagenet
 
-    if given["decoded"] and given["corrupt"] in catalog.DAMAGE_KINDS_OF_JPEGS:
-        raise UsageError(f"--corrupt={given['corrupt']} is for JPEGs: drop --decoded, or choose another kind.")
     per_shard = given["images_per_shard"] or _PHOTOS_PER_SHARD
     parts = [fake_imagenet.split(name, n, per_shard) for name, n in _counts("make-imagenet", given, _PHOTOS).items()]
     for part in parts:
@@ -174,9 +170,6 @@ def _make_imagenet(arguments: Sequence[str], given: Mapping[str, Any], watchdog:
                 decoded=bool(given["decoded"]),
                 work=work,
             )
-        if given["corrupt"]:
-            files = parts[0].paths(directory)
-            say(str(damage.corrupt(files[len(files) // 2], given["corrupt"])))
     total = sum(part.images for part in parts)
     say(f"{total} images in {sum(part.shards for part in parts)} shards. Use them with --data_dir={directory}")
     return ExitStatus.OK
@@ -188,9 +181,6 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
     command = f"make-{name}"
     directory = _directory(command, arguments)
     counts = _counts(command, given, 2000)
-    if given["corrupt"] not in (None, *catalog.DAMAGE_KINDS_OF_SMALL_IMAGES):
-        here = ", ".join(catalog.DAMAGE_KINDS_OF_SMALL_IMAGES)
-        raise UsageError(f"--corrupt={given['corrupt']} is for photos; here are: {here}.")
     _require_empty(directory, given)
     write: Callable[..., list[Path]] = partial(fake_small_images.write_mnist, compressed=bool(given["gzip"]))
     if name == "cifar10":
@@ -200,8 +190,6 @@ def _make_small_images(name: str, arguments: Sequence[str], given: Mapping[str, 
             _expect_whole(watchdog, f"Writing {images} {split} images to {directory}")
             files = write(directory, images, split=split, seed=given["seed"])
             say(f"{', '.join(file.name for file in files)}: {images} {split} images")
-            if given["corrupt"] and split == next(iter(counts)):
-                say(f"{fake_small_images.corrupt(files, given['corrupt'])}: damaged ({given['corrupt']})")
     model = {"cifar10": "resnet20", "mnist": "mlp"}[name]
     say(f"{sum(counts.values())} images. Use them with --model={model} --data_dir={directory}")
     return ExitStatus.OK

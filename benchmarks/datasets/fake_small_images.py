@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
 import pickle
 import struct
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.input.files import load_arrays, written_whole
+from benchmarks.input.files import written_whole
 
 _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
@@ -75,22 +74,3 @@ def _write(directory: Path, contents: dict[str, bytes]) -> list[Path]:
         with written_whole(directory / name) as file:
             file.write(data)
     return [directory / name for name in contents]
-
-
-def corrupt(files: list[Path], kind: str) -> Path:
-    """Damages by one of `catalog.DAMAGE_KINDS_OF_SMALL_IMAGES`: the first file, or the one with labels; returns it."""
-    if kind == "cut_file":
-        os.truncate(files[0], files[0].stat().st_size - 100)
-        return files[0]
-    file = next((file for file in files if "labels" in file.name), files[0])
-    data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
-    if file.suffix == ".bin":
-        data[0] = _BAD_LABEL
-    elif "labels" in file.name:
-        data[8] = _BAD_LABEL
-    else:
-        batch = load_arrays(bytes(data))
-        batch[b"labels"][0] = _BAD_LABEL
-        data = bytearray(pickle.dumps(batch, protocol=2))
-    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
-    return file

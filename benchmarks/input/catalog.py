@@ -1,4 +1,4 @@
-"""The data sets, and the kinds of damage that `data --corrupt` can do. Imports without TensorFlow."""
+"""The data sets. Imports without TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from pathlib import Path
 from benchmarks.errors import DataError
 
 SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
-DAMAGE_KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
-DAMAGE_KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
-DAMAGE_KINDS_OF_SMALL_IMAGES = ("cut_file", "bad_label")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

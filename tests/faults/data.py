@@ -70,11 +70,14 @@ for _damage in ("crc", "truncated", "not_jpeg", "cut_file"):
     @fault(
         f"damage-{_damage.replace('_', '-')}",
         "R9",
-        injects=f"a data set with --corrupt={_damage}, run",
+        injects=f"a data set with a damaged record ({_damage}), run",
         must="status 5, and one record that names file and record",
     )
-    def _damaged(scratch: Scratch, damage: str = _damage) -> None:
-        data = _imagenet(scratch, f"--corrupt={damage}")
+    def _damaged(scratch: Scratch, kind: str = _damage) -> None:
+        data = _imagenet(scratch)
+        from tests.support import damage  # it imports TensorFlow
+
+        damage.corrupt_middle(data, kind)
         ended = scratch.bench("run", *TINY, "--num_batches=100", f"--data_dir={data}")
         scratch.expect(ended, 5, records=["invalid"], says=["train-0000", "record "])
 

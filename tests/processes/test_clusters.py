@@ -18,6 +18,7 @@ import pytest
 
 from benchmarks.process import private_network
 from results import placement
+from tests.support import damage
 from tests.support.clusters import SMALL, StartCluster, free_addresses, local, measuring
 from tests.support.commands import RUN_BENCH, USER_ENVIRONMENT, Finished, finished
 from tests.support.rotation import rotating
@@ -185,14 +186,14 @@ def test_the_arithmetic_across_processes(cluster: str, towers: int, not_here: in
 @pytest.mark.rotates
 @pytest.mark.parametrize(("manager", "cluster"), [("local_sgd", "worker:2"), ("parameter_server", "ps:1,worker:2")])
 def test_the_leader_is_told_why_another_goes(
-    run_process: RunBench, records: Records, manager: str, cluster: str
+    run_process: RunBench, records: Records, tmp_path: Path, manager: str, cluster: str
 ) -> None:
     """One of two files is damaged, and by the seed it is read by one worker or the other.
 
     The deadline of the others is shorter than the search for a lost task, which comes before that for the record.
     """
-    made = run_process("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8", "--corrupt=crc")
-    assert made.status == 0, made.stderr
+    run_process("data", "make-imagenet", "data", "--train_images=16", "--images_per_shard=8")
+    damage.corrupt_middle(tmp_path / "data", "crc")
     flags = ("--model=trivial", "--device=cpu", "--batch_size=8", "--data_dir=data", "--datasets_shuffle_records=0")
     for seed in range(1, 5):
         done = run_process(

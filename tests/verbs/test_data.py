@@ -17,6 +17,7 @@ import tensorflow as tf
 from benchmarks.datasets import digits
 from benchmarks.input import files, host_pipeline
 from benchmarks.process import watchdog
+from tests.support import damage
 from tests.support.commands import Finished
 from tests.support.images import measure_by_count, to_folder
 from tests.support.rotation import rotating
@@ -116,11 +117,9 @@ def test_photos_are_stored_as_pixels_and_trained_on(run_bench: RunBench, records
     assert set(stages["measurement"]["input_stages"]) == {"read", "parse", "decode", "augment", "batch", "copy"}
 
 
-def test_pixels_are_not_damaged_as_jpegs_are(run_bench: RunBench) -> None:
-    make = ("data", "make-imagenet", "bad", "--decoded", "--resize=64", "--train_images=8")
-    refused = run_bench(*make, "--corrupt=png")
-    assert refused.status == 2 and "--corrupt=png is for JPEGs: drop --decoded" in refused.stderr
-    assert run_bench(*make, "--corrupt=truncated").status == 0
+def test_damaged_pixels_are_found(run_bench: RunBench, tmp_path: Path) -> None:
+    run_bench("data", "make-imagenet", "bad", "--decoded", "--resize=64", "--train_images=8")
+    damage.corrupt_middle(tmp_path / "bad", "truncated")
     checked = run_bench("data", "check", "bad")
     assert checked.status == 5 and "record 4 at byte" in checked.stdout and "bytes are not 64 rows of" in checked.stdout
 
@@ -129,22 +128,21 @@ def test_pixels_are_not_damaged_as_jpegs_are(run_bench: RunBench) -> None:
 @pytest.mark.slow
 @rotating("kind", ["crc", "truncated"], first=1)
 def test_a_damaged_data_set_ends_the_run_is_listed_and_can_be_skipped(
-    run_bench: RunBench, records: Records, kind: str
+    run_bench: RunBench, records: Records, tmp_path: Path, kind: str
 ) -> None:
-    making = run_bench("data", "make-imagenet", "bad", "--train_images=24", "--images_per_shard=8", f"--corrupt={kind}")
-    assert making.status == 0, making.stderr
-    where = re.search(r"bad/train-00001-of-00003: record 4 at byte \d+", making.stdout)
-    assert where
+    run_bench("data", "make-imagenet", "bad", "--train_images=24", "--images_per_shard=8")
+    defect = damage.corrupt_middle(tmp_path / "bad", kind)
+    where = f"bad/train-00001-of-00003: record {defect.number} at byte {defect.offset}"
     failed = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30")
     assert failed.status == 5, failed.stderr
-    assert where[0] in failed.stderr and "Traceback" not in failed.stderr
+    assert where in failed.stderr and "Traceback" not in failed.stderr
     checked = run_bench("data", "check", "bad")
-    assert checked.status == 5 and where[0] in checked.stdout and "1 with a defect" in checked.stdout
+    assert checked.status == 5 and where in checked.stdout and "1 with a defect" in checked.stdout
     skipping = run_bench(*TRIVIAL, "--data_dir=bad", "--num_batches=30", "--on_bad_record=skip")
     assert skipping.status == 0, skipping.stderr
     assert "bad records were skipped" in skipping.stderr
     first, second = records()
-    assert first["status"] == "invalid" and where[0] in first["reason"]
+    assert first["status"] == "invalid" and where in first["reason"]
     assert second["status"] == "ok" and second["measurement"]["skipped_records"] >= 2
 
 
@@ -231,9 +229,7 @@ def test_a_run_compares_itself_with_its_synthetic_sibling(
         (["data", "check", "x", "--resize=3"], 2, "data check takes no --resize. It takes --data_name"),
         (["data", "convert", "x"], 2, "data convert SRC DIR"),
         (["data", "convert", "nowhere", "y"], 5, "nowhere does not exist"),
-        (["data", "make-mnist", "x", "--corrupt=png"], 2, "--corrupt=png is for photos; here are: cut_file, bad_label"),
         (["data", "make-mnist", "x", "--python"], 2, "takes no --python"),
-        (["data", "make-imagenet", "x", "--corrupt=crcc"], 2, "Did you mean 'crc'"),
         (["input", "--device=cpu"], 2, "pass --data_dir=DIR"),
         (["input", "--device=cpu", "--data_dir=nowhere"], 5, "--data_dir=nowhere does not exist"),
         (["input", "--device=cpu", "--data_dir=x", "--seconds=0"], 2, "--seconds=0.0 must be above 0"),
@@ -283,9 +279,8 @@ def test_every_command_expects_the_file_it_works_on(
         )
 
 
-def test_a_damaged_batch_for_python_is_made_and_found(run_bench: RunBench) -> None:
-    assert (
-        run_bench("data", "make-cifar10", "small", "--train_images=50", "--python", "--corrupt=bad_label").status == 0
-    )
+def test_a_damaged_batch_for_python_is_found(run_bench: RunBench, tmp_path: Path) -> None:
+    run_bench("data", "make-cifar10", "small", "--train_images=50", "--python")
+    damage.corrupt_small_images(sorted((tmp_path / "small").rglob("data_batch_*")), "bad_label")
     checked = run_bench("data", "check", "small", "--data_name=cifar10")
     assert checked.status == 5 and "the label of train image 0 is 200" in checked.stderr

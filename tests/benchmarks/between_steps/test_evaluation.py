@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.between_steps.evaluation import Evaluation, Evaluator, due_steps
-from benchmarks.datasets import damage, fake_imagenet
+from benchmarks.datasets import fake_imagenet
 from benchmarks.errors import DataError
 from benchmarks.input import host_pipeline
 from benchmarks.input.bad_records import Skipping
@@ -21,6 +21,7 @@ from benchmarks.topology import devices
 from benchmarks.training import run_input
 from benchmarks.training.objectives import in_top
 from models import building, specs
+from tests.support import damage
 from tests.support.images import spec, take
 
 RANDOM = np.random.default_rng(5)

@@ -14,11 +14,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.datasets import convert, originals
-from benchmarks.datasets import damage as corrupting
 from benchmarks.datasets.originals import Listing
 from benchmarks.errors import DataError, UsageError
 from benchmarks.input import checks, imagenet, tfrecord
 from benchmarks.input.imagenet import DECODED, INCEPTION, encoded_of, features_of
+from tests.support import damage
 from tests.support.images import labels_of, rewrite, take_batches, to_folder, to_tfds
 from tests.support.rotation import rotating
 
@@ -121,7 +121,7 @@ def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagen
 def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder: Path, tmp_path: Path) -> None:
     damage = dict(zip(("png", "cmyk", "truncated", "zero_length"), sorted(folder.rglob("*.JPEG")), strict=False))
     for kind, photo in damage.items():
-        photo.write_bytes(corrupting.damaged_image(photo.read_bytes(), kind))
+        photo.write_bytes(damage.damaged_image(photo.read_bytes(), kind))
     outcome = _convert(folder, tmp_path / "out")
     assert outcome.encoded_anew == 2 and outcome.written == 38
     left_out = " ".join(outcome.left_out)
@@ -194,7 +194,7 @@ def test_tfds_records_count_from_one_after_conversion(fake_imagenet: Path, tmp_p
 
 def test_a_damaged_record_is_left_out_and_named(copied: Path, tmp_path: Path) -> None:
     found = [
-        corrupting.corrupt(file, kind)
+        damage.corrupt(file, kind)
         for file, kind in zip(sorted(copied.iterdir())[:2], ("crc", "bad_label"), strict=True)
     ]
     outcome = _convert(copied, tmp_path / "out", decoded=True)

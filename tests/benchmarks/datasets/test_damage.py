@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import damage
 from benchmarks.errors import DataError
-from benchmarks.input import catalog, checks, imagenet, imagenet_pipeline, preprocessing, tfrecord
+from benchmarks.input import checks, imagenet, imagenet_pipeline, preprocessing, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.options import InputOptions
 from benchmarks.input.tfrecord import Defect
+from tests.support import damage
 from tests.support.images import labels_of, rewrite, spec, take, take_batches, to_folder
 from tests.support.rotation import rotating
 
@@ -52,10 +52,10 @@ def _fail(directory: Path) -> tuple[Exception, DataError]:
 
 
 def test_every_kind_is_known() -> None:
-    assert set(FOUND_AS) == set(catalog.DAMAGE_KINDS)
+    assert set(FOUND_AS) == set(damage.KINDS)
 
 
-@pytest.mark.parametrize("kind", catalog.DAMAGE_KINDS)
+@pytest.mark.parametrize("kind", damage.KINDS)
 def test_a_damaged_record_is_found_by_a_walk(copied: Path, kind: str) -> None:
     file = copied / DAMAGED
     damaged = damage.corrupt(file, kind)

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.datasets import damage, fake_imagenet
+from benchmarks.datasets import fake_imagenet
 from benchmarks.errors import UsageError
-from benchmarks.input import catalog, checks, host_pipeline, imagenet, imagenet_pipeline, tfrecord
+from benchmarks.input import checks, host_pipeline, imagenet, imagenet_pipeline, tfrecord
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.imagenet import DECODED, INCEPTION, features_of
 from benchmarks.input.options import InputOptions, of_validation
 from benchmarks.input.tfrecord import Defect
+from tests.support import damage
 from tests.support.images import rewrite, spec, take, take_batches
 from tests.support.rotation import rotating
 
@@ -179,7 +180,7 @@ FOUND_AS = {
 
 
 def test_every_kind_of_damage_is_known() -> None:
-    assert set(FOUND_AS) == set(catalog.DAMAGE_KINDS) - set(catalog.DAMAGE_KINDS_OF_JPEGS)
+    assert set(FOUND_AS) == set(damage.KINDS) - set(damage.KINDS_OF_JPEGS)
 
 
 @rotating("kind", FOUND_AS, first=1)

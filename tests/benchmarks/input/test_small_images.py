@@ -19,6 +19,7 @@ from benchmarks.errors import DataError
 from benchmarks.input import small_images
 from benchmarks.input.options import InputOptions
 from benchmarks.input.small_images import Pixels
+from tests.support import damage
 from tests.support.images import spec, take
 
 Write = Callable[[Path], list[Path]]
@@ -98,20 +99,20 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         (_mnist, _with(LABELS, b"\x1f\x8b damaged"), "cannot be read"),
         (
             _mnist,
-            lambda d: fake_small_images.corrupt([d / IMAGES], "cut_file"),
+            lambda d: damage.corrupt_small_images([d / IMAGES], "cut_file"),
             r"should hold 39200 values .* but holds",
         ),
-        (_mnist, lambda d: fake_small_images.corrupt([d / LABELS], "bad_label"), "label of train image 0 is 200"),
+        (_mnist, lambda d: damage.corrupt_small_images([d / LABELS], "bad_label"), "label of train image 0 is 200"),
         (_mnist, _with(LABELS, struct.pack(">4BI", 0, 0, 8, 1, 1) + b"\0"), "50 images, .* 1 labels: they must match"),
         (_cifar10, _without("data_batch_3.bin"), r"data_batch_3.bin of CIFAR-10 \(binary\) is missing"),
         (
             _cifar10,
-            lambda d: fake_small_images.corrupt([d / "data_batch_1.bin"], "cut_file"),
+            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "cut_file"),
             "no whole number of records",
         ),
         (
             _cifar10,
-            lambda d: fake_small_images.corrupt([d / "data_batch_1.bin"], "bad_label"),
+            lambda d: damage.corrupt_small_images([d / "data_batch_1.bin"], "bad_label"),
             "label of train image 0 is",
         ),
         (_cifar10, lambda d: [file.unlink() for file in d.iterdir()], "nor their archive; it holds nothing"),

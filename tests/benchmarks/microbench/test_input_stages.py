@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.config import config, flag, run_flags
-from benchmarks.datasets import damage
 from benchmarks.errors import DataError
 from benchmarks.input import host_pipeline, imagenet_pipeline
 from benchmarks.input.options import InputOptions
@@ -26,6 +25,7 @@ from benchmarks.process.deadlines import Deadlines
 from benchmarks.topology import devices
 from benchmarks.training import objectives, training_step
 from models import building, specs
+from tests.support import damage
 from tests.support.images import measure_by_count
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers

@@ -1,24 +1,34 @@
-"""Damages one record of a data set, to show how the suite reports and skips it."""
+"""Damages one record of a data set, or the file that holds it."""
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
+import pickle
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.errors import UsageError
 from benchmarks.input import imagenet, tfrecord
+from benchmarks.input.files import load_arrays
 from benchmarks.input.imagenet import Layout
 from benchmarks.input.tfrecord import Defect
 
-_BAD_LABEL = 4711
+KINDS = ("crc", "truncated", "not_jpeg", "zero_length", "png", "cmyk", "bad_label", "cut_file")
+KINDS_OF_JPEGS = ("not_jpeg", "png", "cmyk")  # not of photos stored as pixels
+_BAD_LABEL, _BAD_SMALL_LABEL = 4711, 200
+
+
+def corrupt_middle(directory: Path, kind: str) -> Defect:
+    """Damages the middle record of the middle shard of training images."""
+    shards = sorted(directory.glob("train-*"))
+    return corrupt(shards[len(shards) // 2], kind)
 
 
 def corrupt(file: Path, kind: str) -> Defect:
-    """Damages the middle record of a TFRecord file by one of `catalog.DAMAGE_KINDS`, and returns the defect."""
+    """Damages the middle record of a TFRecord file by one of `KINDS`, and returns the defect."""
     records = list(tfrecord.records(file))
     chosen = records[len(records) // 2]
     layout = imagenet.layout_of([file])
@@ -48,11 +58,7 @@ def _changed(payload: bytes, layout: Layout, kind: str) -> bytes:
 
 
 def damaged_image(encoded: bytes, kind: str) -> bytes:
-    """Returns a JPEG with a kind of damage; `truncated` and `zero_length` are for pixels, too.
-
-    Raises:
-        UsageError: this kind does not damage images.
-    """
+    """Returns a JPEG with a kind of damage; `truncated` and `zero_length` are for pixels, too."""
     if kind == "truncated":
         return encoded[: len(encoded) // 2]
     if kind == "not_jpeg":
@@ -68,4 +74,23 @@ def damaged_image(encoded: bytes, kind: str) -> bytes:
         buffer = io.BytesIO()
         Image.fromarray(np.asarray(pixels)).convert("CMYK").save(buffer, format="JPEG")
         return buffer.getvalue()
-    raise UsageError(f"--corrupt={kind} is not about images.")
+    raise AssertionError(f"{kind} is not about images")
+
+
+def corrupt_small_images(files: list[Path], kind: str) -> Path:
+    """Damages the first file (`cut_file`), or the one with labels (`bad_label`), and returns it."""
+    if kind == "cut_file":
+        os.truncate(files[0], files[0].stat().st_size - 100)
+        return files[0]
+    file = next((file for file in files if "labels" in file.name), files[0])
+    data = bytearray(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())
+    if file.suffix == ".bin":
+        data[0] = _BAD_SMALL_LABEL
+    elif "labels" in file.name:
+        data[8] = _BAD_SMALL_LABEL
+    else:
+        batch = load_arrays(bytes(data))
+        batch[b"labels"][0] = _BAD_SMALL_LABEL
+        data = bytearray(pickle.dumps(batch, protocol=2))
+    file.write_bytes(gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)
+    return file
