@@ -119,18 +119,18 @@ def test_two_conversions_are_not_mixed(folder: Path, tmp_path: Path, fake_imagen
 
 
 def test_what_is_no_rgb_jpeg_is_encoded_anew_and_what_is_nothing_is_named(folder: Path, tmp_path: Path) -> None:
-    damage = dict(zip(("png", "cmyk", "truncated", "zero_length"), sorted(folder.rglob("*.JPEG")), strict=False))
-    for kind, photo in damage.items():
+    damaged = dict(zip(("png", "cmyk", "truncated", "zero_length"), sorted(folder.rglob("*.JPEG")), strict=False))
+    for kind, photo in damaged.items():
         photo.write_bytes(damage.damaged_image(photo.read_bytes(), kind))
     outcome = _convert(folder, tmp_path / "out")
     assert outcome.encoded_anew == 2 and outcome.written == 38
     left_out = " ".join(outcome.left_out)
     for kind in ("truncated", "zero_length"):
-        assert f"{damage[kind].parent.name}/{damage[kind].name}: its " in left_out
+        assert f"{damaged[kind].parent.name}/{damaged[kind].name}: its " in left_out
     source = imagenet.find(str(tmp_path / "out"), "train")
     assert [d for *_, found in checks.defects(source, 1000, checks.header_problem) for d in found] == []
     for kind in ("png", "cmyk"):
-        *_, encoded = _photos_of(tmp_path / "out")[damage[kind].name]
+        *_, encoded = _photos_of(tmp_path / "out")[damaged[kind].name]
         assert checks.read_jpeg_header(encoded).components == 3
 
 
