@@ -22,7 +22,6 @@ from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
 from variable_mgr import shared_memory
 
-
 # Settings of the GPUs that a worker finds on its host.
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 

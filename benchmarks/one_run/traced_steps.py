@@ -1,4 +1,4 @@
-"""Traces a few steps after the measured ones: memory of GPUs, what crossed between devices, how long each tower took."""
+"""Traces a few steps after the measured ones: memory of GPUs, transfers between devices, times of towers."""
 
 from __future__ import annotations
 
