@@ -59,8 +59,9 @@ def trace(
     every: list[tf.compat.v1.RunMetadata] = []
     begin = time.perf_counter()
     with _excused(team):
-        shows = {"with_graphs": fully, "with_kernels": fully}
-        every = [_metadata(session, loop, options, config, team, **shows) for loop in loops]
+        every = [
+            _metadata(session, loop, options, config, team, with_graphs=fully, with_kernels=fully) for loop in loops
+        ]
     seconds = time.perf_counter() - begin
     used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
     log.observe(peak_gpu_memory_bytes=max(used, default=None))

@@ -69,8 +69,8 @@ def events(metadata: tf.compat.v1.RunMetadata) -> list[Event]:
                 device = process + device.rpartition("/")[0]
                 if operation := _OF_OPERATION.fullmatch(name):
                     name, of_type = operation.groups()
-                if name in nodes and not is_copy:  # that of a part of a split GPU, which the driver does not know
-                    device = nodes[name].device
+                if name in nodes and not is_copy and step_trace.OF_GPU in nodes[name].device:
+                    device = nodes[name].device  # it may be a part of a split GPU, which the driver does not know
             copied, labelled = _COPY.match(node.timeline_label), _LABEL.match(node.timeline_label)
             if copied:
                 of_type = copied[0]
