@@ -38,7 +38,7 @@ NIGHTLY_FLAGS ?=
 BENCH_FLAGS := --model=resnet50 --num_gpus=2 --device=auto --virtual_gpus=auto --variable_update=replicated \
     --time_limit_seconds=90 --output_dir=out
 
-.PHONY: bench compare-peers check test pytest pytest-check pytest-ci pytest-all test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
+.PHONY: bench gpu-first compare-peers check test pytest pytest-check pytest-ci pytest-all test-slow test-seldom test-all coverage mutate faults acceptance lint typecheck \
     install install-test browser clean gate nightly dist images release
 .DELETE_ON_ERROR:
 
@@ -129,6 +129,12 @@ ROW ?=
 acceptance: install-test
 	$(BIN)/python -m tests.acceptance $(ROW)
 	$(BIN)/python -m docs.generate
+
+# What is done first on a GPU, in half an hour; everything is written into OUT (tests/README.md).
+OUT ?= out/gpu
+override export OUT := $(value OUT)
+gpu-first: install-test
+	@$(BIN)/python -m tests.gpu_first "$$OUT"
 
 # Fills the generated tables of docs/ and builds the site in site/; a dead link or anchor is an error.
 .PHONY: docs

@@ -271,7 +271,13 @@ COLUMNS = (
     Column(
         "cpu_cores_used", "CPU time of the measuring processes / elapsed time", "derived.cpu_cores_used", float, "cores"
     ),
-    Column("peak_gpu_memory_bytes", "most memory in use on one GPU", "derived.peak_gpu_memory_bytes", int, "bytes"),
+    Column(
+        "peak_gpu_memory_bytes",
+        "most memory that a traced step used on one GPU, or on one part of a split GPU",
+        "measurement.peak_gpu_memory_bytes",
+        int,
+        "bytes",
+    ),
     Column(
         "flops_per_image",
         "operations of a step per image, counted in its graph",
@@ -327,6 +333,13 @@ COLUMNS = (
         "s",
     ),
     Column("restarts", "times that a cluster was started again after a task had died", "measurement.restarts", int),
+    Column(
+        "gpu_memory_reserved_bytes",
+        "most memory of one GPU that all processes together held, by the driver",
+        "derived.gpu_memory_reserved_bytes",
+        int,
+        "bytes",
+    ),
 )
 
 

@@ -52,6 +52,9 @@ class Measurement:
         aside_losses: the same of the steps that were taken between these for a summary or a profile, not measured.
         aside_steps: the number of each of them in the training, counted from 1.
         peak_host_memory_bytes: largest resident set of the process.
+        peak_gpu_memory_bytes: most memory that TensorFlow's allocator had in use on one GPU, or on one part of a split
+            GPU, while operations of a traced step ran; None if no step could be traced. Without the CUDA context, and
+            without what the allocator holds in reserve.
         replica_drift: largest absolute difference between copies of a variable that must be equal; None if there is
             one copy, or copies may differ.
         tower_step_seconds: of asynchronous towers, the measured steps of each tower; of asynchronous workers, those of
@@ -100,6 +103,7 @@ class Measurement:
     aside_losses: Sequence[float | None] = dataclasses.field(default_factory=list)
     aside_steps: Sequence[int] = dataclasses.field(default_factory=list)
     peak_host_memory_bytes: int | None = _of_run("max")
+    peak_gpu_memory_bytes: int | None = _of_run("max")
     replica_drift: float | None = _of_run("max")
     tower_step_seconds: Sequence[Sequence[float]] = dataclasses.field(default_factory=list)
     staleness_counts: Sequence[int] = dataclasses.field(default_factory=list)
@@ -181,7 +185,7 @@ class Derived:
     power_watts: float | None = None
     images_per_joule: float | None = None
     cpu_cores_used: float | None = None
-    peak_gpu_memory_bytes: int | None = None
+    gpu_memory_reserved_bytes: int | None = None
     measured_peak_tflops: float | None = None
     mfu_of_measured_peak: float | None = None
 
@@ -307,5 +311,5 @@ def _resources(measurement: Measurement) -> dict[str, Any]:
         "power_watts": total,
         "images_per_joule": images / (total * seconds) if total and images else None,
         "cpu_cores_used": sum(process["cpu_cores_used"] for process in seen),
-        "peak_gpu_memory_bytes": max((one for one in used if one is not None), default=None),
+        "gpu_memory_reserved_bytes": max((one for one in used if one is not None), default=None),
     }

@@ -182,6 +182,8 @@ class Record:
             fields["kind"] = "run"
         try:
             _check("", fields)
+            if "peak_gpu_memory_bytes" in fields["derived"]:  # as it was named when it was taken for what a model needs
+                fields["derived"]["gpu_memory_reserved_bytes"] = fields["derived"].pop("peak_gpu_memory_bytes")
             shared = {} if shared is None else shared
             for name in _SHARED:
                 if name in fields:

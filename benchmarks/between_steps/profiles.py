@@ -9,6 +9,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from benchmarks.console import warn
+from benchmarks.training import step_trace
 from benchmarks.training.step_events import Work, by_type, events
 
 PRINTED = 10
@@ -52,6 +54,8 @@ class ProfiledSteps:
         self._traced.append(tf.compat.v1.RunMetadata())
         self._take(step, self._traced[-1])
         if not self.wants(step + 1):
+            if any(map(step_trace.lacks_kernels, self._traced)):
+                warn(step_trace.NO_KERNELS)
             work = by_type([events(metadata) for metadata in self._traced])
             path = self._directory / _NAME
             _write(path, work)

@@ -334,11 +334,12 @@ def _surroundings(
     cluster, cluster_notices = discovery.resolve(given, environ)
     given, rank_notices = device_options.of_rank(given, cluster, count_gpus, environ)
     devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
+    devices, sharing_notices = device_options.share_of_worker(devices, given, cluster, environ)
     usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
     given, idle_notices = without_effect.drop(
         given, usual, on_gpu=devices["device"] == "gpu", in_cluster=cluster is not None
     )
-    return given, cluster, devices, cluster_notices + rank_notices + idle_notices
+    return given, cluster, devices, cluster_notices + rank_notices + sharing_notices + idle_notices
 
 
 def _find_model(given: Mapping[str, Any]) -> ModelSpec:

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.errors import UsageError
 from benchmarks.outside_text import whole_number
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION
 from benchmarks.topology.cluster import Cluster
 from results.text import counted
 
@@ -126,6 +127,38 @@ def of_rank(
     first = each * cluster.number_on_this_host
     own = ",".join(map(str, range(first, first + each)))
     return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
+
+
+def share_of_worker(
+    devices: dict[str, Any], given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns decisions on devices in which workers that share GPUs divide their memory, and a notice.
+
+    Workers of a host share its GPUs unless each has its own: whole ones of `--local_cluster`, or those of --gpus or
+    CUDA_VISIBLE_DEVICES.
+
+    Raises:
+        UsageError: together they would take more than there is.
+    """
+    if cluster is None or devices["device"] == "cpu" or not cluster.own.has_towers:
+        return devices, ()
+    if cluster.local:
+        has_own = devices["virtual_gpus"] == 1
+    else:
+        has_own = given["gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
+    workers, fraction = cluster.workers_on_this_host, devices["gpu_memory_fraction"]
+    if workers == 1 or has_own or devices["gpu_memory_limit_mib"]:
+        return devices, ()
+    each = round(SPLIT_FRACTION / workers, 3)
+    if fraction is None:
+        notice = f"{workers} workers share GPUs, so each takes at most {each:g} of their memory: --gpu_memory_frac."
+        return {**devices, "gpu_memory_fraction": each}, (notice,)
+    if workers * fraction > 1:
+        raise UsageError(
+            f"--gpu_memory_frac={fraction:g}: {workers} workers share GPUs, and would take more than their memory. Use "
+            f"at most {each:g}, or leave it out."
+        )
+    return devices, ()
 
 
 def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:

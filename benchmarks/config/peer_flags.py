@@ -113,7 +113,12 @@ ACCEPTED = (
     Flag("num_eval_epochs", float, _WHOLE_EVAL, default=1.0),
     Flag("single_l2_loss_op", bool, "a step does not compute the penalty, only its gradient", default=False),
     Flag("sparse_to_dense_grads", bool, "no model has sparse gradients", default=False),
-    Flag("sync_on_finish", bool, "every step is awaited before its time is taken", default=False),
+    Flag(
+        "sync_on_finish",
+        bool,
+        "every step is awaited before its time is taken; tf_cnn_benchmarks does not wait by default",
+        default=False,
+    ),
     Flag("timestamped_allocator", bool, "TensorFlow's allocator is used as it is", default=False),
     Flag("trt_max_workspace_size_bytes", int, _OF_TENSORRT, default=4 << 30),
     Flag("use_chrome_trace_format", bool, "--trace_file is always in Chrome's format", default=True),

@@ -171,7 +171,6 @@ def measure_after_run(
 
     A failure is only a warning, since the run before it was valid; the result is then empty.
     """
-    session_config.device_count["GPU"] = 0
     try:
         with probes(
             source, spec, options, num_devices=num_devices, session_config=session_config, deadlines=deadlines

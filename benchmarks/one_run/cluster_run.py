@@ -23,6 +23,9 @@ from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
 from variable_mgr import shared_memory
 
+# Settings of the GPUs that a worker finds on its host.
+_OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
+
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
@@ -102,6 +105,6 @@ def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
     exchange = {"functions of --shared_memory": f"{names.write}, {names.read}"}
     if cluster.own.job == "ps":
         return {"variable_update": config.variable_update, **exchange}
-    shared = {name: value for name, value in config.key_fields().items() if name != "visible_gpus"}
+    shared = {name: value for name, value in config.key_fields().items() if name not in _OF_A_HOST}
     between = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(config.between).items()}
     return {**shared, **between, **exchange, "num_batches": config.num_batches}

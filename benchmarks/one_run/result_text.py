@@ -168,10 +168,11 @@ def resource_lines(record: Record) -> list[str]:
             f"({measurement.telemetry[0]['energy_of']})"
         )
     if measurement.peak_host_memory_bytes:
-        of_gpu = derived.peak_gpu_memory_bytes
+        of_gpu, reserved = measurement.peak_gpu_memory_bytes, derived.gpu_memory_reserved_bytes
         lines.append(
             f"memory:         {measurement.peak_host_memory_bytes / 1e9:.2f} GB peak of a process"
             + (f", {of_gpu / 1e9:.2f} GB peak of a GPU" if of_gpu is not None else "")
+            + (f", {reserved / 1e9:.2f} GB reserved on a GPU" if reserved is not None else "")
         )
     if derived.cpu_cores_used is not None:
         lines.append(f"CPU:            {derived.cpu_cores_used:.2f} cores busy on average")

@@ -80,10 +80,13 @@ def fetches(loop: training_step.Loop) -> list[tf.Tensor | tf.Operation]:
     return [loop.loss, *loop.observed.values(), *staleness, loop.operation]
 
 
-def traced(options: tf.compat.v1.RunOptions, *, with_graphs: bool) -> tf.compat.v1.RunOptions:
-    """Returns the options of a step that is traced."""
+def traced(
+    options: tf.compat.v1.RunOptions, *, with_graphs: bool, with_kernels: bool = True
+) -> tf.compat.v1.RunOptions:
+    """Returns the options of a step that is traced, on GPUs with their kernels."""
+    levels = tf.compat.v1.RunOptions
     changed = tf.compat.v1.RunOptions(
-        trace_level=tf.compat.v1.RunOptions.FULL_TRACE, output_partition_graphs=with_graphs
+        trace_level=levels.FULL_TRACE if with_kernels else levels.SOFTWARE_TRACE, output_partition_graphs=with_graphs
     )
     changed.MergeFrom(options)
     return changed

@@ -1,10 +1,11 @@
-"""Traces a few steps after the measured ones: what crossed between devices, and how long each tower took."""
+"""Traces a few steps after the measured ones: memory of GPUs, transfers between devices, times of towers."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -40,44 +41,64 @@ def trace(
     log: RunLog,
     team: Team,
 ) -> None:
-    """Takes traced steps if there are several towers or processes, and adds what they show to the log.
+    """Takes traced steps if there are GPUs, several towers or processes, and adds what they show to the log.
 
-    Never in a run whose steps are interleaved with another's. The first step shows the transfers. If this process has
-    several towers that step together, more follow for the times of these, with untraced steps between them; all workers
-    take equally many. If a single process cannot trace, the run remains valid.
+    Never in a run whose steps are interleaved with another's. The first step shows the memory of GPUs and the
+    transfers. If this process has several towers that step together, more follow for the times of these, with untraced
+    steps between them; all workers take equally many. If a process cannot trace, the run remains valid.
+
+    Raises:
+        BenchError: another task is lost, so no step can be taken.
     """
     several = config.towers_in_total > 1 or config.cluster is not None
     written = config.between.trace_file or config.between.partitioned_graph_file_prefix
-    if not (several or written or log.traced_always) or log.steps_per_slice is not None:
+    fully = bool(several or written or log.traced_always)
+    if not (fully or config.device == "gpu") or log.steps_per_slice is not None:
         return
     towers = config.towers_in_total if config.variable_update in IN_GRAPH else config.num_devices
-    try:
-        begin = time.perf_counter()
-        every = [_metadata(session, loop, options, config, team, with_graphs=True) for loop in loops]
-        seconds = time.perf_counter() - begin
-        _write(every, config.between, team)
-        if several or log.traced_always:
-            log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
-        if len(loops) > 1 or towers < 2 or config.pipeline:
-            return
-        budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
-        count, between = _agreed_steps(budget, seconds, log.measured.step_seconds, team)
-        taken = []
+    every: list[tf.compat.v1.RunMetadata] = []
+    begin = time.perf_counter()
+    with _excused(team):
+        every = [
+            _metadata(session, loop, options, config, team, with_graphs=fully, with_kernels=fully) for loop in loops
+        ]
+    seconds = time.perf_counter() - begin
+    used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
+    log.observe(peak_gpu_memory_bytes=max(used, default=None))
+    _write(every, config.between, team)
+    if every and (several or log.traced_always):
+        log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
+    lacking = fully and any(map(step_trace.lacks_kernels, every))
+    if lacking:
+        warn(step_trace.NO_KERNELS)
+    if len(loops) > 1 or towers < 2 or config.pipeline:
+        return
+    budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
+    can_trace = every and not lacking
+    count, between = _agreed_steps(budget if can_trace else 0.0, seconds, log.measured.step_seconds, team)
+    taken = []
+    with _excused(team):
         for _ in range(count):
             team.expect("The steps between traced steps", PREPARATION_FACTOR * config.step_timeout_seconds)
             for _ in range(between):
                 session.run(steps.fetches(loops[0]), options=options)
             taken.append(step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers))
-    except tf.errors.OpError as error:
-        if config.cluster:
-            raise
-        warn(f"No step could be traced, so transfers and towers' times are not measured: {headline(error)}")
-        return
     known = [seconds for seconds in taken if seconds is not None]
-    if len(known) < count:
-        warn("The trace of a step has no kernels of the GPUs, so towers' times are unknown: TensorFlow needs CUPTI.")
-    elif known:
+    if known and len(known) == count:
         log.observe(tower_compute_seconds=[[round(s, 6) for s in tower] for tower in zip(*known, strict=True)])
+    elif taken:
+        warn("The trace of a step lacks the operations of a tower, so towers' times are unknown.")
+
+
+@contextlib.contextmanager
+def _excused(team: Team) -> Iterator[None]:
+    """Turns an error of TensorFlow while a step is traced into a warning, unless another task has brought it about."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if cause := team.explain(error):
+            raise cause from error
+        warn(f"A step could not be traced, so what traces show is not in the record: {headline(error)}")
 
 
 def _agreed_steps(budget: float, traced: float, measured: Sequence[float], team: Team) -> tuple[int, int]:
@@ -103,9 +124,11 @@ def _metadata(
     team: Team,
     *,
     with_graphs: bool = False,
+    with_kernels: bool = True,
 ) -> tf.compat.v1.RunMetadata:
     """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
-    traced, metadata = steps.traced(options, with_graphs=with_graphs), tf.compat.v1.RunMetadata()
+    traced = steps.traced(options, with_graphs=with_graphs, with_kernels=with_kernels)
+    metadata = tf.compat.v1.RunMetadata()
     team.expect("A traced step", PREPARATION_FACTOR * config.step_timeout_seconds)
     session.run(steps.fetches(loop), options=traced, run_metadata=metadata)
     team.expect_nothing()
@@ -117,7 +140,7 @@ def _write(every: Sequence[tf.compat.v1.RunMetadata], between: BetweenSteps, tea
     if between.trace_file:
         rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]
         rows_of = chrome_trace.gather(rows, team)
-        if team.is_leader:
+        if team.is_leader and any(rows_of.values()):
             chrome_trace.write(Path(between.trace_file), chrome_trace.trace(rows_of))
     if between.partitioned_graph_file_prefix and team.is_leader:
         graphs = (one for metadata in every for one in metadata.partition_graphs)

@@ -13,11 +13,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.console import stderr_is
+from benchmarks.console import stderr_is, warn
 
 # TensorFlow's C++ log level: 2 shows errors only; 3 not even those, since a run on a CPU need not report that there is
 # no CUDA. Errors that stop a run are exceptions anyway.
 _QUIET = {"gpu": "2", "cpu": "3"}
+
+# The share of a GPU's memory that all sessions on it take together if it is split or shared: the CUDA context and
+# libraries of each process need the rest.
+SPLIT_FRACTION = 0.9
 
 # Keras imports matplotlib.pyplot, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds. Keras
 # imports pandas, too.
@@ -94,6 +98,7 @@ def prepare(runtime: Runtime) -> None:
     # TensorFlow prints the placement to stdout, and at its lowest log level to stderr once more.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", _QUIET[runtime.device])
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # count GPUs as the driver and nvidia-smi do
+    _await_steps()
     if runtime.peers:
         hosts = {address.rpartition(":")[0].strip("[]") for address in runtime.peers}
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # or gRPC complains when a process is started
@@ -115,6 +120,16 @@ def prepare(runtime: Runtime) -> None:
         now = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = now.split(",") if now else None
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[i] if names else str(i) for i in runtime.visible_gpus)
+
+
+def _await_steps() -> None:
+    """Has a step end when its GPUs have ended it: otherwise it ends when all is enqueued, and its time is that."""
+    given = os.environ.get("TF_SYNC_ON_FINISH", "1")
+    if given.lower() not in ("1", "true"):
+        warn(
+            f"TF_SYNC_ON_FINISH={given} is replaced by 1: without it the time of a step would be that of enqueueing it."
+        )
+    os.environ["TF_SYNC_ON_FINISH"] = "1"
 
 
 def _keep_freed_memory() -> None:

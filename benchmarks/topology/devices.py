@@ -7,16 +7,13 @@ import dataclasses
 import tensorflow as tf
 
 from benchmarks.errors import UsageError
-from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Runtime
 from benchmarks.system.hardware import gpu_inventory, usable_cores
 from benchmarks.topology import placement
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import HOST
 from results.text import counted
 from variable_mgr.place import Place
-
-# Of the memory of a split GPU: the CUDA context and libraries need the rest.
-_DEFAULT_SPLIT_FRACTION = 0.9
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,7 +160,9 @@ def session_config(
         log_device_placement=log_device_placement,
         intra_op_parallelism_threads=num_intra_threads,
         inter_op_parallelism_threads=num_inter_threads,
-        device_count={"CPU": count} if kind == "cpu" else {"CPU": 1},
+        # A session takes all GPUs of its process unless it is told otherwise, also those that are hidden from the eager
+        # runtime.
+        device_count={"CPU": count, "GPU": 0} if kind == "cpu" else {"CPU": 1},
     )
     if kind == "gpu":
         config.gpu_options.allow_growth = gpu_allow_growth
@@ -182,7 +181,7 @@ def _mib_per_virtual_gpu(physical: int, parts: int, fraction: float | None, limi
     """Returns the memory of each of the equal parts of each physical GPU."""
     memory_mib = [gpu.memory_bytes / 2**20 for gpu in gpu_inventory().gpus[:physical]]
     if limit_mib is None:
-        return [(fraction or _DEFAULT_SPLIT_FRACTION) / parts * mib for mib in memory_mib]
+        return [(fraction or SPLIT_FRACTION) / parts * mib for mib in memory_mib]
     if limit_mib > min(memory_mib, default=limit_mib):
         raise UsageError(
             f"--gpu_memory_limit_mb={limit_mib}: a GPU here has {min(memory_mib):.0f} MiB. Give less, or leave it out."

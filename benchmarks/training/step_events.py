@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,11 +13,14 @@ from benchmarks.training import step_trace
 
 COMPUTE, EXCHANGE, INPUT = "compute", "exchange", "input"
 KINDS = (COMPUTE, EXCHANGE, INPUT)
-_EXCHANGES = re.compile(r"_?(Host)?(Send|Recv)|RecvTensor|Collective|Nccl|Queue")
+_EXCHANGES = re.compile(r"_?(Host)?(Send|Recv)|RecvTensor|Collective|[Nn]ccl|Queue")
 _INPUTS = re.compile(r"Iterator|\w*Dataset")
 _OF_INPUT = re.compile(r"input|synthetic_\d+")  # the name scopes of what is read and of what is made
 _LABEL = re.compile(r"\S+ = (\w+)\(")  # on CPUs, such as `tower_0/add = AddV2(a, b)`
 _COPY = re.compile(r"Memcpy\w+")
+# What a GPU does for an operation has its name and type (tensorflow/core/profiler/convert/xplane_to_step_stats.cc).
+# NCCL's kernels have the name of the call, such as `ncclAllReduce`, and kernels of no operation their own C++ name.
+_OF_OPERATION = re.compile(r"([^:]+):(\w+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,25 +51,48 @@ def events(metadata: tf.compat.v1.RunMetadata) -> list[Event]:
     not time a transfer to a CPU device. It lasts from the end of the operation that made the tensor until the first
     operation that uses it could start, which may have waited for other tensors, too.
     """
-    types = {node.name: node.op for graph in metadata.partition_graphs for node in graph.node}
-    every = {stats.device for stats in metadata.step_stats.dev_stats}
-    reporting = {name.removesuffix(step_trace.KERNELS) for name in every if name.endswith(step_trace.KERNELS)}
+    nodes = {node.name: node for graph in metadata.partition_graphs for node in graph.node}
+    by_process = list(_by_process(metadata))
+    reporting = {process for process, stats in by_process if stats.device.endswith(step_trace.KERNELS)}
     found = []
-    for stats in metadata.step_stats.dev_stats:
-        device, is_copy = stats.device, stats.device.endswith(step_trace.COPIES)
-        if device.endswith((step_trace.KERNELS, step_trace.COPIES)):
-            device = device.rpartition("/")[0]
-        elif "/stream:" in device or any(device.endswith(name) for name in reporting):
-            continue  # a part of all streams; launches
+    for process, stats in by_process:
+        of_gpu, is_copy = stats.device.startswith(step_trace.OF_GPU), stats.device.endswith(step_trace.COPIES)
+        if of_gpu and not stats.device.endswith((step_trace.KERNELS, step_trace.COPIES)):
+            continue  # a part of all streams; waits of the host
+        if not of_gpu and step_trace.OF_GPU in stats.device and process in reporting:
+            continue  # launches
         for node in stats.node_stats:
-            name = node.node_name
-            copied, labelled = _COPY.match(node.timeline_label), _LABEL.match(node.timeline_label)
+            name, device, of_type = node.node_name, stats.device, ""
             if name in ("_SOURCE", "_SINK"):
                 continue
-            of_type = copied[0] if copied else types.get(name) or (labelled[1] if labelled else name)
+            if of_gpu:
+                device = process + device.rpartition("/")[0]
+                if operation := _OF_OPERATION.fullmatch(name):
+                    name, of_type = operation.groups()
+                if name in nodes and not is_copy and step_trace.OF_GPU in nodes[name].device:
+                    device = nodes[name].device  # it may be a part of a split GPU, which the driver does not know
+            copied, labelled = _COPY.match(node.timeline_label), _LABEL.match(node.timeline_label)
+            if copied:
+                of_type = copied[0]
+            elif name in nodes:
+                of_type = nodes[name].op
+            else:
+                of_type = of_type or (labelled[1] if labelled else name)
             kind = EXCHANGE if is_copy or copied else _kind(name, of_type)
             found.append(Event(_short(device), kind, of_type, name, node.all_start_micros, node.all_end_rel_micros))
     return sorted([*found, *_transfers(metadata, reporting)], key=lambda event: event.begin_us)
+
+
+def _by_process(metadata: tf.compat.v1.RunMetadata) -> Iterator[tuple[str, Any]]:
+    """Yields what devices report, and the process, such as `/job:worker/replica:0/task:0`.
+
+    A process reports first what its GPUs did, by names without the process, and then its devices
+    (tensorflow/core/distributed_runtime/worker.cc).
+    """
+    process = ""
+    for stats in reversed(metadata.step_stats.dev_stats):
+        process = stats.device.partition("/device:")[0] or process
+        yield process, stats
 
 
 def _kind(name: str, of_type: str) -> str:
@@ -75,7 +102,10 @@ def _kind(name: str, of_type: str) -> str:
 
 
 def _transfers(metadata: tf.compat.v1.RunMetadata, reporting: set[str]) -> Iterator[Event]:
-    """Yields the transfers between devices that do not report copies, on the device that received the tensor."""
+    """Yields the transfers between devices that do not report copies, on the device that received the tensor.
+
+    `reporting`: the processes whose GPUs do.
+    """
     nodes = {
         (stats.device, node.node_name): node for stats in metadata.step_stats.dev_stats for node in stats.node_stats
     }
@@ -88,7 +118,9 @@ def _transfers(metadata: tf.compat.v1.RunMetadata, reporting: set[str]) -> Itera
     for (receiver, received, _), (sender, name, _) in origins.items():
         made = nodes.get((sender, name))
         used = [nodes[receiver, user] for user in users.get((receiver, received), ()) if (receiver, user) in nodes]
-        if made is None or not used or any(end.endswith(one) for one in reporting for end in (sender, receiver)):
+        if made is None or not used:
+            continue
+        if any(step_trace.OF_GPU in end and end.partition("/device:")[0] in reporting for end in (sender, receiver)):
             continue
         begin = made.all_start_micros + made.all_end_rel_micros
         ready = min(user.scheduled_micros or user.all_start_micros for user in used)

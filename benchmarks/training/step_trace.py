@@ -17,6 +17,16 @@ COLLECTIVES = ("CollectiveReduceV2", "NcclAllReduce")
 _COPY = re.compile(r"Memcpy(\w++).*?\bsize:(\d+)")
 # Of a GPU, at the end of a device's name.
 COPIES, KERNELS = "/memcpy", "/stream:all"
+# Of a device's name; what the driver reports begins with it, and has no process.
+OF_GPU = "/device:GPU:"
+# Of a GPU's memory, by its number in the process; the allocators of pinned host memory have other names.
+_GPU_ALLOCATOR = re.compile(r"GPU_\d+_bfc|gpu_async_\d+")
+NO_KERNELS = (
+    "The trace of a step has no kernels of the GPUs, so only their launches are known: TensorFlow could not use CUPTI. "
+    "If the driver reserves it for administrators (CUPTI_ERROR_INSUFFICIENT_PRIVILEGES), load its module with "
+    "NVreg_RestrictProfilingToAdminUsers=0, or give a container --cap-add=SYS_ADMIN. TF_CPP_MIN_LOG_LEVEL=0 shows "
+    "TensorFlow's reason."
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +96,27 @@ def crossings(
         received=sum(event.node_name == "RecvTensor" for _, event in reports),
         copies=added(*({copy[1]: (1, int(copy[2]))} for copy in copies if copy)) or {},
     )
+
+
+def lacks_kernels(metadata: tf.compat.v1.RunMetadata) -> bool:
+    """Returns whether GPUs took part in a step that was traced fully, and only their launches are known."""
+    devices = {stats.device for stats in metadata.step_stats.dev_stats}
+    return any(OF_GPU in device for device in devices) and not any(device.endswith(KERNELS) for device in devices)
+
+
+def peak_gpu_memory_bytes(metadata: tf.compat.v1.RunMetadata) -> int | None:
+    """Returns the most memory that an allocator of a GPU had in use in a traced step; None if none reports that.
+
+    It reports when an operation has ended, so what this has freed before, such as a workspace of cuDNN, is added.
+    """
+    used = [
+        memory.allocator_bytes_in_use + memory.peak_bytes - memory.live_bytes
+        for stats in metadata.step_stats.dev_stats
+        for node in stats.node_stats
+        for memory in node.memory
+        if _GPU_ALLOCATOR.fullmatch(memory.allocator_name) and memory.allocator_bytes_in_use
+    ]
+    return max(used, default=None)
 
 
 def tower_seconds(metadata: tf.compat.v1.RunMetadata, towers: int) -> list[float] | None:

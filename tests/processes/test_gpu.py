@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ def test_two_virtual_gpus_train_on_data_under_strict_placement(
     measured = record["measurement"]
     assert len(measured["losses"]) == 5 and np.isfinite(measured["losses"]).all()
     assert not measured["replica_drift"], "towers that exchange gradients hold equal weights"
-    assert record["derived"]["peak_gpu_memory_bytes"] > 0
+    assert 0 < record["measurement"]["peak_gpu_memory_bytes"] < record["derived"]["gpu_memory_reserved_bytes"]
 
 
 def test_every_manager_is_right_on_gpus(run_process: Callable[..., Finished]) -> None:
@@ -55,10 +57,39 @@ def test_reductions_of_gpus_are_right(run_process: Callable[..., Finished], reco
     assert measured and all(record["measurement"]["largest_error"] < 1e-5 for record in measured)
 
 
+def test_kernels_have_the_types_of_their_operations(run_process: Callable[..., Finished], tmp_path: Path) -> None:
+    done = run_process("--num_gpus=1", "--model=resnet20", "--num_batches=5", "--trace_file=trace.json")
+    assert done.status == 0 and "no kernels" not in done.stderr, done.stderr
+    written = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    types = Counter(event["name"] for event in written if event["ph"] == "X")
+    assert types["Conv2DBackpropFilter"] > 10, types
+
+
+@pytest.mark.parametrize("flags", [["--precision=fp16"], ["--precision=bf16"], ["--xla=jit"]])
+def test_losses_are_those_of_a_cpu(
+    run_process: Callable[..., Finished], records: Records, flags: Sequence[str]
+) -> None:
+    same = ("--model=lenet", "--batch_size=8", "--num_batches=5", "--data_format=NHWC")
+    assert run_process("--device=cpu", *same).status == 0
+    done = run_process("--num_gpus=1", *same, *flags)
+    assert done.status == 0, done.stderr
+    on_cpu, on_gpu = (record["measurement"]["warmup_losses"][0] for record in records())
+    assert on_gpu == pytest.approx(on_cpu, rel=0.02)
+
+
+def test_workers_that_share_a_gpu_have_room(run_process: Callable[..., Finished], records: Records) -> None:
+    split = ("--num_gpus=2", "--virtual_gpus=2", "--model=resnet20", "--num_batches=5")
+    done = run_process("--local_cluster=worker:2", "--variable_update=collective_all_reduce", *split)
+    assert done.status == 0, done.stderr
+    (record,) = records()
+    assert record["config"]["gpu_memory_fraction"] == 0.45 and not record["measurement"]["replica_drift"]
+
+
 def test_a_limit_of_memory_is_kept(run_process: Callable[..., Finished], records: Records) -> None:
     done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
     assert done.status == 0, done.stderr
     (record,) = records()
-    assert 0 < record["derived"]["peak_gpu_memory_bytes"] <= 3000 * 2**20
+    # The driver counts the context and the libraries, too, which have no limit.
+    assert 0 < record["measurement"]["peak_gpu_memory_bytes"] <= 3000 * 2**20
     done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=99999999", "--num_batches=5")
     assert done.status == 2 and "--gpu_memory_limit_mb=99999999: a GPU here has" in done.stderr

@@ -144,18 +144,18 @@ def test_resources_are_of_all_processes_together() -> None:
     # Images: 24 in 4 s, 6 per second.
     derived = derived_from(telemetry=[process({"a": 1.0, "b": 2.0}, 7, None), process({"b": 2.0}, None, 9, cores=2.0)])
     assert (derived.power_watts, derived.images_per_joule) == pytest.approx((3.0, 2.0))
-    assert (derived.cpu_cores_used, derived.peak_gpu_memory_bytes) == (3.5, 9)
+    assert (derived.cpu_cores_used, derived.gpu_memory_reserved_bytes) == (3.5, 9)
 
 
 def test_resources_that_are_partly_unknown() -> None:
     unseen = derived_from(telemetry=[process({"a": None}, None)])
-    assert (unseen.power_watts, unseen.images_per_joule, unseen.peak_gpu_memory_bytes) == (None, None, None)
+    assert (unseen.power_watts, unseen.images_per_joule, unseen.gpu_memory_reserved_bytes) == (None, None, None)
     assert unseen.cpu_cores_used == 1.5
     no_gpus = derived_from(telemetry=[process({})])
-    assert (no_gpus.power_watts, no_gpus.peak_gpu_memory_bytes, no_gpus.cpu_cores_used) == (None, None, 1.5)
+    assert (no_gpus.power_watts, no_gpus.gpu_memory_reserved_bytes, no_gpus.cpu_cores_used) == (None, None, 1.5)
     for telemetry in ([], [{"failure": "OSError: gone"}], [process({"a": 1.0}, 7), {"failure": "OSError: gone"}]):
         derived = derived_from(telemetry=telemetry)
-        assert (derived.power_watts, derived.cpu_cores_used, derived.peak_gpu_memory_bytes) == (None, None, None)
+        assert (derived.power_watts, derived.cpu_cores_used, derived.gpu_memory_reserved_bytes) == (None, None, None)
 
 
 def test_no_power_is_no_images_per_joule() -> None:

@@ -38,7 +38,7 @@ def sentences(*telemetry: dict[str, Any]) -> list[str]:
 
 def test_images_per_joule_is_rate_over_power() -> None:
     derived = derive(run(process({"GPU-a": 30.0, "GPU-b": 50.0}, gpu(), gpu("GPU-b", peak_memory_bytes=30))), 2)
-    assert (derived.power_watts, derived.peak_gpu_memory_bytes, derived.cpu_cores_used) == (80.0, 30, 1.5)
+    assert (derived.power_watts, derived.gpu_memory_reserved_bytes, derived.cpu_cores_used) == (80.0, 30, 1.5)
     assert derived.images_per_joule == pytest.approx(2.0)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from benchmarks.one_run import traced_steps
 from tests.support.commands import Finished
@@ -95,12 +97,28 @@ def test_the_tower_that_is_late_is_named(run_bench: RunBench, records: Records) 
 
 
 def test_a_run_that_cannot_be_traced_is_valid(
+    run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def cannot(*_: Any, **__: Any) -> None:
+        raise tf.errors.InternalError(None, None, "CUPTI is in use")
+
+    monkeypatch.setattr(traced_steps.steps, "traced", cannot)
+    trace_file = tmp_path / "trace.json"
+    done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3", f"--trace_file={trace_file}")
+    assert done.status == 0
+    assert "A step could not be traced, so" in done.stderr and "CUPTI is in use" in done.stderr
+    (record,) = records()
+    assert record["measurement"]["tower_compute_seconds"] == []
+    assert "measured_per_step" not in record["placement"] and not trace_file.exists()
+
+
+def test_a_trace_without_kernels_is_explained_once(
     run_bench: RunBench, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traced_steps.step_trace, "tower_seconds", lambda metadata, towers: None)
+    monkeypatch.setattr(traced_steps.step_trace, "lacks_kernels", lambda metadata: True)
     done = run_bench(*SMALL, "--variable_update=replicated", "--num_batches=3")
     assert done.status == 0
-    assert done.stderr.count("needs CUPTI") == 1
+    assert done.stderr.count("NVreg_RestrictProfilingToAdminUsers=0") == 1
     assert records()[0]["measurement"]["tower_compute_seconds"] == []
 
 

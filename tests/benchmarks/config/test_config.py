@@ -56,6 +56,33 @@ def test_auto_takes_the_cpu_only_without_gpus() -> None:
     assert resolve("--device=auto", "--num_gpus=2", gpus=2).device == "gpu"
 
 
+def test_workers_that_share_gpus_divide_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    split = ("--num_gpus=2", "--virtual_gpus=2", "--variable_update=collective_all_reduce")
+    two = (*split, "--local_cluster=worker:2")
+    made = resolve(*two, gpus=1)
+    assert made.gpu_memory_fraction == 0.45
+    assert made.notices == ("2 workers share GPUs, so each takes at most 0.45 of their memory: --gpu_memory_frac.",)
+    started = resolve(*two, "--job_name=worker", "--task_index=1", "--worker_hosts=a:1,a:2", gpus=1)
+    assert started.gpu_memory_fraction == 0.45
+    assert resolve(*two, "--gpu_memory_frac=0.3", gpus=1).gpu_memory_fraction == 0.3
+    with pytest.raises(UsageError, match=r"^--gpu_memory_frac=0.6: 2 workers share GPUs, .* at most 0.45"):
+        resolve(*two, "--gpu_memory_frac=0.6", gpus=1)
+    by_hand = (*split[2:], "--num_gpus=1", "--worker_hosts=a:1,a:2,a:3", "--job_name=worker", "--task_index=0")
+    assert resolve(*by_hand, gpus=4).gpu_memory_fraction == 0.3
+    for own in (
+        resolve(*split, gpus=1),
+        resolve(*two[2:], "--num_gpus=2", gpus=4),  # each gets two whole ones
+        resolve(*two, "--gpu_memory_limit_mb=1000", gpus=1),
+        resolve(*by_hand, "--gpus=1", gpus=4),
+        resolve(*by_hand[:2], "--worker_hosts=a:1,b:1", *by_hand[3:], gpus=4),
+        resolve(*two[2:], "--num_gpus=2", "--device=cpu"),
+    ):
+        assert own.gpu_memory_fraction is None and not own.notices
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert resolve(*by_hand, gpus=1).gpu_memory_fraction is None
+
+
 def test_gpus_may_be_split() -> None:
     assert resolve("--num_gpus=4", "--virtual_gpus=2", gpus=2).virtual_gpus == 2
     assert resolve("--num_gpus=2", "--virtual_gpus=auto", gpus=1).virtual_gpus == 2

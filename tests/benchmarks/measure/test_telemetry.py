@@ -396,12 +396,13 @@ def test_what_is_known_is_told_in_lines() -> None:
         startup_phases_seconds={"Python": 0.41, "TensorFlow": 5.9, "graph": 1.6, "variables": 0.4},
         first_step_seconds=0.9,
         peak_host_memory_bytes=2_340_000_000,
+        peak_gpu_memory_bytes=1_230_000_000,
         telemetry=[seen],
     )
     record = make_record(measurement=measurement, derived=derive(measurement, 1))
     assert resource_lines(record) == [
         "power:          250 W on average, 0.096 images per joule (GPU only)",
-        "memory:         2.34 GB peak of a process, 5.37 GB peak of a GPU",
+        "memory:         2.34 GB peak of a process, 1.23 GB peak of a GPU, 5.37 GB reserved on a GPU",
         "CPU:            1.50 cores busy on average",
         "GPU 0:          1980 MHz on average (1980 to 1980), at most 62 °C, busy 90% of the time, "
         "slowed 40% of the time by heat (driver)",

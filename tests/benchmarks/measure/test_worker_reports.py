@@ -78,7 +78,7 @@ def test_a_step_counts_only_if_every_worker_took_part() -> None:
 def test_the_slowest_to_start_and_the_largest_are_what_counts() -> None:
     one = report(
         1.0, startup_seconds=3.0, first_step_seconds=2.0, peak_host_memory_bytes=10, skipped_records=1,
-        input_wait_seconds=[0.25], top_1_accuracies=[0.5], top_5_accuracies=[1.0],
+        peak_gpu_memory_bytes=4, input_wait_seconds=[0.25], top_1_accuracies=[0.5], top_5_accuracies=[1.0],
     )  # fmt: skip
     other = report(
         1.0, startup_seconds=5.0, first_step_seconds=1.0, peak_host_memory_bytes=30, skipped_records=2,
@@ -86,7 +86,7 @@ def test_the_slowest_to_start_and_the_largest_are_what_counts() -> None:
     )  # fmt: skip
     both = together([one, other])
     assert (both.startup_seconds, both.first_step_seconds, both.peak_host_memory_bytes) == (5.0, 2.0, 30)
-    assert (both.skipped_records, both.replica_drift) == (3, 0.0)
+    assert (both.skipped_records, both.replica_drift, both.peak_gpu_memory_bytes) == (3, 0.0, 4)
     assert (both.input_wait_seconds, both.top_1_accuracies, both.top_5_accuracies) == ([0.75], [0.375], [0.75])
     unknown = together([report(1.0), report(1.0)])
     assert (unknown.startup_seconds, unknown.skipped_records, unknown.replica_drift) == (None, None, None)

@@ -126,6 +126,12 @@ def test_a_profile_has_tensorflows_file_and_a_table(run_bench: Run, records: Rec
     assert f"All {len(rows)} types: out/operations.csv" in run.stdout
 
 
+def test_a_table_of_launches_alone_is_explained(run_bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.training.step_trace.lacks_kernels", lambda metadata: True)
+    run = run_bench(*RUN, "--num_gpus=1", "--num_warmup_batches=1", "--num_batches=3", "--profile_steps=2:2")
+    assert run.stderr.count("NVreg_RestrictProfilingToAdminUsers=0") == 1, "one tower is not traced otherwise"
+
+
 def test_the_table_is_aligned() -> None:
     rows = [Work("/device:CPU:0", "compute", "MatMul", 12, 100.0, 0.995), Work("d", "input", "Get", 0.5, 1.5, 0.005)]
     assert table(rows) == [

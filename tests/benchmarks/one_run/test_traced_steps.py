@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from benchmarks.cluster.member import Alone
+from benchmarks.config import config, flag, run_flags
+from benchmarks.errors import BenchError, ClusterError
+from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import traced_steps
 
 
@@ -35,3 +40,48 @@ def test_traced_steps_are_spread_over_the_budget_and_equally_many_in_all_workers
     traced: float, measured: list[float], other: list[int], agreed: tuple[int, int]
 ) -> None:
     assert traced_steps._agreed_steps(2.0, traced, measured, TwoWorkers(other)) == agreed
+
+
+class OnOneGpu:
+    """A session whose allocator has a peak."""
+
+    def __init__(self) -> None:
+        self.levels: list[int] = []
+
+    def run(self, fetches: Any, options: tf.compat.v1.RunOptions, run_metadata: tf.compat.v1.RunMetadata) -> None:
+        self.levels.append(options.trace_level)
+        node = run_metadata.step_stats.dev_stats.add(device="/device:GPU:0").node_stats.add()
+        node.memory.add(allocator_name="GPU_0_bfc", allocator_bytes_in_use=7)
+
+
+def test_a_run_on_one_gpu_knows_its_memory_without_tracing_kernels() -> None:
+    chosen = config.resolve(flag.parse(["--device=gpu"], run_flags.RUN_FLAGS).values, lambda: 1)
+    session, log = OnOneGpu(), RunLog(images_per_step=1, towers=1)
+    loop: Any = types.SimpleNamespace(loss=None, observed={}, staleness=None, operation=None)
+    traced_steps.trace(session, [loop], tf.compat.v1.RunOptions(), chosen, log, Alone())  # type: ignore[arg-type]
+    assert log.own().peak_gpu_memory_bytes == 7
+    assert session.levels == [tf.compat.v1.RunOptions.SOFTWARE_TRACE]
+    assert "measured_per_step" not in log.placement
+
+
+class InCluster(Alone):
+    """A task that knows whether another one is lost."""
+
+    def __init__(self, cause: BenchError | None) -> None:
+        self._cause = cause
+
+    def explain(self, error: Exception) -> BenchError | None:
+        return self._cause
+
+
+def test_an_error_while_a_step_is_traced_ends_the_run_only_if_a_task_is_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def trace(cause: BenchError | None) -> None:
+        with traced_steps._excused(InCluster(cause)):
+            raise tf.errors.InternalError(None, None, "no CUPTI")
+
+    trace(None)
+    assert "no CUPTI" in capsys.readouterr().err
+    with pytest.raises(ClusterError, match="worker 1 is gone"):
+        trace(ClusterError("worker 1 is gone"))

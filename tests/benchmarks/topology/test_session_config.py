@@ -61,6 +61,6 @@ def test_a_limit_beyond_the_memory_is_refused() -> None:
 
 def test_a_cpu_run_names_no_gpu() -> None:
     config = devices.session_config("cpu", 4, num_intra_threads=2, num_inter_threads=1)
-    assert config.device_count["CPU"] == 4
+    assert dict(config.device_count) == {"CPU": 4, "GPU": 0}, "else it would take all GPUs of its process"
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 1)
     assert config.gpu_options.visible_device_list == ""

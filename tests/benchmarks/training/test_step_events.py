@@ -71,16 +71,53 @@ def test_a_transfer_ends_when_its_first_user_could_start() -> None:
     assert found == Event("/device:CPU:1", "exchange", "transfer or wait", "gradient", 120, 30)
 
 
-def test_of_a_gpu_its_own_reports_count_once() -> None:
+# The traces of GPUs below are made as TensorFlow's source makes them (core/profiler/convert/xplane_to_step_stats.cc,
+# core/nccl/nccl_manager.cc, core/common_runtime/copy_tensor.cc). They are to be replaced by the trace of a real step:
+# `make gpu-first` writes it to step.pb.
+def test_of_a_gpu_its_own_reports_count_once_by_the_type_of_their_operation() -> None:
     trace = Trace()
+    for stream in ("stream:all", "stream:13"):
+        trace.ran(f"/device:GPU:0/{stream}", "tower_0/conv:Conv2D", 10, 300, label="sm90_xmma_fprop regs:255 grid:1,1")
+        trace.ran(f"/device:GPU:0/{stream}", "tower_0/conv:Conv2D", 310, 5, label="splitKreduce_kernel regs:32")
+        trace.ran(f"/device:GPU:0/{stream}", "tower_0/fc:MatMul", 320, 2, label="ampere_sgemm regs:128")
+        trace.ran(f"/device:GPU:0/{stream}", "ncclAllReduce", 330, 9, label="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+        trace.ran(f"/device:GPU:0/{stream}", "ncclDevKernel_Broadcast_RING_LL(int)", 340, 1, label="ncclDevKernel")
+        trace.ran(f"/device:GPU:0/{stream}", "void cudnn::ops::scale<float>(int)", 350, 1, label="void cudnn regs:8")
+    trace.ran("/device:GPU:0/memcpy", "tower_0/images:_Recv", 5, 7, label="MemcpyH2D kind_src:pinned size:4 dest:0")
+    trace.ran("/device:GPU:0/sync", "cuStreamSynchronize", 1, 999, label="ThreadId 7")
     trace.ran(f"{HOST}GPU:0", "tower_0/conv", 1, 1)  # the launch
-    trace.ran("/device:GPU:0/stream:all", "tower_0/conv", 10, 300)
-    trace.ran("/device:GPU:0/stream:13", "tower_0/conv", 10, 300)
-    trace.ran("/device:GPU:0/memcpy", "tower_0/images", 5, 7, label="MemcpyH2D size:4")
-    trace.holds(f"{HOST}GPU:0", "tower_0/conv", "Conv2D")
+    trace.holds(f"{HOST}GPU:0", "tower_0/conv", "_FusedConv2D")
     assert events(trace.metadata) == [
         Event("/device:GPU:0", "exchange", "MemcpyH2D", "tower_0/images", 5, 7),
-        Event("/device:GPU:0", "compute", "Conv2D", "tower_0/conv", 10, 300),
+        Event("/device:GPU:0", "compute", "_FusedConv2D", "tower_0/conv", 10, 300),
+        Event("/device:GPU:0", "compute", "_FusedConv2D", "tower_0/conv", 310, 5),
+        Event("/device:GPU:0", "compute", "MatMul", "tower_0/fc", 320, 2),
+        Event("/device:GPU:0", "exchange", "ncclAllReduce", "ncclAllReduce", 330, 9),
+        *(
+            Event("/device:GPU:0", kind, name, name, begin, 1)
+            for kind, name, begin in (
+                ("exchange", "ncclDevKernel_Broadcast_RING_LL(int)", 340),
+                ("compute", "void cudnn::ops::scale<float>(int)", 350),
+            )
+        ),
+    ]
+
+
+def test_gpus_of_processes_and_parts_of_a_split_gpu_are_kept_apart() -> None:
+    trace, workers = Trace(), [f"/job:worker/replica:0/task:{task}" for task in range(2)]
+    reports = trace.metadata.step_stats.dev_stats
+    for worker, towers in zip(workers, (("tower_0/fc", "tower_1/fc"), ("tower_2/fc", "tower_3/fc")), strict=True):
+        # A process lists what its GPUs report, of which the driver knows no parts, and then its devices.
+        kernels, copies = reports.add(device="/device:GPU:0/stream:all"), reports.add(device="/device:GPU:0/memcpy")
+        copies.node_stats.add(node_name="images", timeline_label="MemcpyH2D size:4")
+        for part, name in enumerate(towers):
+            kernels.node_stats.add(node_name=f"{name}:MatMul")
+            reports.add(device=f"{worker}/device:GPU:{part}").node_stats.add(node_name=name)  # the launch
+            trace.holds(f"{worker}/device:GPU:{part}", name, "MatMul")
+    assert sorted((event.device, event.type) for event in events(trace.metadata)) == [
+        (f"{worker}/device:GPU:{part}", of_type)
+        for worker in workers
+        for part, of_type in ((0, "MatMul"), (0, "MemcpyH2D"), (1, "MatMul"))
     ]
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from benchmarks.training.step_trace import Crossings, crossings, tower_seconds
+from benchmarks.training.step_trace import Crossings, crossings, lacks_kernels, peak_gpu_memory_bytes, tower_seconds
 from results.placement import added
 
 WORKER, PS = "/job:worker/replica:0/task:0/device:", "/job:ps/replica:0/task:0/device:"
@@ -125,5 +125,29 @@ def test_on_gpus_kernels_count_and_not_their_launches() -> None:
     trace = Trace()
     trace.ran(f"{WORKER}GPU:0", "tower_0/conv", begin=0, micros=1)
     assert tower_seconds(trace.metadata, 1) is None, "without CUPTI there are launches alone"
-    trace.ran("/device:GPU:0/stream:all", "tower_0/conv", begin=10, micros=300)
+    assert lacks_kernels(trace.metadata)
+    trace.ran("/device:GPU:0/stream:all", "tower_0/conv:Conv2D", begin=10, micros=300)
     assert tower_seconds(trace.metadata, 1) == pytest.approx([300e-6])
+    assert not lacks_kernels(trace.metadata)
+
+
+def test_without_gpus_no_kernels_are_missed() -> None:
+    trace = Trace()
+    trace.ran(f"{WORKER}CPU:0", "tower_0/conv")
+    assert not lacks_kernels(trace.metadata)
+
+
+def test_the_memory_of_gpus_is_what_their_allocators_had_in_use_at_most() -> None:
+    trace = Trace()
+    assert peak_gpu_memory_bytes(trace.metadata) is None
+    trace.ran(f"{WORKER}GPU:0", "tower_0/conv")
+    trace.ran(f"{WORKER}GPU:0", "tower_0/fc")
+    conv, fc = trace.metadata.step_stats.dev_stats[0].node_stats
+    conv.memory.add(allocator_name="gpu_host_bfc", allocator_bytes_in_use=9000)
+    assert peak_gpu_memory_bytes(trace.metadata) is None, "that is memory of the host"
+    # The first has used 500 bytes, of which 100 are left; then 1,000 were in use.
+    conv.memory.add(allocator_name="GPU_0_bfc", allocator_bytes_in_use=1000, peak_bytes=500, live_bytes=100)
+    fc.memory.add(allocator_name="GPU_0_bfc", allocator_bytes_in_use=1300, peak_bytes=40, live_bytes=40)
+    assert peak_gpu_memory_bytes(trace.metadata) == 1400
+    fc.memory.add(allocator_name="gpu_async_1", allocator_bytes_in_use=1500)
+    assert peak_gpu_memory_bytes(trace.metadata) == 1500

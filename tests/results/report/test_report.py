@@ -165,7 +165,8 @@ GOLDEN_HEADER = (
     "power_watts,images_per_joule,cpu_cores_used,peak_gpu_memory_bytes,"
     "flops_per_image,measured_peak_tflops,mfu_of_measured_peak,onednn,filter_gradients_as_matmul,fused_bn,"
     "pipeline_stages,micro_batches,slowest_tower,slowest_tower_ratio,"
-    "eval_only,eval_top_1_accuracy,eval_top_5_accuracy,seconds_to_accuracy,restarts"
+    "eval_only,eval_top_1_accuracy,eval_top_5_accuracy,seconds_to_accuracy,restarts,"
+    "gpu_memory_reserved_bytes"
 )
 
 

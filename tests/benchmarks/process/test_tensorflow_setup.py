@@ -1,0 +1,29 @@
+"""The environment that a run sets for TensorFlow."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.system.provenance import RECORDED_VARIABLES
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(("given", "is_replaced"), [(None, False), ("1", False), ("TRUE", False), ("0", True)])
+def test_steps_are_always_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: str | None,
+    is_replaced: bool,
+    device: str,
+) -> None:
+    environment = {} if given is None else {"TF_SYNC_ON_FINISH": given}
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(tensorflow_setup.sys, "modules", {})
+    tensorflow_setup.prepare(Runtime(device=device))
+    assert environment["TF_SYNC_ON_FINISH"] == "1"
+    assert ("TF_SYNC_ON_FINISH=0 is replaced by 1: " in capsys.readouterr().err) == is_replaced
+    assert "TF_SYNC_ON_FINISH" in RECORDED_VARIABLES
