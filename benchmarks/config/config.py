@@ -246,6 +246,7 @@ class Config:
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
+_Values = Mapping[str, Any]
 _OTHERWISE_DEFAULT = "start_timeout_seconds step_timeout_seconds output_dir output_format display_every".split()
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
@@ -353,11 +354,7 @@ def _find_model(given: Mapping[str, Any]) -> ModelSpec:
 
 
 def _arithmetic(
-    given: Mapping[str, Any],
-    spec: ModelSpec,
-    devices: Mapping[str, Any],
-    variables: Mapping[str, Any],
-    cluster: Cluster | None,
+    given: _Values, spec: ModelSpec, devices: _Values, variables: _Values, cluster: Cluster | None
 ) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
     """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
     data_format, on_gpu = given["data_format"], devices["device"] == "gpu"

@@ -34,8 +34,10 @@ def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> lis
 
 
 def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:
-    """Checks whether TensorFlow, the driver and cuDNN have code for the GPU."""
+    """Checks whether TensorFlow, the driver and cuDNN have code for the GPU; yields nothing for an unknown one."""
     software, described = describe_software(), hardware.describe_gpu(gpu)
+    if described.compute_capability is None:
+        return
     names = ("TensorFlow", "cuDNN", "driver's CUDA")
     versions = (software["tensorflow_version"], software["cudnn_version"], opened.cuda_version)
     seen = ", ".join(f"{name} {version}" for name, version in zip(names, versions, strict=True) if version)
