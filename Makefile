@@ -26,7 +26,7 @@ CONSTRAINTS ?=
 TENSORFLOW ?=
 # CUDA's libraries: cuda, cuda-volta (GPUs older than Turing), or none. By default what the GPUs need. Before there is a
 # driver, as in an image: make install EXTRA=cuda
-EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 \
+EXTRA ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 \
     | awk '/^[0-9.]+$$/ && $$1 < 7.5 { extra = "cuda-volta" } END { print extra ? extra : "cuda" }')
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
     $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*')
