@@ -133,7 +133,7 @@ def says_no_memory(text: str) -> bool:
     return bool(_NO_MEMORY.search(text))
 
 
-def out_of_memory(error: BaseException) -> str:
+def lack_of_memory(error: BaseException) -> str:
     """Returns `Out of memory`, `Probably out of memory` where only the message suggests it, or nothing."""
     if isinstance(error, MemoryError) or getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED:
         return "Out of memory"

@@ -119,7 +119,7 @@ def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers
     if "nccl" in (modifiers.all_reduce_spec or "") and any(gpu.is_divided for gpu in inventory.gpus):
         raise UsageError("--all_reduce_spec=nccl: NCCL does not connect instances of divided GPUs (MIG): use psgpu.")
     capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
-    found = gpu_support.judgements(
+    found = gpu_support.judge(
         capabilities,
         inventory.cuda_version,
         describe_software(),

@@ -41,7 +41,7 @@ def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:
     names = ("TensorFlow", "cuDNN", "driver's CUDA")
     versions = (software["tensorflow_version"], software["cudnn_version"], opened.cuda_version)
     seen = ", ".join(f"{name} {version}" for name, version in zip(names, versions, strict=True) if version)
-    found = gpu_support.judgements({described.name: described.compute_capability}, opened.cuda_version, software)
+    found = gpu_support.judge({described.name: described.compute_capability}, opened.cuda_version, software)
     advice = " ".join(one.sentence for one in found if one.is_fatal)
     yield observed(f"GPU {gpu.index} software", seen, bool(advice), advice)
 

@@ -107,7 +107,7 @@ def lines(
 
 def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
     capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
-    return gpu_support.judgements(capabilities, topology.cuda_version, software, xla="jit", precision="tf32")
+    return gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision="tf32")
 
 
 def _cores(host: Mapping[str, Any]) -> str:

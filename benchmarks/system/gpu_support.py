@@ -1,11 +1,11 @@
-"""What TensorFlow cannot do on a GPU with this driver and these libraries, known before it is tried. No TensorFlow."""
+"""What TensorFlow cannot do on a GPU with this driver and these libraries. Imports no TensorFlow."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from benchmarks.system.provenance import installed
 
@@ -114,43 +114,30 @@ class Judgement:
 
 
 def judge(
-    asked: Mapping[str, str],
-    *,
-    capability: str | None,
-    driver_cuda: str | None,
-    cudnn: str | None,
-    tensorflow: str | None,
-) -> Iterator[Limit]:
-    """Yields what cannot be done with these versions, such as `9.0`, and flags; None: unknown."""
-    versions = {"capability": capability, "driver_cuda": driver_cuda, "cudnn": cudnn, "tensorflow": tensorflow}
-    for limit in LIMITS:
-        is_asked = limit.asks is None or asked.get(limit.asks[0]) == limit.asks[1]
-        if is_asked and all(_within(version, getattr(limit, name)) for name, version in versions.items()):
-            yield dataclasses.replace(limit, problem=limit.problem.format(**versions))
-
-
-def judgements(
     gpus: Mapping[str, str | None], driver_cuda: str | None, software: Mapping[str, str | None], **asked: str
 ) -> list[Judgement]:
-    """Returns what cannot be done with these GPUs, what is fatal first.
+    """Returns what cannot be done with these GPUs, what is fatal first. Of what is unknown (None) nothing is said.
 
     Args:
-        gpus: the compute capability by the GPU's name.
-        driver_cuda: the newest CUDA that the driver supports.
+        gpus: the compute capability, such as `9.0`, by the GPU's name.
+        driver_cuda: the newest CUDA that the driver supports, such as `12.8`.
         software: as `provenance.describe_software` returns it.
         asked: values of flags, such as `xla`.
     """
-    found = [
-        Judgement(f"{name}: {limit.problem}", limit.is_fatal)
-        for name, capability in gpus.items()
-        for limit in judge(
-            asked,
-            capability=capability,
-            driver_cuda=driver_cuda,
-            cudnn=software["cudnn_version"],
-            tensorflow=software["tensorflow_version"],
-        )
-    ]
+    found = []
+    for name, capability in gpus.items():
+        versions = {
+            "capability": capability,
+            "driver_cuda": driver_cuda,
+            "cudnn": software["cudnn_version"],
+            "tensorflow": software["tensorflow_version"],
+        }
+        found += [
+            Judgement(f"{name}: {limit.problem.format(**versions)}", limit.is_fatal)
+            for limit in LIMITS
+            if limit.asks in (None, *asked.items())
+            and all(_within(version, getattr(limit, key)) for key, version in versions.items())
+        ]
     return sorted(found, key=lambda one: not one.is_fatal)
 
 

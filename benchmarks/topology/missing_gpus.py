@@ -44,7 +44,7 @@ def _reported() -> list[str]:
     """Returns the messages of TensorFlow while it looks for GPUs, in a process that shows all of them."""
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryFile() as output:
         command = subprocesses.Command(
-            words=(sys.executable, "-c", _LOOK),
+            words=(sys.executable, "-P", "-c", _LOOK),
             stdout=output,
             stderr=errors,
             variables={"TF_CPP_MIN_LOG_LEVEL": "0"},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from benchmarks.errors import did_you_mean, headline, out_of_memory
+from benchmarks.errors import did_you_mean, headline, lack_of_memory
 
 
 def test_the_headline_of_an_error_is_what_was_wrong() -> None:
@@ -46,7 +46,7 @@ def test_the_headline_of_what_a_session_raises() -> None:
     ],
 )
 def test_a_lack_of_memory_is_recognised_in_the_errors_of_cudas_libraries(error: Exception, what: str) -> None:
-    assert out_of_memory(error) == what
+    assert lack_of_memory(error) == what
 
 
 @pytest.mark.parametrize(

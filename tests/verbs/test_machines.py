@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 
 import pytest
 
 from benchmarks.config import flag, run_flags
 from benchmarks.microbench import device_peak
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware
 from benchmarks.tune import recommend_verb, stages
 from results.text import counted
@@ -148,6 +151,14 @@ def test_an_instance_that_is_named_is_the_one_that_is_used(monkeypatch: pytest.M
     stand_in(monkeypatch, MACHINES[MIG])
     (gpu,) = hardware.gpu_inventory({"CUDA_VISIBLE_DEVICES": "MIG-0/1"}).gpus
     assert (gpu.memory_bytes, gpu.is_divided) == (10 * 2**30, True)
+
+
+def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES[MIXED])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    tensorflow_setup.prepare(Runtime(device="gpu", visible_gpus=(1,)))
+    assert [(gpu.name, gpu.memory_bytes) for gpu in hardware.gpu_inventory().gpus] == [("Tesla T4", 15 * 2**30)]
 
 
 def test_the_peak_of_the_chosen_gpu_is_used(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:

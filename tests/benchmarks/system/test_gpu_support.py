@@ -43,7 +43,7 @@ def test_what_has_no_code_for_a_gpu_is_a_sentence(
     is_fatal: bool | None,
 ) -> None:
     software = {"cudnn_version": cudnn, "tensorflow_version": tensorflow}
-    found = gpu_support.judgements({"Card": capability}, driver_cuda, software, **asked)
+    found = gpu_support.judge({"Card": capability}, driver_cuda, software, **asked)
     if problem is None:
         assert found == []
         return
