@@ -2,6 +2,8 @@
 # The working directory, /results, is where a run writes and reads: mount a directory there.
 #
 #   docker run --rm --init --user="$(id -u):$(id -g)" --volume="$PWD:/results" IMAGE --device=cpu --model=resnet50
+#
+# With GPUs add --gpus=all --ipc=host: docs/howto/gpus.md
 
 FROM python:3.13-slim-trixie AS wheel
 COPY . /suite

@@ -24,7 +24,10 @@ BIN := $(VENV)/bin
 CONSTRAINTS ?=
 # Another TensorFlow, in a fresh environment: make clean && make test TENSORFLOW=2.20
 TENSORFLOW ?=
-EXTRA := $(shell command -v nvidia-smi >/dev/null 2>&1 && echo cuda)
+# CUDA's libraries: cuda, cuda-volta (GPUs older than Turing), or none. By default what the GPUs need. Before there is a
+# driver, as in an image: make install EXTRA=cuda
+EXTRA ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>&1 \
+    | awk '/^[0-9.]+$$/ && $$1 < 7.5 { extra = "cuda-volta" } END { print extra ? extra : "cuda" }')
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) \
     $(if $(TENSORFLOW),'tensorflow==$(TENSORFLOW).*')
 

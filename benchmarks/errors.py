@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -120,6 +121,23 @@ def did_you_mean(value: str, choices: Iterable[str]) -> str:
     begun = [choice for choice in known if len(word) >= _FEW_LETTERS and choice.startswith(word)]
     near = get_close_matches(word, known, n=1, cutoff=_LIKENESS) or begun
     return f" Did you mean '{near[0]}'?" if near else ""
+
+
+# As CUDA and its libraries report that a GPU's memory does not suffice; a handle and an algorithm need memory, too.
+_NO_MEMORY = re.compile(r"out[ _]of[ _]memory|STATUS_(ALLOC_FAILED|NOT_INITIALIZED)|No algorithm worked", re.IGNORECASE)
+_RESOURCE_EXHAUSTED = 8  # TensorFlow's number of the error, as gRPC's
+
+
+def says_no_memory(text: str) -> bool:
+    """Returns whether a message probably means that memory does not suffice."""
+    return bool(_NO_MEMORY.search(text))
+
+
+def lack_of_memory(error: BaseException) -> str:
+    """Returns `Out of memory`, `Probably out of memory` where only the message suggests it, or nothing."""
+    if isinstance(error, MemoryError) or getattr(error, "error_code", None) == _RESOURCE_EXHAUSTED:
+        return "Out of memory"
+    return "Probably out of memory" if says_no_memory(str(error)) else ""
 
 
 def headline(error: BaseException) -> str:

@@ -39,7 +39,7 @@ READING = ("report", "rerun", "diff", "compare", "baseline", "check", "history",
 # What `--flag` in inline code may be besides flags of run_bench: of the programs that a page talks about.
 OF_OTHERS = {
     "sbatch": ("exclusive", "distribution", "cpus-per-task", "gpus-per-task", "kill-on-bad-exit", "nodes"),
-    "docker": ("target",),
+    "docker": ("target", "gpus", "ipc", "shm-size"),
     "mpirun": ("map-by", "tag-output"),
     "numactl": ("cpunodebind", "membind"),
     "tests.peers": ("again", "keep", "python", "rounds"),

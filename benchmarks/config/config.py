@@ -243,6 +243,7 @@ class Config:
         return [f.name for f in dataclasses.fields(self) if f.metadata.get("aside")]
 
 
+_Values = Mapping[str, Any]
 _OTHERWISE_DEFAULT = "start_timeout_seconds step_timeout_seconds output_dir output_format display_every".split()
 # Where the number of GPUs of this machine does not matter.
 ANY_NUMBER_OF_GPUS = 10**6
@@ -273,7 +274,7 @@ def resolve(
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     eval_batch = given["eval_batch_size"] if given["eval"] else None
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
-    data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
+    data_format, computing, notices = _arithmetic(given, spec, devices, variables, cluster)
     between = between_options.resolve(given, variables, cluster)
     length, length_notices = length_options.resolve(given, variables["modifiers"], on_gpu=on_gpu)
     optimizer, optimizer_notices = optimizer_options.resolve(
@@ -349,10 +350,10 @@ def _find_model(given: Mapping[str, Any]) -> ModelSpec:
 
 
 def _arithmetic(
-    given: Mapping[str, Any], spec: ModelSpec, on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
+    given: _Values, spec: ModelSpec, devices: _Values, variables: _Values, cluster: Cluster | None
 ) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
     """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
-    data_format = given["data_format"]
+    data_format, on_gpu = given["data_format"], devices["device"] == "gpu"
     if data_format in (None, "auto"):  # Keras' own model comes in Keras' own layout
         data_format = "NCHW" if on_gpu and spec.nchw and not variables["keras_application"] else "NHWC"
     if data_format == "NCHW" and not spec.nchw:
@@ -366,6 +367,8 @@ def _arithmetic(
     )
     if computing.check_precision and cluster:
         raise UsageError("--check_precision trains a second time in this process: leave out the cluster, or the check.")
+    if on_gpu and _needs_gpus(cluster, given):
+        notices += device_options.judge(devices, computing, variables["modifiers"])
     return data_format, computing, notices
 
 

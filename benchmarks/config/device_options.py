@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.config.precision_options import Computing
 from benchmarks.errors import UsageError
 from benchmarks.outside_text import whole_number
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION
+from benchmarks.system import gpu_support, hardware
+from benchmarks.system.provenance import describe_software
 from benchmarks.topology.cluster import Cluster
 from results.text import counted
+from variable_mgr.modifiers import Modifiers
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
 _MOST_DEVICES = 1024
@@ -65,6 +70,8 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
     if wanted > usable * split:
         asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
         limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
+        if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
+            limit += " Of GPUs that are divided (MIG), CUDA shows a process one instance."
         raise UsageError(
             f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
             f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
@@ -87,6 +94,42 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
         "gpu_thread_mode": mode,
         "per_gpu_thread_count": threads,
     }
+
+
+def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers) -> tuple[str, ...]:
+    """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
+
+    Args:
+        devices: as `resolve` returns them.
+        computing: how towers compute.
+        modifiers: of the variable manager.
+
+    Raises:
+        UsageError: these GPUs, this driver or its libraries cannot do it.
+    """
+    order, override = (os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"))
+    if order not in (None, "PCI_BUS_ID"):
+        raise UsageError(
+            f"CUDA_DEVICE_ORDER={order}: the driver, which names and measures GPUs, counts them by PCI_BUS_ID: unset "
+            "it, and choose GPUs with --gpus."
+        )
+    if (computing.precision, override) == ("tf32", "0"):
+        raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
+    physical = -(-devices["num_devices"] // devices["virtual_gpus"])
+    inventory = hardware.gpu_inventory().only((devices["visible_gpus"] or range(physical))[:physical])
+    if "nccl" in (modifiers.all_reduce_spec or "") and any(gpu.is_divided for gpu in inventory.gpus):
+        raise UsageError("--all_reduce_spec=nccl: NCCL does not connect instances of divided GPUs (MIG): use psgpu.")
+    capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
+    found = gpu_support.judge(
+        capabilities,
+        inventory.cuda_version,
+        describe_software(),
+        precision=computing.precision,
+        xla=computing.xla,
+    )
+    if found and found[0].is_fatal:
+        raise UsageError(found[0].sentence)
+    return tuple(one.sentence for one in found)
 
 
 def _refuse_on_cpu(given: Mapping[str, Any], why: str) -> None:

@@ -1,15 +1,17 @@
-"""Are the GPUs quiet enough to measure on? Asks NVIDIA's driver once. Needs no TensorFlow."""
+"""Can TensorFlow use the GPUs, and are they quiet enough to measure on? Asks NVIDIA's driver once, no TensorFlow."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.doctor.machine import Observation, observed
 from benchmarks.errors import BenchError
-from benchmarks.system import nvml
-from benchmarks.system.nvml import DriverGpu
+from benchmarks.system import gpu_support, hardware, nvml
+from benchmarks.system.nvml import Driver, DriverGpu
+from benchmarks.system.provenance import describe_software
 
 _BUSY_PERCENT = 5
 _CLOCK_SHARE = 0.95
@@ -25,9 +27,23 @@ def look(environment: Mapping[str, str] = os.environ, driver: Any = None) -> lis
     try:
         with nvml.opened(environment, driver) as opened:
             gpus = {gpu.index: gpu for gpu in opened.gpus}.values()
-            return [found for gpu in gpus for check in (_use, _clock, _state, _memory_errors) for found in check(gpu)]
+            checks = (functools.partial(_software, opened), _use, _clock, _state, _memory_errors)
+            return [found for gpu in gpus for check in checks for found in check(gpu)]
     except BenchError as error:
         return [observed("GPU driver", "no answer", True, str(error))]
+
+
+def _software(opened: Driver, gpu: DriverGpu) -> Iterator[Observation]:
+    """Checks whether TensorFlow, the driver and cuDNN have code for the GPU; yields nothing for an unknown one."""
+    software, described = describe_software(), hardware.describe_gpu(gpu)
+    if described.compute_capability is None:
+        return
+    names = ("TensorFlow", "cuDNN", "driver's CUDA")
+    versions = (software["tensorflow_version"], software["cudnn_version"], opened.cuda_version)
+    seen = ", ".join(f"{name} {version}" for name, version in zip(names, versions, strict=True) if version)
+    found = gpu_support.judge({described.name: described.compute_capability}, opened.cuda_version, software)
+    advice = " ".join(one.sentence for one in found if one.is_fatal)
+    yield observed(f"GPU {gpu.index} software", seen, bool(advice), advice)
 
 
 def _use(gpu: DriverGpu) -> Iterator[Observation]:

@@ -17,7 +17,8 @@ from benchmarks.console import say
 from benchmarks.errors import ExitStatus
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.system import gpu_topology, hardware
+from benchmarks.system import gpu_support, gpu_topology, hardware
+from benchmarks.system.gpu_support import Judgement
 from benchmarks.system.gpu_topology import PATHS, GpuTopology
 from benchmarks.system.provenance import describe_software
 from benchmarks.topology.rule_of_thumb import ACROSS_HOSTS, NOT_MEASURED, advice, rule_for
@@ -70,6 +71,7 @@ def as_json(
         ],
         "driver_version": topology.driver_version,
         "driver_cuda_version": topology.cuda_version,
+        "limits": [dataclasses.asdict(found) for found in _limits(topology, software)],
         "software": {**software, "operating_system": platform.platform()},
         "tensorflow_build": dict(build),
         "suggestion": {"flags": list(rule.flags), "where": rule.where, "source": rule.source, "is": NOT_MEASURED},
@@ -96,10 +98,16 @@ def lines(
         *(["", *_gpu_table(topology)] if topology.gpus else []),
         *(["", *_matrix(topology)] if topology.connections else []),
         "",
+        *(found.sentence for found in _limits(topology, software)),
         advice(topology),
         f"Measure it: run_bench.py recommend --model=resnet50{measure}",
         ACROSS_HOSTS,
     ]
+
+
+def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
+    capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
+    return gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision="tf32")
 
 
 def _cores(host: Mapping[str, Any]) -> str:

@@ -217,6 +217,7 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
 
 def _stored_peak(config: Config) -> float | None:
     inventory = hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory()
+    inventory = inventory if config.visible_gpus is None else inventory.only(config.visible_gpus)
     if config.device == "gpu" and not inventory.gpus:
         return None
     version = provenance.describe_software()["tensorflow_version"]

@@ -59,6 +59,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     if cluster.own == cluster.leader and not cluster.local:
         warn(f"The network is not private: {OPEN_PORTS}")
     devices.require_gpus(config.runtime)
+    devices.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
     if computes and config.device == "cpu" and not config.num_intra_threads:

@@ -11,7 +11,16 @@ from benchmarks import console
 from benchmarks.cluster import restarts
 from benchmarks.config.config import Config
 from benchmarks.console import warn, warn_of_exception
-from benchmarks.errors import BenchError, ExitStatus, OutOfMemoryError, StoppedError, Terminated, UsageError, headline
+from benchmarks.errors import (
+    BenchError,
+    ExitStatus,
+    OutOfMemoryError,
+    StoppedError,
+    Terminated,
+    UsageError,
+    headline,
+    lack_of_memory,
+)
 from benchmarks.input.catalog import existing_directory
 from benchmarks.measure import injected_delay
 from benchmarks.measure.run_log import RunLog
@@ -223,7 +232,8 @@ def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog
     except BaseException as error:  # the code of a layer may raise SystemExit
         display.stop()
         warn_of_exception()
-        return BenchError(f"{type(error).__name__}: {headline(error)}")
+        lack = lack_of_memory(error)  # such as of the task's server, which takes a GPU's memory at once
+        return (OutOfMemoryError if lack else BenchError)(f"{lack or type(error).__name__}: {headline(error)}")
     finally:
         display.stop()
     return None

@@ -34,10 +34,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         OutOfMemoryError: a device or the host is out of memory.
         InvalidRunError: a loss was not finite, or replicas drifted apart.
     """
-    # fp32 means fp32; TensorFlow's default is TF32.
-    tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
-    if config.deterministic:
-        tf.config.experimental.enable_op_determinism()
+    device_planning.set_arithmetic(config.runtime)
     run = reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train
     (evaluating.run if config.eval_only else run)(config, log, display, team)
     if config.check_precision:
@@ -167,7 +164,7 @@ def _look_after_the_run(
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:
     """Takes the run's steps again in fp32, and returns the losses of those that were measured."""
     plain = dataclasses.replace(config, precision="fp32", loss_scaling=None)
-    tf.config.experimental.enable_tensor_float_32_execution(False)
+    device_planning.set_arithmetic(plain.runtime)
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
     if config.runtime.fpmath is None:
@@ -179,9 +176,7 @@ def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]
 
 def _losses_apart(config: Config, count: int) -> list[float]:
     """Does the same as `_losses` where TensorFlow has just been imported; its errors can be sent to another process."""
-    tf.config.experimental.enable_tensor_float_32_execution(False)
-    if config.deterministic:
-        tf.config.experimental.enable_op_determinism()
+    device_planning.set_arithmetic(config.runtime)
     try:
         return _losses(config, count)
     except tf.errors.OpError as error:

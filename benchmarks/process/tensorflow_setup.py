@@ -53,6 +53,7 @@ class Runtime:
             variable.
         fpmath: oneDNN's math mode of products in float32, such as `BF16`; None leaves it to oneDNN and the user's
             variable.
+        precision: with `tf32`, products in float32 round their factors; otherwise they do not.
         deterministic: equal runs give equal bits; operations that cannot do so fail.
         log_device_placement: print where each operation runs.
         peers: addresses (host:port) of all tasks of a cluster; they are reached without a proxy.
@@ -71,6 +72,7 @@ class Runtime:
     num_inter_threads: int = 0
     onednn: str | None = None
     fpmath: str | None = None
+    precision: str = "fp32"
     deterministic: bool = False
     log_device_placement: bool = False
     peers: Sequence[str] = ()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from benchmarks.console import warn
-from benchmarks.errors import BenchError
+from benchmarks.errors import BenchError, says_no_memory
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.runner import out_of_memory, record_without_run
 from benchmarks.outside_text import whole_number
@@ -34,6 +34,8 @@ _USAGE, _TAIL_LINES, _TAIL_BYTES = 2, 5, 2**16
 _LEFT_BYTES = 2**20
 # What the C++ library prints when it ends a process that no memory is left for.
 _NO_MEMORY = "std::bad_alloc"
+# How TensorFlow ends its process; of what it could not allocate and did without, it prints lines, too.
+_CHECK_FAILED = "Check failed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,7 +292,8 @@ def _what_happened(cell: Cell, ended: subprocesses.Ended, output: str, killed: s
         )
     if ended.returncode == _USAGE and refused and "--output_dir=" not in refused[-1]:
         return Status.SKIPPED, refused[-1]
-    if ended.out_of_memory or _NO_MEMORY in output:
+    fatal = (line for line in output.splitlines() if _CHECK_FAILED in line)
+    if ended.out_of_memory or _NO_MEMORY in output or any(map(says_no_memory, fatal)):
         by = (
             "The kernel killed the run because memory ran out"
             if ended.out_of_memory

@@ -142,22 +142,22 @@ def read(environment: Mapping[str, str] = os.environ, driver: Any = None, root: 
                 for one, other in itertools.combinations(range(len(gpus)), 2)
             },
             driver_version=opened.version,
-            cuda_version=_cuda_version(gpus[0]) if gpus else None,
+            cuda_version=opened.cuda_version,
         )
 
 
 def _describe(gpu: DriverGpu, root: Path) -> GpuFacts:
     named = hardware.describe_gpu(gpu)
-    capability, ecc = gpu.ask("nvmlDeviceGetCudaComputeCapability"), gpu.ask("nvmlDeviceGetEccMode")
+    ecc = gpu.ask("nvmlDeviceGetEccMode")
     uuid, bus = gpu.ask("nvmlDeviceGetUUID"), _bus_id(gpu.ask("nvmlDeviceGetPciInfo"))
     return GpuFacts(
         index=gpu.index,
         uuid=uuid and nvml.text(uuid),
         name=named.name,
         memory_bytes=named.memory_bytes,
-        compute_capability=capability and ".".join(map(str, capability)),
+        compute_capability=named.compute_capability,
         has_ecc=ecc and bool(ecc[0]),
-        is_divided=gpu.is_divided,
+        is_divided=named.is_divided,
         pcie_generation=gpu.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
         pcie_width=gpu.ask("nvmlDeviceGetMaxPcieLinkWidth"),
         # Linux writes the domain with four digits, the driver with eight.
@@ -193,12 +193,3 @@ def _connection(one: DriverGpu, other: DriverGpu, ends: list[str], other_ends: l
         path=PATHS[path][0] if path in PATHS else None,
         has_peer_access=None if None in access else access == [one.driver.NVML_P2P_STATUS_OK] * 2,
     )
-
-
-def _cuda_version(gpu: DriverGpu) -> str | None:
-    """Returns the driver's CUDA version, such as `12.8`, which it reports as 12080."""
-    try:
-        number = gpu.driver.nvmlSystemGetCudaDriverVersion()
-    except gpu.driver.NVMLError:
-        return None
-    return f"{number // 1000}.{number % 1000 // 10}"

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +19,35 @@ CPUINFO = Path("/proc/cpuinfo")
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU as the driver names it."""
+    """One NVIDIA GPU as the driver names it, or the MIG instance that CUDA shows of it.
+
+    `compute_capability` is such as `9.0`; None: unknown.
+    """
 
     name: str
     memory_bytes: int
+    compute_capability: str | None = None
+    is_divided: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """The driver's GPUs that CUDA_VISIBLE_DEVICES leaves visible, in that order, and the driver's version."""
+    """The GPUs that CUDA shows, in the order of CUDA_VISIBLE_DEVICES, the driver's version and its newest CUDA's."""
 
     gpus: tuple[Gpu, ...] = ()
     driver_version: str | None = None
+    cuda_version: str | None = None
+
+    def only(self, positions: Iterable[int]) -> Inventory:
+        """Returns the inventory of some of the GPUs, in this order."""
+        kept = (position for position in positions if position < len(self.gpus))
+        return dataclasses.replace(self, gpus=tuple(self.gpus[position] for position in kept))
 
 
 def gpu_inventory(environment: Mapping[str, str] = os.environ) -> Inventory:
     """Asks the NVIDIA driver; a machine without one has no GPUs."""
     with nvml.opened(environment) as driver:
-        return Inventory(tuple(describe_gpu(gpu) for gpu in driver.gpus), driver.version)
+        return Inventory(tuple(describe_gpu(gpu) for gpu in driver.gpus), driver.version, driver.cuda_version)
 
 
 def count_gpus() -> int:
@@ -45,12 +56,19 @@ def count_gpus() -> int:
 
 
 def describe_gpu(gpu: nvml.DriverGpu) -> Gpu:
-    """Returns the name and memory of one GPU of the driver."""
-    memory = gpu.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
+    """Describes one GPU of the driver."""
+    part = gpu if gpu.instance is None else dataclasses.replace(gpu, handle=gpu.instance)
+    memory = part.ask("nvmlDeviceGetMemoryInfo")  # memory that is shared with the host has no size of its own
     memory_bytes = memory.total if memory else psutil.virtual_memory().total
     name = nvml.text(gpu.ask("nvmlDeviceGetName") or "unknown GPU")
-    # A slice has not the peak of the whole, so it must not carry its name.
-    return Gpu(f"{name} MIG" if gpu.is_divided and "MIG" not in name else name, memory_bytes)
+    capability = gpu.ask("nvmlDeviceGetCudaComputeCapability")
+    return Gpu(
+        # A slice has not the peak of the whole, so it must not carry its name.
+        f"{name} MIG" if gpu.is_divided and "MIG" not in name else name,
+        memory_bytes,
+        capability and ".".join(map(str, capability)),
+        gpu.is_divided,
+    )
 
 
 def usable_cores() -> int:

@@ -25,11 +25,15 @@ SLOWED_BY = {
 
 @dataclasses.dataclass(frozen=True)
 class DriverGpu:
-    """One GPU while the driver is open: its number in the driver, the driver, and the driver's handle."""
+    """One GPU while the driver is open: its number in the driver, the driver, and the driver's handle.
+
+    `instance` is the handle of the MIG instance that CUDA shows of it; None: it is whole, or none is known.
+    """
 
     index: int
     driver: Any
     handle: Any
+    instance: Any = None
 
     def ask(self, what: str, *which: int) -> Any:
         """Returns the driver's answer to one of pynvml's queries about this GPU; None if there is none."""
@@ -51,10 +55,14 @@ class DriverGpu:
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves visible, in that order, and the driver's version."""
+    """The GPUs that CUDA shows, in the order of CUDA_VISIBLE_DEVICES, and the driver's version.
+
+    `cuda_version` is the newest CUDA that the driver supports, such as `12.8`.
+    """
 
     gpus: tuple[DriverGpu, ...] = ()
     version: str | None = None
+    cuda_version: str | None = None
 
 
 @contextlib.contextmanager
@@ -119,12 +127,36 @@ def _look(driver: Any, environment: Mapping[str, str]) -> Driver:
         ]
     except driver.NVMLError:
         return Driver()
-    try:
+    version = cuda = None
+    with contextlib.suppress(driver.NVMLError):
         version = text(driver.nvmlSystemGetDriverVersion())
-    except driver.NVMLError:
-        version = None
+    with contextlib.suppress(driver.NVMLError):
+        number = driver.nvmlSystemGetCudaDriverVersion()  # such as 12080
+        cuda = f"{number // 1000}.{number % 1000 // 10}"
     indices = visible_indices(len(every), environment, lambda name: _index_of(name, every, driver))
-    return Driver(tuple(every[index] for index in indices), version)
+    return Driver(_shown_by_cuda([every[index] for index in indices], environment), version, cuda)
+
+
+def _shown_by_cuda(gpus: list[DriverGpu], environment: Mapping[str, str]) -> tuple[DriverGpu, ...]:
+    """Returns one GPU if any of them is divided: CUDA then shows a process one instance, and no whole GPU beside it.
+
+    NVIDIA's MIG user guide, "CUDA Device Enumeration".
+    """
+    for gpu in gpus:
+        if gpu.is_divided and (instances := list(_instances(gpu, environment))):
+            return (dataclasses.replace(gpu, instance=instances[0]),)
+    return tuple(gpus)
+
+
+def _instances(gpu: DriverGpu, environment: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the handles of a divided GPU's instances, first that which CUDA_VISIBLE_DEVICES names."""
+    name = environment.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0].strip()
+    if name.startswith("MIG-"):
+        with contextlib.suppress(gpu.driver.NVMLError):
+            yield gpu.driver.nvmlDeviceGetHandleByUUID(name)
+    for number in range(gpu.ask("nvmlDeviceGetMaxMigDeviceCount") or 0):
+        if (handle := gpu.ask("nvmlDeviceGetMigDeviceHandleByIndex", number)) is not None:
+            yield handle
 
 
 def _index_of(name: str, every: list[DriverGpu], driver: Any) -> int | None:

@@ -57,16 +57,16 @@ def describe_software() -> dict[str, Any]:
     """Returns the versions that can move a number, as installed: TensorFlow need not have been imported."""
     return {
         "python_version": platform.python_version(),
-        "tensorflow_version": _installed("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
-        "keras_version": _installed("keras", "keras-nightly"),
-        "numpy_version": _installed("numpy"),
-        "cuda_version": _installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
-        "cudnn_version": _installed("nvidia-cudnn-cu12", "nvidia-cudnn"),
-        "nccl_version": _installed("nvidia-nccl-cu12", "nvidia-nccl"),
+        "tensorflow_version": installed("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "keras_version": installed("keras", "keras-nightly"),
+        "numpy_version": installed("numpy"),
+        "cuda_version": installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
+        "cudnn_version": installed("nvidia-cudnn-cu12", "nvidia-cudnn"),
+        "nccl_version": installed("nvidia-nccl-cu12", "nvidia-nccl"),
     }
 
 
-def _installed(*names: str) -> str | None:
+def installed(*names: str) -> str | None:
     """Returns the version of the first of these packages that is installed."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

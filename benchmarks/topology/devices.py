@@ -9,7 +9,7 @@ import tensorflow as tf
 from benchmarks.errors import UsageError
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION, Runtime
 from benchmarks.system.hardware import gpu_inventory, usable_cores
-from benchmarks.topology import placement
+from benchmarks.topology import missing_gpus, placement
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.placement import HOST
 from results.text import counted
@@ -74,21 +74,20 @@ def require_gpus(runtime: Runtime, *, eager: bool = False) -> None:
     """Checks that TensorFlow sees the GPUs, if any are needed; with `eager`, the eager runtime may use them.
 
     Raises:
-        UsageError: it sees too few.
+        UsageError: it sees too few, or ignores one, so that it numbers them unlike the driver.
     """
     if runtime.device == "cpu":
         return
     needed = -(-runtime.num_devices // runtime.virtual_gpus)
-    seen = tf.config.list_physical_devices("GPU")
+    seen, shown = len(tf.config.list_physical_devices("GPU")), gpu_inventory().gpus
     if not eager:
         # An input pipeline starts the eager runtime, which would take all GPUs' memory before the session.
         tf.config.set_visible_devices([], "GPU")
-    if len(seen) < needed:
-        built = "was built without CUDA" if not tf.test.is_built_with_cuda() else "does not find its CUDA libraries"
+    if seen < max(needed, len(shown)):
+        causes = missing_gpus.causes(shown, is_cuda_build=tf.test.is_built_with_cuda())
         raise UsageError(
-            f"{counted(needed, 'GPU')} wanted; TensorFlow {tf.__version__} sees {len(seen)}, though the "
-            f"driver shows enough: probably it {built}. Install the extra 'cuda' (pip install -e '.[cuda]'), or use "
-            "--device=cpu."
+            f"{counted(needed, 'GPU')} wanted; TensorFlow {tf.__version__} sees {seen}, and the driver {len(shown)}. "
+            f"{causes} Name those that TensorFlow sees with --gpus, or use --device=cpu."
         )
 
 
@@ -102,6 +101,16 @@ def set_threads(runtime: Runtime) -> None:
         tf.config.threading.set_intra_op_parallelism_threads(runtime.num_intra_threads)
     if runtime.num_inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(runtime.num_inter_threads)
+
+
+def set_arithmetic(runtime: Runtime) -> None:
+    """Sets how this process computes, for its own sessions and for those that other tasks open on it.
+
+    Neither is part of a graph, and TensorFlow's own default is TF32.
+    """
+    tf.config.experimental.enable_tensor_float_32_execution(runtime.precision == "tf32")
+    if runtime.deterministic:
+        tf.config.experimental.enable_op_determinism()
 
 
 def require_nchw_on_cpu(runtime: Runtime) -> None:

@@ -27,6 +27,7 @@ def start(runtime: Runtime) -> tuple[Devices, tf.compat.v1.ConfigProto]:
     from benchmarks.topology import devices
 
     devices.require_gpus(runtime)
+    devices.set_arithmetic(runtime)
     kind, count = runtime.device, runtime.num_devices
     planned = devices.plan(kind, count, virtual_gpus=runtime.virtual_gpus, shared_on="cpu")
     return planned, devices.session_config(kind, count, **runtime.session_options())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from benchmarks.errors import OutOfMemoryError, headline
+from benchmarks.errors import OutOfMemoryError, headline, lack_of_memory
 from benchmarks.input import checks, host_pipeline, tower_input
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.catalog import SYNTHETIC_HOST, data_set_of
@@ -43,8 +43,8 @@ class RunInput:
 
         The search for a damaged record ends after `search_seconds`.
         """
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            return OutOfMemoryError(f"Out of memory: {headline(error)} Try a smaller --batch_size.")
+        if what := lack_of_memory(error):
+            return OutOfMemoryError(f"{what}: {headline(error)} Try a smaller --batch_size.")
         if self.skipping and self.skipping.failure:
             return self.skipping.failure
         # A callable's errors carry no operation, so only the message shows where it came from.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from benchmarks.errors import did_you_mean, headline
+from benchmarks.errors import did_you_mean, headline, lack_of_memory
 
 
 def test_the_headline_of_an_error_is_what_was_wrong() -> None:
@@ -29,6 +29,24 @@ def test_the_headline_of_what_a_session_raises() -> None:
             with pytest.raises(tf.errors.OpError) as raised:
                 call()
             assert "Unknown image file format" in headline(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"), "Out of memory"),
+        (MemoryError(), "Out of memory"),
+        (tf.errors.NotFoundError(None, None, "No algorithm worked!  Error messages:"), "Probably out of memory"),
+        (tf.errors.UnknownError(None, None, "CUDNN_STATUS_ALLOC_FAILED in cudnn_dnn.cc"), "Probably out of memory"),
+        (tf.errors.InternalError(None, None, "cublas: CUBLAS_STATUS_NOT_INITIALIZED"), "Probably out of memory"),
+        (tf.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY"), "Probably out of memory"),
+        (tf.errors.InternalError(None, None, "GPU:0 failed. Status: out of memory"), "Probably out of memory"),
+        (tf.errors.InternalError(None, None, "CUDNN_STATUS_EXECUTION_FAILED"), ""),
+        (tf.errors.NotFoundError(None, None, "No file"), ""),
+    ],
+)
+def test_a_lack_of_memory_is_recognised_in_the_errors_of_cudas_libraries(error: Exception, what: str) -> None:
+    assert lack_of_memory(error) == what
 
 
 @pytest.mark.parametrize(

@@ -478,13 +478,26 @@ def test_a_run_that_the_kernel_ended_for_want_of_memory_is_oom(sweep: Sweep, run
     assert "trivial with 6 images per device on 1 CPU device. Try a smaller --batch_size." in record.reason
 
 
-def test_a_run_that_the_allocator_ended_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
-    last = "terminate called after throwing an instance of 'std::bad_alloc'"
+@pytest.mark.parametrize(
+    "last",
+    [
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "F gpu_driver.cc:9] Check failed: status == CUDA_SUCCESS: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+    ],
+)
+def test_a_run_that_the_allocator_ended_is_oom(sweep: Sweep, runs: Runs, tmp_path: Path, last: str) -> None:
     runs.ends[6] = Failure(returncode=-signal.SIGABRT, stderr=last)
     sweep("--batch_size=6")
     (record,) = _records(tmp_path)
     assert record.status is Status.OUT_OF_MEMORY
     assert record.reason.startswith("Memory could not be allocated: trivial with 6 images") and last in record.reason
+
+
+def test_memory_that_a_run_could_do_without_did_not_end_it(sweep: Sweep, runs: Runs, tmp_path: Path) -> None:
+    without = "E gpu_executor.cc:9] failed to allocate 2.00GiB from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+    runs.ends[6] = Failure(returncode=-signal.SIGSEGV, stderr=without)
+    sweep("--batch_size=6")
+    assert [record.status for record in _records(tmp_path)] == [Status.CRASH]
 
 
 def test_brackets_in_a_reason_are_text_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

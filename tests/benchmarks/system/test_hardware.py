@@ -27,11 +27,13 @@ def test_a_slice_of_a_gpu_has_not_the_name_of_the_whole(
         NVMLError=pynvml.NVMLError,
         nvmlDeviceGetName=lambda handle: name,
         nvmlDeviceGetMigMode=lambda handle: mig_mode,
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (9, 0),
         nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(total=2**37),
     )
     monkeypatch.setattr(nvml, "_open", lambda *_: nvml.Driver((nvml.DriverGpu(0, driver, 0),), "570.1"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    assert hardware.gpu_inventory({}) == hardware.Inventory((hardware.Gpu(called, 2**37),), "570.1")
+    gpu = hardware.Gpu(called, 2**37, "9.0", bool(mig_mode[0]))
+    assert hardware.gpu_inventory({}) == hardware.Inventory((gpu,), "570.1")
 
 
 CPUINFO = """processor\t: 0

@@ -18,6 +18,7 @@ def test_a_driver_that_hangs_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     released = threading.Event()
     driver = types.SimpleNamespace(NVMLError=pynvml.NVMLError, nvmlInit=released.wait, nvmlDeviceGetCount=lambda: 0)
     driver.nvmlShutdown = driver.nvmlSystemGetDriverVersion = lambda: ""
+    driver.nvmlSystemGetCudaDriverVersion = lambda: 12080
     with pytest.raises(BenchError, match="has not answered for 0.1 s .*--device=cpu"), nvml.opened({}, driver):
         pass
     (found,) = gpu_checks.look({}, driver)

@@ -7,8 +7,10 @@ import pytest
 from benchmarks.errors import UsageError
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
-from benchmarks.system import hardware, nvml
-from benchmarks.topology import devices
+from benchmarks.system import gpu_support, hardware, nvml
+from benchmarks.system.hardware import gpu_inventory
+from benchmarks.topology import devices, missing_gpus
+from tests.support.nvidia import MACHINES, Machine, shown_to_tensorflow, stand_in
 
 
 def test_logical_cpu_devices_are_there_under_their_names() -> None:
@@ -34,9 +36,51 @@ def test_placement_is_strict() -> None:
             session.run(lost)
 
 
-def test_gpus_that_tensorflow_does_not_see_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"2 GPUs wanted; TensorFlow .* sees 0.*--device=cpu"):
-        devices.require_gpus(Runtime(device="gpu", num_devices=2))
+@pytest.mark.parametrize(
+    ("machine", "num_gpus", "seen", "message"),
+    [
+        (MACHINES["4 A100, PCIe"], 2, 0, r"2 GPUs wanted; TensorFlow .* sees 0, and the driver 4\..* --device=cpu"),
+        (MACHINES["4 A100, PCIe"], 4, 4, None),
+        (MACHINES["4 A100, PCIe"], 2, 4, None),
+        (Machine(0), 1, 1, None),  # a container may hide the driver
+        # TensorFlow ignores the T4, so that its numbers are not the driver's.
+        (MACHINES["A100 and T4"], 1, 1, r"1 GPU wanted; TensorFlow .* sees 1, and the driver 2\..* sees with --gpus"),
+        (MACHINES["A100 with MIG"], 1, 1, None),
+        (MACHINES["A100 with MIG"], 1, 0, r"A GPU is divided \(MIG\)"),
+    ],
+)
+def test_all_gpus_of_the_driver_are_seen_by_tensorflow(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, num_gpus: int, seen: int, message: str | None
+) -> None:
+    stand_in(monkeypatch, machine)
+    shown_to_tensorflow(monkeypatch, seen)
+    monkeypatch.setattr(missing_gpus, "_reported", lambda: ["Ignoring it"])
+    runtime = Runtime(device="gpu", num_devices=num_gpus)
+    if message is None:
+        devices.require_gpus(runtime)
+        return
+    with pytest.raises(UsageError, match=message) as refused:
+        devices.require_gpus(runtime)
+    assert "TensorFlow reports: Ignoring it." in str(refused.value)
+
+
+def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missing_gpus, "_reported", list)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-9")
+    there = {"nvidia-cublas-cu12", "nvidia-nccl-cu12"}
+    monkeypatch.setattr(gpu_support, "installed", lambda name: "12" if name in there else None)
+    said = missing_gpus.causes((), is_cuda_build=True)
+    assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
+    assert not any(name in said for name in there)
+    assert "CUDA_VISIBLE_DEVICES=GPU-9 may name a GPU that does not exist." in said
+    assert "built without CUDA" in missing_gpus.causes((), is_cuda_build=False)
+
+
+@pytest.mark.process
+def test_what_tensorflow_reports_when_it_looks_for_gpus_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    if not gpu_inventory().gpus:
+        assert "TensorFlow reports: failed call to cuInit" in missing_gpus.causes((), is_cuda_build=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Commands on machines with GPUs, of which only the driver's answers exist."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.config import flag, run_flags
+from benchmarks.microbench import device_peak
+from benchmarks.process import tensorflow_setup
+from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.system import hardware
+from benchmarks.tune import recommend_verb, stages
+from results.text import counted
+from tests.support.commands import Finished
+from tests.support.nvidia import MACHINES, Card, Machine, stand_in
+
+RunBench = Callable[..., Finished]
+EIGHT, FOUR, MIXED, MIG = MACHINES
+V100 = Machine([Card("Tesla V100-SXM2-16GB", 16, (7, 0))])
+H100_R550 = Machine([Card("NVIDIA H100 PCIe", 80, (9, 0))], cuda=12040)
+BLACKWELL = Machine([Card("NVIDIA B200", 180, (10, 0))])
+NEW_CUDNN = "9.28.0.42"
+
+
+@pytest.mark.parametrize(
+    ("machine", "names", "gib", "flags"),
+    [
+        (EIGHT, ["NVIDIA H100 80GB HBM3"] * 8, [80] * 8, ["--variable_update=replicated", "--all_reduce_spec=nccl"]),
+        (
+            FOUR,
+            ["NVIDIA A100 80GB PCIe"] * 4,
+            [80] * 4,
+            ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
+        ),
+        (
+            MIXED,
+            ["NVIDIA A100-PCIE-40GB", "Tesla T4"],
+            [40, 15],
+            ["--variable_update=parameter_server", "--local_parameter_device=cpu"],
+        ),
+        (MIG, ["NVIDIA A100-SXM4-40GB MIG"], [5], ["--variable_update=parameter_server"]),
+    ],
+)
+def test_a_machine_is_described_and_explained(
+    run_bench: RunBench,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    names: list[str],
+    gib: list[int],
+    flags: list[str],
+) -> None:
+    stand_in(monkeypatch, MACHINES[machine])
+    found = json.loads(run_bench("devices", "--notensorflow", "--output_format=json").stdout)
+    assert [gpu["name"] for gpu in found["gpus"]] == names
+    assert [gpu["memory_bytes"] for gpu in found["gpus"]] == [2**30 * size for size in gib]
+    assert found["suggestion"]["flags"] == flags
+    assert any("Tesla T4: --precision=tf32" in limit["sentence"] for limit in found["limits"]) == (machine == MIXED)
+    all_of_them = (f"--num_gpus={len(names)}", "--model=resnet50")
+    config = json.loads(run_bench(*all_of_them, *flags, "--print_config").stdout)
+    assert (config["device"], config["num_devices"]) == ("gpu", len(names))
+    explained = run_bench("explain", *all_of_them, *flags).stdout
+    assert f"resnet50, {counted(len(names), 'tower')} of 64" in explained
+
+
+@pytest.mark.parametrize(("machine", "gpus", "with_nccl"), [(EIGHT, 8, 1), (FOUR, 4, 1), (MIXED, 2, 1), (MIG, 1, 0)])
+def test_reductions_that_a_machine_has_are_searched(
+    monkeypatch: pytest.MonkeyPatch, machine: str, gpus: int, with_nccl: int
+) -> None:
+    stand_in(monkeypatch, MACHINES[machine])
+    values = run_flags.unset(flag.parse([f"--num_gpus={gpus}"], recommend_verb.RECOMMEND_FLAGS).values)
+    plan = recommend_verb.resolve(values, hardware.count_gpus)
+    cells = [
+        cell
+        for stage in plan.stages
+        for _, cell in stages.cells(stage, plan.fixed, {}, plan.usual, hardware.count_gpus)
+        if cell.runs
+    ]
+    assert cells
+    assert sum("--all_reduce_spec=nccl" in cell.arguments for cell in cells) == with_nccl
+
+
+@pytest.mark.parametrize(
+    ("machine", "cudnn", "arguments", "problem"),
+    [
+        (V100, NEW_CUDNN, [], "Tesla V100-SXM2-16GB: cuDNN 9.28.0.42 has no code for compute capability 7.0"),
+        (V100, "9.10.2.21", ["--precision=tf32"], "Tesla V100-SXM2-16GB: --precision=tf32"),
+        (H100_R550, NEW_CUDNN, [], "NVIDIA H100 PCIe: the driver supports CUDA up to 12.4"),
+        (BLACKWELL, NEW_CUDNN, ["--xla"], "NVIDIA B200: --xla=jit"),
+        (MACHINES[MIXED], NEW_CUDNN, ["--num_gpus=2", "--precision=tf32"], "Tesla T4: --precision=tf32"),
+        (MACHINES[MIXED], NEW_CUDNN, ["--gpus=1", "--precision=tf32"], "Tesla T4: --precision=tf32"),
+        (
+            MACHINES[MIG],
+            NEW_CUDNN,
+            ["--num_gpus=2"],
+            "Of GPUs that are divided (MIG), CUDA shows a process one instance.",
+        ),
+        (
+            MACHINES[MIG],
+            NEW_CUDNN,
+            ["--variable_update=replicated", "--all_reduce_spec=nccl"],
+            "NCCL does not connect instances of divided GPUs (MIG)",
+        ),
+    ],
+)
+def test_what_these_gpus_cannot_do_is_refused_before_the_run(
+    run_bench: RunBench,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
+    cudnn: str,
+    arguments: list[str],
+    problem: str,
+) -> None:
+    stand_in(monkeypatch, machine, cudnn=cudnn)
+    done = run_bench("--device=gpu", "--model=resnet50", *arguments)
+    assert (done.status, done.stdout) == (2, "") and problem in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("machine", "arguments", "notice"),
+    [
+        (V100, ["--precision=bf16"], "Tesla V100-SXM2-16GB: --precision=bf16"),
+        (BLACKWELL, [], "NVIDIA B200: TensorFlow"),
+        (MACHINES[MIXED], ["--gpus=0", "--precision=bf16"], None),
+        (MACHINES[EIGHT], ["--num_gpus=8", "--precision=tf32", "--xla"], None),
+    ],
+)
+def test_what_they_do_badly_is_a_notice(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, machine: Machine, arguments: list[str], notice: str | None
+) -> None:
+    stand_in(monkeypatch, machine)
+    done = run_bench("--device=gpu", "--model=resnet50", *arguments, "--print_config")
+    notices = json.loads(done.stdout)["notices"]
+    assert [one.startswith(notice or "?") for one in notices] == ([True] if notice else []), notices
+
+
+@pytest.mark.parametrize(("name", "value"), [("CUDA_DEVICE_ORDER", "FASTEST_FIRST"), ("NVIDIA_TF32_OVERRIDE", "0")])
+def test_variables_that_contradict_the_run_are_refused(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    stand_in(monkeypatch, MACHINES[FOUR])
+    done = run_bench("--device=gpu", "--precision=tf32", "--print_config", **{name: value})
+    assert done.status == 2 and f"{name}={value}" in done.stderr
+    assert run_bench("--device=cpu", "--print_config", **{name: value}).status == 0
+
+
+def test_an_instance_that_is_named_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES[MIG])
+    (gpu,) = hardware.gpu_inventory({"CUDA_VISIBLE_DEVICES": "MIG-0/1"}).gpus
+    assert (gpu.memory_bytes, gpu.is_divided) == (10 * 2**30, True)
+
+
+def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES[MIXED])
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    tensorflow_setup.prepare(Runtime(device="gpu", visible_gpus=(1,)))
+    assert [(gpu.name, gpu.memory_bytes) for gpu in hardware.gpu_inventory().gpus] == [("Tesla T4", 15 * 2**30)]
+
+
+def test_the_peak_of_the_chosen_gpu_is_used(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES[MIXED])
+    asked = []
+    monkeypatch.setattr(device_peak, "peak_key", lambda facts, *_: asked.append(facts["gpus"]) or "")
+    assert run_bench("explain", "--device=gpu", "--gpus=1", "--model=resnet50").status == 0
+    assert asked and asked[0][0].startswith("Tesla T4")
+
+
+def test_doctor_reports_gpus_that_tensorflow_has_no_code_for(
+    run_bench: RunBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(monkeypatch, V100, cudnn=NEW_CUDNN)
+    done = run_bench("doctor", "--noladder", "--device=cpu", "--output_format=json")
+    found = {one["name"]: one for one in json.loads(done.stdout)["observations"]}
+    assert found["GPU 0 software"]["is_disturbing"] and "cuda-volta" in found["GPU 0 software"]["advice"]
+    assert done.status == 3
