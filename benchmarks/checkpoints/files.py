@@ -23,8 +23,8 @@ from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.errors import DataError, UnsavedError, headline
+from benchmarks.input.addresses import Address, open_file, place
 from benchmarks.input.files import read_file
-from results.loading import open_file
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
@@ -68,7 +68,7 @@ class Saved:
 
     def saved_at(self) -> float:
         """Returns when it was saved, in seconds since the epoch."""
-        return self.prefix.with_name(self.prefix.name + _SUFFIXES[0]).stat().st_mtime
+        return _part(self.prefix, _SUFFIXES[0]).stat().st_mtime
 
 
 def write(
@@ -77,7 +77,8 @@ def write(
     """Saves a checkpoint, makes it the latest, and removes older ones. No other process may write to the directory.
 
     Args:
-        directory: where; it is made if it does not exist.
+        directory: where; it is made if it does not exist. At an address TensorFlow writes the files one after the
+            other, and the index, which makes it a checkpoint, last.
         steps: of the training.
         values: by name.
         facts: of the training; `steps` is added.
@@ -89,7 +90,7 @@ def write(
     Raises:
         UnsavedError: it cannot be written; the checkpoints that were there stay.
     """
-    directory = Path(directory).absolute()
+    directory = place(directory).absolute()
     prefix = directory / f"{_NAME}-{steps}"
     entries = {**values, _FACTS: np.array(json.dumps({**facts, "steps": steps}).encode(), dtype=object)}
     try:
@@ -98,16 +99,17 @@ def write(
         earlier.sort(key=lambda path: _steps_of(path) < steps)  # newer ones were damaged: they go first
         _remove_leftovers(directory)
         kept = [*earlier, prefix][-keep:]
+        # Names relative to the directory stay as they are if that is absolute, and an address is not, to TensorFlow.
         state = tf.compat.v1.train.generate_checkpoint_state_proto(
-            str(directory), prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
+            os.sep, prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
         )
-        with tempfile.TemporaryDirectory(dir=directory, prefix=_TEMPORARY) as name:
-            temporary = Path(name)
-            _save(temporary / _NAME, entries)
-            for suffix in reversed(_SUFFIXES):  # the index makes it a checkpoint, so it comes last
-                _move(temporary / f"{_NAME}{suffix}", f"{prefix}{suffix}")
-            (temporary / _STATE).write_text(str(state))
-            _move(temporary / _STATE, directory / _STATE)
+        if isinstance(directory, Address):
+            _remove(prefix)  # a damaged one
+            _save(prefix, entries)
+            (directory / _STATE).unlink(missing_ok=True)  # ram:// would append
+            (directory / _STATE).write_text(str(state))
+        else:
+            _save_whole(prefix, entries, str(state))
         for path in earlier:
             if path not in kept:
                 _remove(path)
@@ -119,6 +121,17 @@ def write(
     return prefix
 
 
+def _save_whole(prefix: Path, entries: Mapping[str, np.ndarray], state: str) -> None:
+    """Writes a checkpoint and the state of its directory, whose files get their names once they are on the disk."""
+    with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=_TEMPORARY) as name:
+        temporary = Path(name)
+        _save(temporary / _NAME, entries)
+        for suffix in reversed(_SUFFIXES):  # the index makes it a checkpoint, so it comes last
+            _move(temporary / f"{_NAME}{suffix}", _part(prefix, suffix))
+        (temporary / _STATE).write_text(state)
+        _move(temporary / _STATE, prefix.with_name(_STATE))
+
+
 def latest(directory: str | Path) -> Saved | None:
     """Returns the newest whole checkpoint of a directory; None if it has none, or does not exist.
 
@@ -127,7 +140,7 @@ def latest(directory: str | Path) -> Saved | None:
     Raises:
         DataError: there are some, of which none can be used.
     """
-    directory = Path(directory)
+    directory = place(directory)
     named, problems = _named(directory), []
     newest_first = [prefix for prefix in reversed(_complete(directory)) if prefix != named]
     for prefix in [named, *newest_first] if named else newest_first:
@@ -150,14 +163,14 @@ def read(path: str | Path) -> Saved:
     Raises:
         DataError: it is missing, damaged, or was not saved by this suite.
     """
-    path = Path(path)
+    path = place(path)
     if path.is_dir():
         found = latest(path)
         if found is None:
             raise DataError(f"{path} has no checkpoint: pass a directory that training with --train_dir has filled.")
         return found
-    prefix = Path(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
-    if not os.path.lexists(f"{prefix}{_SUFFIXES[0]}"):
+    prefix = place(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
+    if not _has_index(prefix):
         raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.")
     try:
         return _read(prefix)
@@ -198,8 +211,8 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
     for path in prefix.parent.iterdir():
         if path.name.startswith(f"{prefix.name}."):
             with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
-                size += os.fstat(file.fileno()).st_size
-    stated = stated_bytes(Path(f"{prefix}{_SUFFIXES[0]}").read_bytes())
+                size += file.seek(0, os.SEEK_END)
+    stated = stated_bytes(_part(prefix, _SUFFIXES[0]).read_bytes())
     if sum(stated.values()) > size:
         raise ValueError("its index states more values than its files can hold")
     reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
@@ -215,9 +228,18 @@ def _named(directory: Path) -> Path | None:
     """Returns the checkpoint that the state of a directory names; None if it is damaged, or names none that exists."""
     with contextlib.suppress(Exception):  # TensorFlow raises many types for a damaged state
         read_file(directory / _STATE, _MOST_STATE_BYTES)  # TensorFlow would wait for the writer of a FIFO
-        named = Path(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
-        return named if os.path.lexists(f"{named}{_SUFFIXES[0]}") else None
+        named = place(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
+        return named if _has_index(named) else None
     return None
+
+
+def _part(prefix: Path, suffix: str) -> Path:
+    return place(f"{prefix}{suffix}")
+
+
+def _has_index(prefix: Path) -> bool:
+    index = _part(prefix, _SUFFIXES[0])
+    return index.exists() if isinstance(index, Address) else os.path.lexists(index)
 
 
 def _save(prefix: Path, entries: Mapping[str, np.ndarray]) -> None:
@@ -251,19 +273,21 @@ def _remove_leftovers(directory: Path) -> None:
     for data in directory.glob(f"{_NAME}-*{_SUFFIXES[1]}"):
         if not data.with_suffix(".index").exists():
             data.unlink()
+    for path in directory.glob(f"{_NAME}-*.tempstate*"):  # as TensorFlow names what it has not written whole
+        path.unlink()
 
 
 def _remove(prefix: Path) -> None:
     """Removes a checkpoint, its index first, so that no part of it passes for the whole."""
     for suffix in _SUFFIXES:
-        Path(f"{prefix}{suffix}").unlink(missing_ok=True)
+        _part(prefix, suffix).unlink(missing_ok=True)
 
 
-def _move(written: Path, to: str | Path) -> None:
+def _move(written: Path, to: Path) -> None:
     """Gives a file its final name, once its content is on the disk."""
     _sync(written)
     os.replace(written, to)
-    _sync(Path(to).parent)
+    _sync(to.parent)
 
 
 def _sync(path: str | Path) -> None:
