@@ -224,6 +224,8 @@ def saving(
     if state is None or directory is None or config.forward_only:
         return []
 
+    per_epoch = images_per_epoch(config, built.input)
+
     def save(steps: int) -> None:
         facts = {
             "model": config.model,
@@ -231,7 +233,7 @@ def saving(
             "data_name": config.data_name,
             "num_classes": config.num_classes,
             "images": earlier.images + (steps - earlier.steps) * config.batch_global,
-            "images_per_epoch": images_per_epoch(config, built.input),
+            "images_per_epoch": per_epoch,
             "optimizer": config.optimizer,
             "variable_update": config.variable_update,
             "graph": _graph(config),

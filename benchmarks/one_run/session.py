@@ -39,7 +39,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     tf.config.experimental.enable_tensor_float_32_execution(config.precision == "tf32")
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
-    _reach(config, team)
+    _reach(config, display, team)
     run = reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train
     (evaluating.run if config.eval_only else run)(config, log, display, team)
     if config.check_precision:
@@ -54,7 +54,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         raise log.unsaved
 
 
-def _reach(config: Config, team: Team) -> None:
+def _reach(config: Config, display: Display, team: Team) -> None:
     """Asks the storages of other hosts that a run needs for an answer.
 
     Raises:
@@ -65,6 +65,7 @@ def _reach(config: Config, team: Team) -> None:
     named = {"data_dir": config.data_dir, "train_dir": between.train_dir, "initial_weights": between.initial_weights}
     for flag, path in named.items():
         if path and is_address(path):
+            display.phase(f"waiting for the storage of --{flag}", None)
             team.expect(f"An answer from the storage of --{flag}={path}", config.step_timeout_seconds)
             place(path).exists()
             team.expect_nothing()

@@ -150,6 +150,7 @@ def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, addre
         ((*SMALL, "--initial_weights=ram://x/y.keras"), 5, "of an address, only checkpoints are read"),
         ((*SMALL, "--train_dir=gs://bucket/x?token=secret"), 2, "--train_dir: gs://... is an address"),
         ((*SMALL, "--train_dir=gs://me:secret@bucket"), 2, "--train_dir: gs://... is an address"),
+        (("--local_cluster=ps:1,worker:2", *SMALL, "--train_dir=gs://bucket/x"), 2, "no other host. Pass --nopriv"),
         (("data", "check", "gs://bucket/secret"), 2, "gs://... is an address of another storage. --data_dir of TFRec"),
     ],
 )
