@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.errors import DataError, UnsavedError, headline
-from benchmarks.input.addresses import Address, open_file, place
+from benchmarks.input.addresses import Address, StorageError, open_file, place
 from benchmarks.input.files import read_file
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
@@ -138,7 +138,7 @@ def latest(directory: str | Path) -> Saved | None:
     Warns if a newer one is damaged.
 
     Raises:
-        DataError: there are some, of which none can be used.
+        DataError: there are some, of which none can be used, or a storage does not answer.
     """
     directory = place(directory)
     named, problems = _named(directory), []
@@ -146,6 +146,8 @@ def latest(directory: str | Path) -> Saved | None:
     for prefix in [named, *newest_first] if named else newest_first:
         try:
             saved = _read(prefix)
+        except StorageError:  # a newer one may be whole
+            raise
         except DataError as error:
             problems.append(str(error))
             continue
@@ -183,11 +185,15 @@ def _read(prefix: Path) -> Saved:
 
     Raises:
         DataError: it is damaged, was not saved by this suite, or has values that are not finite.
+        StorageError: it is at an address, and cannot be copied from there.
     """
     try:
-        entries = _entries(prefix)
+        with _at_hand(prefix) as local:
+            entries = _entries(local)
         stated = entries.pop(_FACTS, None)
         facts = None if stated is None else json.loads(stated.item())
+    except StorageError:
+        raise
     except Exception as error:  # TensorFlow raises many types for damaged files
         raise DataError(f"The checkpoint {prefix} is damaged ({_reason(error)}).") from error
     if facts is None:
@@ -199,6 +205,32 @@ def _read(prefix: Path) -> Saved:
         if value.dtype.kind == "f" and not name.startswith(IN_FLIGHT) and not np.isfinite(value).all():
             raise DataError(f"The checkpoint {prefix} is of a training that diverged: {name} is not finite.")
     return Saved(prefix, held["steps"], held, entries)
+
+
+@contextlib.contextmanager
+def _at_hand(prefix: Path) -> Iterator[Path]:
+    """Yields the prefix of a checkpoint on this host, which is a copy of one at an address.
+
+    TensorFlow does not distinguish a damaged file from a storage that does not answer.
+
+    Raises:
+        StorageError: it cannot be copied.
+    """
+    if not isinstance(prefix, Address):
+        yield prefix
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for path in prefix.parent.iterdir():
+            if path.name.startswith(f"{prefix.name}."):
+                with path.open("rb") as file:
+                    content = file.read()
+                try:
+                    (Path(name) / path.name).write_bytes(content)
+                except OSError as error:
+                    raise StorageError(
+                        error.errno, f"it cannot be copied to {name} ({error.strerror})", path
+                    ) from error
+        yield Path(name) / prefix.name
 
 
 def _entries(prefix: Path) -> dict[str, np.ndarray]:

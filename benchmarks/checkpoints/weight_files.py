@@ -35,11 +35,11 @@ def refuse_other_formats(path: str, flag: str, *, keras_too: bool) -> None:
     Raises:
         DataError: the sentence names the flag that has the path.
     """
-    wanted, advice = "a checkpoint of this suite", ""
     if is_address(path):
         if is_of_keras(path):
             raise DataError(f"--{flag}={path}: of an address, only checkpoints are read. Copy the file to this host.")
         return
+    wanted, advice = "a checkpoint of this suite", ""
     if keras_too:
         wanted += ", a .keras file, or an .h5 file of Model.save() or Model.save_weights() of Keras"
         advice = " Load it with the program that has made it, and save its weights from Keras."

@@ -22,7 +22,7 @@ _LONGEST_CHOICES = 60
 _MOST_IN_BRIEF = 20
 _NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
-# Characters that patterns of names, queries and fragments have, and passwords: no address of a storage needs them.
+# Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
 # Larger numbers, or products of them, overflow what counts bytes, images and time; none is meant.

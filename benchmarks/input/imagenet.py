@@ -242,9 +242,7 @@ def _training_files(directory: Path) -> list[Path]:
     for folder in [directory, *(folder for folder in beside if folder.is_dir())]:
         if shards := _shards_in(folder, "train"):
             files = [folder / name for name in shards]
-            return [
-                file for file, is_file in zip(files, for_each(files, lambda f: f.is_file()), strict=True) if is_file
-            ]
+            return list(itertools.compress(files, for_each(files, lambda file: file.is_file())))
     return []
 
 

@@ -19,7 +19,7 @@ import google_crc32c
 
 from benchmarks.errors import DataError
 from benchmarks.input import files
-from benchmarks.input.addresses import open_file
+from benchmarks.input.addresses import StorageError, open_file
 from results import loading
 
 _HEADER = struct.Struct("<QI")
@@ -132,10 +132,16 @@ def write(file: BinaryIO, payload: bytes) -> None:
 
 
 def compression_of(path: Path) -> Compression:
-    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read."""
+    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read.
+
+    Raises:
+        StorageError: it is at an address, and cannot be read.
+    """
     try:
         with open_file(path) as file:
             start = file.read(_HEADER.size)
+    except StorageError:
+        raise
     except OSError:
         return ""
     if len(start) == _HEADER.size and start[8:] == _FOOTER.pack(_masked_crc(start[:8])):

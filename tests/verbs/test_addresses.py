@@ -129,6 +129,24 @@ def test_a_damaged_checkpoint_at_an_address_falls_back(run_bench: Run, records: 
     assert (done.status, "has no other checkpoint" in done.stderr) == (5, True), done
 
 
+def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
+    run_bench: Run, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = (*SMALL, f"--train_dir={address}", "--num_batches=3", "--save_model_steps=2")
+    assert run_bench(*flags).status == 0
+    opened = tf.io.gfile.GFile
+
+    def fail(path: str, mode: str) -> Any:
+        if "model.ckpt-4.data" in path:
+            raise tf.errors.UnavailableError(None, None, "Connection reset.")
+        return opened(path, mode)
+
+    monkeypatch.setattr(tf.io.gfile, "GFile", fail)
+    done = run_bench(*flags)
+    assert (done.status, "Traceback" in done.stderr, "is used instead" in done.stderr) == (5, False, False), done
+    assert f"{address}/model.ckpt-4.data-00000-of-00001: Connection reset." in done.stderr
+
+
 def test_summaries_and_a_profile_are_written_to_an_address(run_bench: Run, address: str) -> None:
     flags = ("--summary_verbosity=1", "--save_summaries_steps=2", "--profile_steps=3:3")
     done = run_bench(*SMALL, "--num_batches=4", f"--train_dir={address}", *flags)
