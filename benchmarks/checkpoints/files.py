@@ -23,8 +23,9 @@ from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.errors import DataError, UnsavedError, headline
-from benchmarks.input.addresses import Address, StorageError, open_file, place
+from benchmarks.input.addresses import Address, StorageError, place
 from benchmarks.input.files import read_file
+from results.loading import open_file
 
 _FACTS = "facts_of_the_training"  # the entry with JSON
 _NAME, _STATE, _TEMPORARY = "model.ckpt", "checkpoint", ".saving-"
@@ -227,9 +228,7 @@ def _at_hand(prefix: Path) -> Iterator[Path]:
                 try:
                     (Path(name) / path.name).write_bytes(content)
                 except OSError as error:
-                    raise StorageError(
-                        error.errno, f"it cannot be copied to {name} ({error.strerror})", path
-                    ) from error
+                    raise StorageError(error.errno, f"it cannot be copied ({error.strerror}: {name})", path) from error
         yield Path(name) / prefix.name
 
 
@@ -243,7 +242,7 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
     for path in prefix.parent.iterdir():
         if path.name.startswith(f"{prefix.name}."):
             with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
-                size += file.seek(0, os.SEEK_END)
+                size += os.fstat(file.fileno()).st_size
     stated = stated_bytes(_part(prefix, _SUFFIXES[0]).read_bytes())
     if sum(stated.values()) > size:
         raise ValueError("its index states more values than its files can hold")
