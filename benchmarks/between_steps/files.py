@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
 
 from benchmarks.errors import UsageError
+from benchmarks.input.addresses import Address
 
 
 def require_writable(path: Path, flag: str) -> None:
@@ -19,8 +21,13 @@ def require_writable(path: Path, flag: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        if isinstance(path, Address):
+            tried = path.with_name(f".{uuid.uuid4()}")
+            tried.write_bytes(b"")
+            tried.unlink()
+        else:
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
     except OSError as error:
         raise UsageError(f"{flag} cannot be written ({error.strerror}): pass a path that can be.") from error
     if path.is_dir():

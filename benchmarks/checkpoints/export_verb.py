@@ -20,8 +20,14 @@ from benchmarks.topology.start import start
 
 EXPORT_FLAGS: Groups = {
     "From": (
-        Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory"),
-        Flag("checkpoint", str, "the prefix of a checkpoint's files, such as out/model.ckpt-500", path="file"),
+        Flag("train_dir", str, "of a training, whose newest checkpoint is taken", path="directory", addresses=True),
+        Flag(
+            "checkpoint",
+            str,
+            "the prefix of a checkpoint's files, such as out/model.ckpt-500",
+            path="file",
+            addresses=True,
+        ),
         Flag(
             "model",
             str,
@@ -35,7 +41,7 @@ EXPORT_FLAGS: Groups = {
 }
 
 
-def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None, str | None]:
+def resolve(given: Mapping[str, Any]) -> tuple[str, Path | None, Path | None, str | None]:
     """Returns the checkpoint's path, where to write which form, and the model that the user confirms.
 
     Raises:
@@ -53,10 +59,10 @@ def resolve(given: Mapping[str, Any]) -> tuple[Path, Path | None, Path | None, s
     if saved_model and Path(saved_model).exists():
         raise UsageError(f"--saved_model={saved_model} exists: name a new directory.")
     weight_files.refuse_other_formats(source, "train_dir" if given["train_dir"] else "checkpoint", keras_too=False)
-    return Path(source), keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
+    return source, keras_file and Path(keras_file), saved_model and Path(saved_model), given["model"]
 
 
-def run(source: Path, keras_file: Path | None, saved_model: Path | None, model_name: str | None) -> ExitStatus:
+def run(source: str, keras_file: Path | None, saved_model: Path | None, model_name: str | None) -> ExitStatus:
     """Exports the model of a checkpoint.
 
     Raises:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from benchmarks.checkpoints.bundle_index import stated_bytes
 from benchmarks.checkpoints.training_state import IN_FLIGHT
 from benchmarks.console import warn
 from benchmarks.errors import DataError, UnsavedError, headline
+from benchmarks.input.addresses import Address, StorageError, place
 from benchmarks.input.files import read_file
 from results.loading import open_file
 
@@ -68,7 +69,7 @@ class Saved:
 
     def saved_at(self) -> float:
         """Returns when it was saved, in seconds since the epoch."""
-        return self.prefix.with_name(self.prefix.name + _SUFFIXES[0]).stat().st_mtime
+        return _part(self.prefix, _SUFFIXES[0]).stat().st_mtime
 
 
 def write(
@@ -77,7 +78,8 @@ def write(
     """Saves a checkpoint, makes it the latest, and removes older ones. No other process may write to the directory.
 
     Args:
-        directory: where; it is made if it does not exist.
+        directory: where; it is made if it does not exist. At an address TensorFlow writes the files one after the
+            other, and the index, which makes it a checkpoint, last.
         steps: of the training.
         values: by name.
         facts: of the training; `steps` is added.
@@ -89,7 +91,7 @@ def write(
     Raises:
         UnsavedError: it cannot be written; the checkpoints that were there stay.
     """
-    directory = Path(directory).absolute()
+    directory = place(directory).absolute()
     prefix = directory / f"{_NAME}-{steps}"
     entries = {**values, _FACTS: np.array(json.dumps({**facts, "steps": steps}).encode(), dtype=object)}
     try:
@@ -98,16 +100,17 @@ def write(
         earlier.sort(key=lambda path: _steps_of(path) < steps)  # newer ones were damaged: they go first
         _remove_leftovers(directory)
         kept = [*earlier, prefix][-keep:]
+        # Names relative to the directory stay as they are if that is absolute, and an address is not, to TensorFlow.
         state = tf.compat.v1.train.generate_checkpoint_state_proto(
-            str(directory), prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
+            os.sep, prefix.name, all_model_checkpoint_paths=[path.name for path in kept]
         )
-        with tempfile.TemporaryDirectory(dir=directory, prefix=_TEMPORARY) as name:
-            temporary = Path(name)
-            _save(temporary / _NAME, entries)
-            for suffix in reversed(_SUFFIXES):  # the index makes it a checkpoint, so it comes last
-                _move(temporary / f"{_NAME}{suffix}", f"{prefix}{suffix}")
-            (temporary / _STATE).write_text(str(state))
-            _move(temporary / _STATE, directory / _STATE)
+        if isinstance(directory, Address):
+            _remove(prefix)  # a damaged one
+            _save(prefix, entries)
+            (directory / _STATE).unlink(missing_ok=True)  # ram:// would append
+            (directory / _STATE).write_text(str(state))
+        else:
+            _save_whole(prefix, entries, str(state))
         for path in earlier:
             if path not in kept:
                 _remove(path)
@@ -119,20 +122,33 @@ def write(
     return prefix
 
 
+def _save_whole(prefix: Path, entries: Mapping[str, np.ndarray], state: str) -> None:
+    """Writes a checkpoint and the state of its directory, whose files get their names once they are on the disk."""
+    with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=_TEMPORARY) as name:
+        temporary = Path(name)
+        _save(temporary / _NAME, entries)
+        for suffix in reversed(_SUFFIXES):  # the index makes it a checkpoint, so it comes last
+            _move(temporary / f"{_NAME}{suffix}", _part(prefix, suffix))
+        (temporary / _STATE).write_text(state)
+        _move(temporary / _STATE, prefix.with_name(_STATE))
+
+
 def latest(directory: str | Path) -> Saved | None:
     """Returns the newest whole checkpoint of a directory; None if it has none, or does not exist.
 
     Warns if a newer one is damaged.
 
     Raises:
-        DataError: there are some, of which none can be used.
+        DataError: there are some, of which none can be used, or a storage does not answer.
     """
-    directory = Path(directory)
+    directory = place(directory)
     named, problems = _named(directory), []
     newest_first = [prefix for prefix in reversed(_complete(directory)) if prefix != named]
     for prefix in [named, *newest_first] if named else newest_first:
         try:
             saved = _read(prefix)
+        except StorageError:  # a newer one may be whole
+            raise
         except DataError as error:
             problems.append(str(error))
             continue
@@ -150,14 +166,14 @@ def read(path: str | Path) -> Saved:
     Raises:
         DataError: it is missing, damaged, or was not saved by this suite.
     """
-    path = Path(path)
+    path = place(path)
     if path.is_dir():
         found = latest(path)
         if found is None:
             raise DataError(f"{path} has no checkpoint: pass a directory that training with --train_dir has filled.")
         return found
-    prefix = Path(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
-    if not os.path.lexists(f"{prefix}{_SUFFIXES[0]}"):
+    prefix = place(re.sub(r"\.(index|data-\d+-of-\d+)$", "", str(path)))
+    if not _has_index(prefix):
         raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.")
     try:
         return _read(prefix)
@@ -170,11 +186,15 @@ def _read(prefix: Path) -> Saved:
 
     Raises:
         DataError: it is damaged, was not saved by this suite, or has values that are not finite.
+        StorageError: it is at an address, and cannot be copied from there.
     """
     try:
-        entries = _entries(prefix)
+        with _at_hand(prefix) as local:
+            entries = _entries(local)
         stated = entries.pop(_FACTS, None)
         facts = None if stated is None else json.loads(stated.item())
+    except StorageError:
+        raise
     except Exception as error:  # TensorFlow raises many types for damaged files
         raise DataError(f"The checkpoint {prefix} is damaged ({_reason(error)}).") from error
     if facts is None:
@@ -188,6 +208,30 @@ def _read(prefix: Path) -> Saved:
     return Saved(prefix, held["steps"], held, entries)
 
 
+@contextlib.contextmanager
+def _at_hand(prefix: Path) -> Iterator[Path]:
+    """Yields the prefix of a checkpoint on this host, which is a copy of one at an address.
+
+    TensorFlow does not distinguish a damaged file from a storage that does not answer.
+
+    Raises:
+        StorageError: it cannot be copied.
+    """
+    if not isinstance(prefix, Address):
+        yield prefix
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for path in prefix.parent.iterdir():
+            if path.name.startswith(f"{prefix.name}."):
+                with path.open("rb") as file:
+                    content = file.read()
+                try:
+                    (Path(name) / path.name).write_bytes(content)
+                except OSError as error:
+                    raise StorageError(error.errno, f"it cannot be copied ({error.strerror}: {name})", path) from error
+        yield Path(name) / prefix.name
+
+
 def _entries(prefix: Path) -> dict[str, np.ndarray]:
     """Returns all entries of a checkpoint by name.
 
@@ -199,7 +243,7 @@ def _entries(prefix: Path) -> dict[str, np.ndarray]:
         if path.name.startswith(f"{prefix.name}."):
             with open_file(path) as file:  # TensorFlow would wait for the writer of a FIFO
                 size += os.fstat(file.fileno()).st_size
-    stated = stated_bytes(read_file(Path(f"{prefix}{_SUFFIXES[0]}")))
+    stated = stated_bytes(read_file(_part(prefix, _SUFFIXES[0])))
     if sum(stated.values()) > size:
         raise ValueError("its index states more values than its files can hold")
     reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
@@ -215,9 +259,18 @@ def _named(directory: Path) -> Path | None:
     """Returns the checkpoint that the state of a directory names; None if it is damaged, or names none that exists."""
     with contextlib.suppress(Exception):  # TensorFlow raises many types for a damaged state
         read_file(directory / _STATE, _MOST_STATE_BYTES)  # TensorFlow would wait for the writer of a FIFO
-        named = Path(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
-        return named if os.path.lexists(f"{named}{_SUFFIXES[0]}") else None
+        named = place(tf.train.get_checkpoint_state(str(directory)).model_checkpoint_path)
+        return named if _has_index(named) else None
     return None
+
+
+def _part(prefix: Path, suffix: str) -> Path:
+    return place(f"{prefix}{suffix}")
+
+
+def _has_index(prefix: Path) -> bool:
+    index = _part(prefix, _SUFFIXES[0])
+    return index.exists() if isinstance(index, Address) else os.path.lexists(index)
 
 
 def _save(prefix: Path, entries: Mapping[str, np.ndarray]) -> None:
@@ -251,19 +304,21 @@ def _remove_leftovers(directory: Path) -> None:
     for data in directory.glob(f"{_NAME}-*{_SUFFIXES[1]}"):
         if not data.with_suffix(".index").exists():
             data.unlink()
+    for path in directory.glob(f"{_NAME}-*.tempstate*"):  # as TensorFlow names what it has not written whole
+        path.unlink()
 
 
 def _remove(prefix: Path) -> None:
     """Removes a checkpoint, its index first, so that no part of it passes for the whole."""
     for suffix in _SUFFIXES:
-        Path(f"{prefix}{suffix}").unlink(missing_ok=True)
+        _part(prefix, suffix).unlink(missing_ok=True)
 
 
-def _move(written: Path, to: str | Path) -> None:
+def _move(written: Path, to: Path) -> None:
     """Gives a file its final name, once its content is on the disk."""
     _sync(written)
     os.replace(written, to)
-    _sync(Path(to).parent)
+    _sync(to.parent)
 
 
 def _sync(path: str | Path) -> None:

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 
 from benchmarks.errors import DataError
+from benchmarks.input.addresses import is_address
 
 # By the ending of the name, where a file's content does not say it.
 _BY_ENDING = {
@@ -34,6 +35,10 @@ def refuse_other_formats(path: str, flag: str, *, keras_too: bool) -> None:
     Raises:
         DataError: the sentence names the flag that has the path.
     """
+    if is_address(path):
+        if is_of_keras(path):
+            raise DataError(f"--{flag}={path}: of an address, only checkpoints are read. Copy the file to this host.")
+        return
     wanted, advice = "a checkpoint of this suite", ""
     if keras_too:
         wanted += ", a .keras file, or an .h5 file of Model.save() or Model.save_weights() of Keras"

@@ -74,8 +74,10 @@ BETWEEN_FLAGS: Groups = {
         Flag(
             "train_dir",
             str,
-            "where checkpoints and summaries are; a run continues from the newest, and saves one at its end",
+            "where checkpoints and summaries are; a run continues from the newest, and saves one at its end; also an "
+            "address such as gs://bucket/x",
             path="directory",
+            addresses=True,
             unset="",
         ),
         Flag("save_model_steps", int, "save a checkpoint after every so many steps; 0: at the end", at_least=0),
@@ -93,6 +95,7 @@ BETWEEN_FLAGS: Groups = {
             "begin a training with the weights of a checkpoint, or of Keras' .keras or .h5; the optimizer "
             "begins afresh",
             path="file",
+            addresses=True,
             unset="",
         ),
         Flag(

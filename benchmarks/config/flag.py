@@ -22,6 +22,8 @@ _LONGEST_CHOICES = 60
 _MOST_IN_BRIEF = 20
 _NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
+# Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
+_UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
 # Larger numbers, or products of them, overflow what counts bytes, images and time; none is meant.
 _LARGEST, _LARGEST_SECONDS = 10**12, 10**9
@@ -42,6 +44,7 @@ class Flag:
         at_least, above, at_most: the range of a number.
         known: values that exist, where the code behind the flag decides which it takes.
         path: what kind of path a str is.
+        addresses: whether the path may also be one of another storage, such as gs://bucket/x.
         same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
         unset: the value that means the same as no value.
         gone: words that are no choice any more, each with a sentence on what to use instead.
@@ -59,6 +62,7 @@ class Flag:
     at_most: int | None = None
     known: tuple[str, ...] = ()
     path: Literal["file", "directory"] | None = None
+    addresses: bool = False
     same_as: str = ""
     unset: int | float | str | None = None
     gone: tuple[tuple[str, str], ...] = ()
@@ -188,7 +192,9 @@ def parse(arguments: Sequence[str], groups: Groups) -> Parsed:
     given = {flag.name: flag_values[flag.name].value for flag in table}
     given |= {flag.name: None for flag in table if flag.unset is not None and given[flag.name] == flag.unset}
     given |= {
-        flag.name: local_path(given[flag.name], f"--{flag.name}: ") for flag in table if flag.path and given[flag.name]
+        flag.name: local_path(given[flag.name], f"--{flag.name}: ", or_address=flag.addresses)
+        for flag in table
+        if flag.path and given[flag.name]
     }
     values = _without_aliases(given, table)
     for problem in filter(None, (flag.why_not(values[flag.name]) for flag in table if not flag.same_as)):
@@ -253,20 +259,23 @@ class _Choice(absl_flags.ArgumentParser):
             raise ValueError(f"'{shortened(argument)}' is not a whole number, and not {' or '.join(known)}.") from error
 
 
-def local_path(text: str, where: str = "") -> str:
+def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
     """Returns a path as users of a shell mean it: `~` and `~user` are homes, and `file:///x` is `/x`.
 
     Raises:
-        UsageError: there is no such home, no file can have that name, or the text is an address of another storage; the
-            message begins with `where`.
+        UsageError: there is no such home, no file can have that name, or the text is an address of another storage,
+            without `or_address` or not of the form scheme://host/path; the message begins with `where`.
     """
     address = _ADDRESS.fullmatch(text)
     if address and address[1].lower() == "file" and address["host"] in (None, "", "localhost") and address["path"]:
         path = urllib.parse.unquote(address["path"])
+    elif address and or_address and address["host"] and not _UNSUITABLE.search(text):
+        return text
     elif address and (address["host"] is not None or address["path"]):  # the rest may hold a password: not repeated
         raise UsageError(
-            f"{where}{address[1]}://... is an address of another storage, and only files and directories of this host "
-            "are read and written: copy the data, or mount the storage and name the directory."
+            f"{where}{address[1]}://... is an address of another storage. --data_dir of TFRecords, --train_dir and "
+            "checkpoints may be one, as scheme://host/path without passwords and any of ?*[]\\#. For everything else "
+            "copy the data, or mount the storage and name the directory."
         )
     else:
         path = os.path.expanduser(text)

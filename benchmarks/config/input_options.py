@@ -15,7 +15,15 @@ from models.model_spec import ModelSpec
 
 IMAGE_FLAGS: Groups = {
     "Data": (
-        Flag("data_dir", str, "directory of the images", default="synthetic images", path="directory", unset=""),
+        Flag(
+            "data_dir",
+            str,
+            "directory of the images; of TFRecords, also an address such as gs://bucket/x",
+            default="synthetic images",
+            path="directory",
+            addresses=True,
+            unset="",
+        ),
         Flag(
             "data_name",
             str,

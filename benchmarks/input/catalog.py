@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from benchmarks.errors import DataError
+from benchmarks.errors import DataError, UsageError
+from benchmarks.input.addresses import Address, place
 
 SYNTHETIC, SYNTHETIC_HOST = "synthetic", "synthetic_host"
 
@@ -54,12 +55,20 @@ def data_set_of(name: str) -> DataSet:
 
 
 def existing_directory(name: str, directory: str) -> Path:
-    """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`).
+    """Returns the directory (`--data_dir`) of a data set (a key of `DATA_SETS`); an address is not looked at.
 
     Raises:
         DataError: it is no directory, or cannot be read.
+        UsageError: it is an address, and the data set has no TFRecords.
     """
-    path = Path(directory)
+    path = place(directory)
+    if isinstance(path, Address):
+        if name == "imagenet":
+            return path
+        raise UsageError(
+            f"--data_dir={directory}: of an address, only TFRecords are read, and {name} has none. Copy the files, or "
+            "mount the storage and name the directory."
+        )
     try:
         if path.is_dir():
             return path

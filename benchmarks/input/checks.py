@@ -15,6 +15,7 @@ import tensorflow as tf
 from benchmarks.console import warn
 from benchmarks.errors import DataError, headline
 from benchmarks.input import imagenet, tfrecord
+from benchmarks.input.addresses import for_each
 from benchmarks.input.class_folders import PhotoFolder
 from benchmarks.input.files import MOST_PIXELS, PNG_SIGNATURE, FileWork, printable, read_file
 from benchmarks.input.imagenet import PhotoRecords, Photos
@@ -259,4 +260,4 @@ def sizes_of(source: Photos) -> list[int]:
     """Returns the sizes of a source's files in bytes, -1 for a missing file; 0 for every photo of a folder."""
     if isinstance(source, PhotoFolder):
         return [0] * len(source.files)
-    return [file.stat().st_size if file.is_file() else -1 for file in source.files]
+    return for_each(source.files, lambda file: file.stat().st_size if file.is_file() else -1)

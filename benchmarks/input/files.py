@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from benchmarks.errors import UsageError
+from benchmarks.input.addresses import open_file
 from benchmarks.system import hardware
-from results import loading, store
+from results import store
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -43,16 +44,17 @@ def read_file(path: Path, most_bytes: int = MOST_PHOTO_BYTES) -> bytes:
     Raises:
         OSError: it cannot be opened, is no regular file, or is larger.
     """
-    with loading.open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
+    with open_file(path) as file:
+        size = file.seek(0, os.SEEK_END)
         if size > most_bytes:
             raise OSError(errno.EFBIG, f"it has {size} bytes, and the limit is {most_bytes}", str(path))
+        file.seek(0)
         return file.read(size)
 
 
 def printable(path: Path) -> str:
     """Returns a path as text; TensorFlow cannot report an error in whose message a byte is not UTF-8."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    return os.fsencode(str(path)).decode(errors="backslashreplace")
 
 
 def whole_member(member: tarfile.TarInfo) -> tarfile.TarInfo:

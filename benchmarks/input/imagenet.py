@@ -7,8 +7,8 @@ protocol buffers.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from benchmarks.console import warn
 from benchmarks.errors import DataError
 from benchmarks.input import class_folders, decoded, tfrecord
+from benchmarks.input.addresses import Address, for_each, place
 from benchmarks.input.catalog import existing_directory
 from benchmarks.input.class_folders import FOLDERS_OF, JPEG_ENDINGS, PhotoFolder, digest
 from benchmarks.input.tfrecord import Defect
@@ -78,12 +79,16 @@ class PhotoRecords:
     compression: tfrecord.Compression = ""
 
     def count(self) -> int:
-        """Returns the number of photos; reads only the lengths of the records."""
-        return sum(tfrecord.count(file) for file in self.files)
+        """Returns the number of photos; reads only the lengths of the records, once."""
+        return self._count
+
+    @functools.cached_property
+    def _count(self) -> int:
+        return sum(for_each(self.files, tfrecord.count))
 
     def identify(self) -> str:
         """Returns what distinguishes this data set: layout, and a checksum of names and sizes of its files."""
-        sizes = [file.stat().st_size for file in self.files]
+        sizes = for_each(self.files, lambda file: file.stat().st_size)
         files = [f"{file.name} {size}" for file, size in zip(self.files, sizes, strict=True)]
         return f"{self.layout.title}, {len(files)} files, {sum(sizes) / 1e6:.0f} MB, {digest(files)}"
 
@@ -160,6 +165,12 @@ def find(directory: str, split: str) -> Photos:
     path = existing_directory("imagenet", directory)
     if records := find_records(directory, split):
         return records
+    if isinstance(path, Address):
+        raise DataError(
+            f"--data_dir={directory}: no file is named like {split}-00000-of-00008 or "
+            f"imagenet2012-{split}.tfrecord-00000-of-00008. Of an address, only TFRecords are read: 'run_bench.py data "
+            "convert' makes them of photos."
+        )
     found = class_folders.find(path, split, _ENDINGS)
     if found is None:
         raise DataError(
@@ -174,7 +185,7 @@ def find(directory: str, split: str) -> Photos:
 def _shards_in(directory: Path, split: str) -> dict[str, re.Match[str]]:
     """Returns the shards of a split in a directory, sorted, by name."""
     try:
-        names = sorted(os.listdir(directory))
+        names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
         raise DataError(f"--data_dir={directory} cannot be read: {error.strerror}.") from error
     found = {name: match for name in names if (match := _SHARD.fullmatch(name))}
@@ -187,9 +198,10 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
     Raises:
         DataError: they are not one complete data set of a known layout.
     """
-    shards = _shards_in(Path(directory), split)
+    path = place(directory)
+    shards = _shards_in(path, split)
     if not shards:
-        below = _split_below(Path(directory), split)
+        below = _split_below(path, split)
         return find_records(str(below), split) if below else None
     sets = sorted({match["stem"] + _NUMBER.sub("...", match["ending"]) for match in shards.values()})
     if len(sets) > 1:
@@ -201,13 +213,8 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
             f"{directory} holds {len(shards)} of {total} {split} shards, and only their photos are read. Copy the "
             "others, unless a part is wanted."
         )
-    files = [Path(directory) / name for name in shards]
-    for file in files:
-        if not file.is_file():
-            raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
-        if file.stat().st_size == 0:
-            raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
-    compressions = {tfrecord.compression_of(file) for file in files}
+    files = [path / name for name in shards]
+    compressions = set(for_each(files, _compression_of_shard))
     if len(compressions) > 1:
         raise DataError(f"--data_dir={directory}: some shards are compressed, and others are not: keep one kind.")
     return PhotoRecords(
@@ -216,17 +223,26 @@ def find_records(directory: str, split: str) -> PhotoRecords | None:
         files=files,
         layout=layout_of(files),
         of_shards=total,
-        training_files=_training_files(Path(directory)) or files,
+        training_files=_training_files(path) or files,
         compression=compressions.pop(),
     )
+
+
+def _compression_of_shard(file: Path) -> tfrecord.Compression:
+    if not file.is_file():
+        raise DataError(f"{file} is a broken link or no file: link, copy or make it again.")
+    if file.stat().st_size == 0:
+        raise DataError(f"{file} is empty (0 bytes): copy or make it again.")
+    return tfrecord.compression_of(file)
 
 
 def _training_files(directory: Path) -> list[Path]:
     """Returns the shards of training images in a directory or, if it is of another split, in one beside it."""
     beside = [directory.parent / name for name in FOLDERS_OF["train"]]
-    for folder in [directory, *filter(Path.is_dir, beside)]:
+    for folder in [directory, *(folder for folder in beside if folder.is_dir())]:
         if shards := _shards_in(folder, "train"):
-            return [folder / name for name in shards if (folder / name).is_file()]
+            files = [folder / name for name in shards]
+            return list(itertools.compress(files, for_each(files, lambda file: file.is_file())))
     return []
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.input import decoded, files, imagenet, preprocessing, tfrecord
+from benchmarks.input.addresses import Address
 from benchmarks.input.bad_records import Skipping
 from benchmarks.input.class_folders import PhotoFolder
 from benchmarks.input.imagenet import BOX, PhotoRecords, Photos
@@ -220,7 +221,7 @@ def _with(value: tf.Tensor, dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 def numbered_files(source: Photos) -> tf.data.Dataset:
     """Returns a data set of (file, name); names may hold bytes that are not UTF-8."""
-    names = [os.fsencode(file) for file in source.files]
+    names = [os.fsencode(str(file)) for file in source.files]
     return tf.data.Dataset.from_tensor_slices((tf.range(len(names), dtype=tf.int64), names))
 
 
@@ -300,7 +301,8 @@ def _one_pass(
     """
     count = len(source.files)
     files, share_records = _own_files(source, spec, epoch, repeated=repeated)
-    if skipping is None or isinstance(source, PhotoFolder):  # Skipping checks for itself
+    # Skipping checks for itself. At an address there is no FIFO, and to look at lengths would read each shard twice.
+    if isinstance(source, PhotoFolder) or (skipping is None and not isinstance(source.files[0], Address)):
         files = checked(source, files)
 
     def read(file: tf.Tensor, name: tf.Tensor) -> tf.data.Dataset:

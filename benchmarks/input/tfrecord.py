@@ -19,6 +19,7 @@ import google_crc32c
 
 from benchmarks.errors import DataError
 from benchmarks.input import files
+from benchmarks.input.addresses import StorageError, open_file
 from results import loading
 
 _HEADER = struct.Struct("<QI")
@@ -131,10 +132,16 @@ def write(file: BinaryIO, payload: bytes) -> None:
 
 
 def compression_of(path: Path) -> Compression:
-    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read."""
+    """Returns how a whole file is compressed, as TensorFlow calls it; empty if it is not, or cannot be read.
+
+    Raises:
+        StorageError: it is at an address, and cannot be read.
+    """
     try:
-        with loading.open_file(path) as file:
+        with open_file(path) as file:
             start = file.read(_HEADER.size)
+    except StorageError:
+        raise
     except OSError:
         return ""
     if len(start) == _HEADER.size and start[8:] == _FOOTER.pack(_masked_crc(start[:8])):
@@ -181,13 +188,14 @@ class _Inflated:
 def _frames(path: Path) -> Iterator[tuple[BinaryIO | _Inflated, int, int, int] | Defect]:
     """Yields the file at each payload, with the record's number, offset and payload length, or a record's defect."""
     try:
-        opened = loading.open_file(path)
+        opened = open_file(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     with opened:
         compressed = compression_of(path)
         file = _Inflated(opened, path) if compressed else opened
-        size = math.inf if compressed else os.fstat(opened.fileno()).st_size
+        size = math.inf if compressed else opened.seek(0, os.SEEK_END)
+        opened.seek(0)
         number = offset = 0
         while header := file.read(_HEADER.size):
             if len(header) < _HEADER.size:

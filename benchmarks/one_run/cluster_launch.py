@@ -17,6 +17,7 @@ from benchmarks.cluster.restarts import Attempts
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.input.addresses import is_address
 from benchmarks.one_run.runner import record_without_run
 from benchmarks.process import private_network, subprocesses
 from benchmarks.process.signals import raise_on_termination
@@ -55,6 +56,7 @@ def run(
     assert cluster is not None, "there is a planned cluster"
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
+            _require_no_addresses(values)
             if config.trackers.named and keeps_record:
                 return _run_and_send(config, command)
             launcher.enter_private_network(command)
@@ -78,6 +80,16 @@ def run(
             f"checkpoint of --train_dir={config.between.train_dir}."
         )
         time.sleep(pause)
+
+
+def _require_no_addresses(values: Mapping[str, Any]) -> None:
+    """Refuses paths of other storages, which are not in a private network."""
+    for name in ("data_dir", "train_dir", "initial_weights"):
+        if is_address(values.get(name) or ""):
+            raise UsageError(
+                f"--{name}={values[name]}: tasks of --local_cluster reach no other host. Pass --noprivate_network, or "
+                "a path of this host."
+            )
 
 
 def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:

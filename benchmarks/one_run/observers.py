@@ -24,6 +24,7 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import UsageError
+from benchmarks.input.addresses import place
 from benchmarks.measure.run_log import RunLog
 from benchmarks.measure.timing import require_finite
 from benchmarks.one_run.graph import RunGraph
@@ -55,7 +56,7 @@ def require_files(config: Config, *, is_leader: bool) -> None:
     if saves or between.summary_verbosity or between.profile_steps:
         flag = "train_dir" if between.train_dir else "output_dir"
         directory = between.train_dir or config.output_dir
-        files.require_writable(Path(directory) / "events", f"--{flag}={directory}")
+        files.require_writable(place(directory) / "events", f"--{flag}={directory}")
 
 
 def write_graph(config: Config, graph: tf.Graph, *, is_leader: bool) -> None:
@@ -113,7 +114,7 @@ class Observers:
         assert between.train_dir is not None, "the configuration requires it"
         events = None
         if self._team.is_leader:
-            events = EventFile(Path(between.train_dir), tf.compat.v1.get_default_graph(), self._steps_before)
+            events = EventFile(place(between.train_dir), tf.compat.v1.get_default_graph(), self._steps_before)
         verbosity, every = between.summary_verbosity, between.save_summaries_steps
         asides: list[Aside] = []
         with tf.device(HOST):
@@ -133,7 +134,7 @@ class Observers:
         if last <= self._steps_before + 1:
             warn(f"No step is profiled: an earlier run took --profile_steps={first}:{last}.")
             return None
-        directory, own = Path(self._config.between.train_dir or self._config.output_dir), self._config.cluster
+        directory, own = place(self._config.between.train_dir or self._config.output_dir), self._config.cluster
         if own and not self._team.is_leader:  # processes of one host would write the same files
             directory /= f"{own.own.job}_{own.own.index}"
         directory.mkdir(parents=True, exist_ok=True)

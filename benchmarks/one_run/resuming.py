@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import UsageError
+from benchmarks.input.addresses import is_address
 from benchmarks.input.files import only_writer
 from benchmarks.one_run import time_slices
 from benchmarks.one_run.graph import RunGraph
@@ -66,8 +68,10 @@ def only_training(config: Config, team: Team) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if directory is not None and team.is_leader and not (config.forward_only or time_slices.inherited()):
             try:
+                if is_address(directory):
+                    raise OSError(errno.ENOLCK, "its storage has no locks")
                 stack.enter_context(only_writer(Path(directory), "checkpoints"))
-            except OSError as error:  # a file system without locks
+            except OSError as error:  # a file system without locks, or another storage
                 warn(f"--train_dir={directory} cannot be locked ({error.strerror}): let only one training use it.")
         yield
 
@@ -173,10 +177,10 @@ def require_room(config: Config, state: TrainingState | None, team: Team) -> Non
     """Finds out, before the training, whether a checkpoint will have room; an old one stays until it is written.
 
     Raises:
-        UsageError: it will not.
+        UsageError: it will not; of an address this is not known.
     """
     directory = config.between.train_dir
-    if directory is None or config.forward_only or state is None or not team.is_leader:
+    if directory is None or is_address(directory) or config.forward_only or state is None or not team.is_leader:
         return
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < state.size_bytes:
@@ -220,6 +224,8 @@ def saving(
     if state is None or directory is None or config.forward_only:
         return []
 
+    per_epoch = images_per_epoch(config, built.input)
+
     def save(steps: int) -> None:
         facts = {
             "model": config.model,
@@ -227,7 +233,7 @@ def saving(
             "data_name": config.data_name,
             "num_classes": config.num_classes,
             "images": earlier.images + (steps - earlier.steps) * config.batch_global,
-            "images_per_epoch": images_per_epoch(config, built.input),
+            "images_per_epoch": per_epoch,
             "optimizer": config.optimizer,
             "variable_update": config.variable_update,
             "graph": _graph(config),

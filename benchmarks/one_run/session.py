@@ -11,6 +11,7 @@ from benchmarks.cluster.member import Team
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import BenchError, InvalidRunError, headline
+from benchmarks.input.addresses import is_address, place
 from benchmarks.measure.run_log import RunLog, largest_resident_bytes
 from benchmarks.measure.timing import TRY_SMALLER_STEPS
 from benchmarks.microbench import input_stages
@@ -35,6 +36,7 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
         InvalidRunError: a loss was not finite, or replicas drifted apart.
     """
     device_planning.set_arithmetic(config.runtime)
+    _reach(config, display, team)
     run = reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train
     (evaluating.run if config.eval_only else run)(config, log, display, team)
     if config.check_precision:
@@ -47,6 +49,23 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     _require_valid(log)
     if log.unsaved is not None:
         raise log.unsaved
+
+
+def _reach(config: Config, display: Display, team: Team) -> None:
+    """Asks the storages of other hosts that a run needs for an answer.
+
+    Raises:
+        UsageError: TensorFlow has no file system for one.
+        DataError: one cannot be reached.
+    """
+    between = config.between
+    named = {"data_dir": config.data_dir, "train_dir": between.train_dir, "initial_weights": between.initial_weights}
+    for flag, path in named.items():
+        if path and is_address(path):
+            display.phase(f"waiting for the storage of --{flag}", None)
+            team.expect(f"An answer from the storage of --{flag}={path}", config.step_timeout_seconds)
+            place(path).exists()
+            team.expect_nothing()
 
 
 def _train(config: Config, log: RunLog, display: Display, team: Team) -> None:

@@ -56,6 +56,10 @@ VERIFY = """
     numbers = oracle._numbers
     oracle._numbers = lambda devices: [TowerInput(t.images + never(), t.labels) for t in numbers(devices)]
 """
+STORAGE = """
+    import time
+    tf.io.gfile.stat = lambda path: time.sleep(600)
+"""
 SMALL = ["allreduce", "--device=cpu", "--num_gpus=2", "--model=none", "--max_bytes=1K", "--all_reduce_spec=psgpu,pscpu"]
 
 
@@ -106,6 +110,17 @@ def test_an_input_that_hangs_is_a_record(tmp_path: Path, fake_imagenet: Path) ->
     (record,) = records(tmp_path)
     assert record.status is Status.TIMEOUT and record.reason == "Building the input's stages took longer than 0.5 s."
     assert record.config["data_set"]
+
+
+@pytest.mark.slow
+def test_a_storage_that_does_not_answer_is_a_record(tmp_path: Path) -> None:
+    words = ("--device=cpu", "--model=mlp", "--batch_size=2", "--train_dir=ram://x/y")
+    with start(tmp_path, STORAGE, "An answer from the storage", *words) as process:
+        _, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 124, stderr
+    (record,) = records(tmp_path)
+    waited = "An answer from the storage of --train_dir=ram://x/y took longer than 0.5 s."
+    assert (record.status, record.reason) == (Status.TIMEOUT, waited)
 
 
 ROOFLINE = """

@@ -1,0 +1,221 @@
+"""Files of other storages, at addresses such as gs://bucket/x, by TensorFlow's file systems. Imports it late."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PosixPath
+from typing import IO, Any, BinaryIO, TypeVar, cast
+
+from benchmarks.errors import DataError, UsageError, headline
+from results import loading
+
+_Result = TypeVar("_Result")
+
+_SCHEME = re.compile("([A-Za-z][A-Za-z0-9+.-]+)://")
+# A storage needs some 50 ms for an answer, and gives many at a time.
+_QUESTIONS_AT_A_TIME = 32
+_ERRNO = {"NotFoundError": errno.ENOENT, "PermissionDeniedError": errno.EACCES, "UnauthenticatedError": errno.EACCES}
+
+
+class StorageError(OSError, DataError):
+    """What a storage answers instead of a file, or that it does not answer. A `DataError` where nobody handles it."""
+
+    def __str__(self) -> str:
+        """Returns a sentence."""
+        return f"{self.filename}: {self.strerror}."
+
+
+class Address(PosixPath):
+    """A path of another storage. It is never taken for one of this host: what has no method here is refused.
+
+    Methods raise StorageError instead of other OSErrors, and UsageError if TensorFlow has no such file system.
+    """
+
+    def __str__(self) -> str:
+        """Returns it with the two slashes, of which pathlib keeps one."""
+        scheme, _, rest = super().__str__().partition("/")
+        return f"{scheme}//{rest}"
+
+    def __fspath__(self) -> str:
+        """Refuses to be opened as a file of this host."""
+        raise UsageError(
+            f"{self}: only TFRecords and checkpoints can be at an address. Copy the files, or mount the storage and "
+            "name the directory."
+        )
+
+    @property
+    def parent(self) -> Address:
+        """The directory that it is in; of a bucket or host, itself."""
+        found = super().parent
+        return found if len(found.parts) > 1 else self
+
+    def absolute(self) -> Address:
+        """Returns itself."""
+        return self
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Returns its kind, size and time of modification."""
+        with _storage(self) as gfile:
+            found = gfile.stat(str(self))
+        kind = stat.S_IFDIR if found.is_directory else stat.S_IFREG
+        return os.stat_result((kind, *[0] * 5, found.length, *[0] * 3), {"st_mtime": found.mtime_nsec / 1e9})
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether it is there, and not merely that its storage does not answer."""
+        return bool(self._kind())
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether it is a directory, or begins the names of files."""
+        return self._kind() == stat.S_IFDIR
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Returns whether it is a file."""
+        return self._kind() == stat.S_IFREG
+
+    def _kind(self) -> int:
+        try:
+            return stat.S_IFMT(self.stat().st_mode)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return 0
+            raise
+
+    def iterdir(self) -> Iterator[Address]:  # type: ignore[override]  # that is a Generator in some versions
+        """Yields what is in it."""
+        with _storage(self) as gfile:
+            names = gfile.listdir(str(self))
+        return (self / name.rstrip("/") for name in names)
+
+    def glob(self, pattern: str) -> Iterator[Address]:  # type: ignore[override]
+        """Yields what is in it with names like a pattern, which may have slashes."""
+        with _storage(self) as gfile:
+            found = gfile.glob(str(self / pattern))
+        return map(Address, found)
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """Makes it and what is above it, where a storage has directories."""
+        with _storage(self) as gfile:
+            gfile.makedirs(str(self))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Removes it."""
+        if not missing_ok or self.exists():
+            with _storage(self) as gfile:
+                gfile.remove(str(self))
+
+    def open(self, mode: str = "r", buffering: int = -1, *text: Any, **of_text: Any) -> IO[Any]:  # type: ignore[override]
+        """Opens it to read (`r`) or to write anew (`w`); as pathlib."""
+        raw = _Opened(self, mode[0])
+        file = io.BufferedReader(raw) if mode[0] == "r" else io.BufferedWriter(raw)
+        return file if "b" in mode else io.TextIOWrapper(file, *text, **of_text)
+
+
+class _Opened(io.RawIOBase):
+    """An open file, as `io` wants it."""
+
+    def __init__(self, address: Address, mode: str) -> None:
+        self._address, self._mode, self._position = address, mode, 0
+        with _storage(address) as gfile:
+            self._file = gfile.GFile(str(address), f"{mode}b")
+            if mode == "w":
+                self._file.write(b"")  # only this opens it
+
+    def readable(self) -> bool:
+        return self._mode == "r"
+
+    def writable(self) -> bool:
+        return self._mode == "w"
+
+    def seekable(self) -> bool:
+        return self._mode == "r"
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET:
+            offset += self._position if whence == os.SEEK_CUR else self._address.stat().st_size
+        self._position = offset
+        return offset
+
+    def readinto(self, buffer: Any) -> int:
+        with _storage(self._address):
+            self._file.seek(self._position)
+            found = self._file.read(len(buffer))
+        buffer[: len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def write(self, data: Any) -> int:
+        with _storage(self._address):
+            self._file.write(bytes(data))
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            with _storage(self._address):
+                self._file.close()
+        super().close()
+
+
+def is_address(text: str) -> bool:
+    """Returns whether a path that a user gave is of another storage."""
+    return bool(_SCHEME.match(text))
+
+
+def place(path: str | Path) -> Path:
+    """Returns a path of this host, or an `Address`."""
+    return Address(path) if is_address(str(path)) else Path(path)
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a file to read; one of this host must be a regular one, as `results.loading.open_file` says.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return cast(BinaryIO, path.open("rb")) if isinstance(path, Address) else loading.open_file(path)
+
+
+def for_each(paths: Sequence[Path], work: Callable[[Path], _Result]) -> list[_Result]:
+    """Returns the results for paths in their order; at addresses, of many at a time."""
+    if not any(isinstance(path, Address) for path in paths):
+        return list(map(work, paths))
+    with ThreadPoolExecutor(_QUESTIONS_AT_A_TIME) as pool:
+        return list(pool.map(work, paths))
+
+
+@contextlib.contextmanager
+def _storage(address: Address) -> Iterator[Any]:
+    """Yields what works on the files of an address, and turns errors of TensorFlow into those that it has."""
+    import tensorflow as tf
+
+    _require(address.parts[0].rstrip(":"))
+    try:
+        yield tf.io.gfile
+    except tf.errors.OpError as error:
+        number = _ERRNO.get(type(error).__name__, errno.EIO)
+        raise StorageError(number, headline(error).rstrip(".") or os.strerror(number), str(address)) from error
+
+
+@functools.cache
+def _require(scheme: str) -> None:
+    """Looks for a file system of TensorFlow.
+
+    Raises:
+        UsageError: there is none.
+    """
+    import tensorflow as tf
+
+    known = set(tf.io.gfile.get_registered_schemes())
+    if scheme not in known:
+        raise UsageError(
+            f"{scheme}://...: TensorFlow {tf.__version__} has no file system for it, only for "
+            f"{', '.join(f'{name}://' for name in sorted(known - {'', 'file'}))}. Copy the data, or mount the storage "
+            "and name the directory."
+        )
