@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.errors import UsageError
@@ -14,6 +14,8 @@ from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
 from variable_mgr.modifiers import FLAGS, Modifiers
 
 LOCAL_SGD_STEPS = 4
+# Under NCCL: a collective costs 50 to 100 us beside what it sends, and larger gradients gain little from company.
+NCCL_GROUPED_BYTES = 4 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,17 +46,16 @@ def resolve(
     _refuse_for_reference_loops(given, cluster)
     manager = named(given["variable_update"])
     supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
-    spec, notices = _resolve_spec(given, devices, manager)
+    asked, notices = _resolve_spec(given, devices, manager)
     shared_on = given["local_parameter_device"] or devices["device"]
-    if "all_reduce_spec" in supported and spec is None:
-        spec = "pscpu" if shared_on == "cpu" else "psgpu"
+    spec = _reduction(asked, manager, devices, shared_on, in_cluster=cluster is not None)
     resolved = Modifiers(
         asynchronous=given["cross_replica_sync"] is False,
         staged_vars=bool(given["staged_vars"]) or given["variable_update"] == "staged",
         relaxed_consistency=given["variable_consistency"] == "relaxed",
         all_reduce_spec=spec,
         gradient_repacking=given["gradient_repacking"] or 0,
-        agg_small_grads_max_bytes=given["agg_small_grads_max_bytes"] or 0,
+        agg_small_grads_max_bytes=_largest_grouped(given, spec, supported),
         agg_small_grads_max_group=given["agg_small_grads_max_group"] or Modifiers.agg_small_grads_max_group,
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
         compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
@@ -67,7 +68,7 @@ def resolve(
             f"--controller_host: under {manager} every worker is its own client. Use "
             f"--variable_update={'in_graph_parameter_server' if cluster.ps else 'distributed_all_reduce'}, or omit it."
         )
-    if given["verify_first"] and cluster and "nccl" in (resolved.all_reduce_spec or ""):
+    if given["verify_first"] and cluster and resolved.uses_nccl:
         raise UsageError(
             "--verify_first verifies a cluster on logical CPU devices, where there is no nccl: omit it, and run "
             "`run_bench.py verify` with the same hosts before."
@@ -76,13 +77,35 @@ def resolve(
     return fields | {name: bool(given[name]) for name in ("keras_application", "verify_first")}, notices
 
 
+def _reduction(
+    asked: str | None, manager: str, devices: Mapping[str, Any], shared_on: str, *, in_cluster: bool
+) -> str | None:
+    """Returns the reduction to use if `asked` is what flags name; None is the manager's own."""
+    entry = MANAGERS.get(manager)
+    if entry is None or "all_reduce_spec" not in entry.modifiers:
+        return asked
+    if not entry.reductions:
+        return asked or ("pscpu" if shared_on == "cpu" else "psgpu")
+    if entry.copies_by_default(in_cluster=in_cluster):
+        return asked
+    if asked is None and devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
+        return "nccl"
+    return None if asked == "collective" else asked  # its own, as in records from before there was a choice
+
+
+def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequence[str]) -> int:
+    """Returns up to how many bytes gradients travel in groups; by default none, or under NCCL alone most."""
+    chosen = given["agg_small_grads_max_bytes"]
+    is_default = chosen is None and given["gradient_repacking"] is None and "agg_small_grads_max_bytes" in supported
+    return NCCL_GROUPED_BYTES if is_default and "nccl" in (spec or "") and ":" not in (spec or "") else chosen or 0
+
+
 def _resolve_spec(
     given: Mapping[str, Any], devices: Mapping[str, Any], manager: str
 ) -> tuple[str | None, tuple[str, ...]]:
     """Returns the requested reduction, whichever flag names it, and notices about it."""
-    has_it = (manager, given["all_reduce_spec"]) == ("collective_all_reduce", "collective")  # no other can be chosen
     asked = {
-        "--all_reduce_spec": None if has_it else given["all_reduce_spec"],
+        "--all_reduce_spec": given["all_reduce_spec"],
         "--hierarchical_copy": "hierarchical" if given["hierarchical_copy"] else None,
         "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
     }
