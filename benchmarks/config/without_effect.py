@@ -47,11 +47,8 @@ class Situation:
             return not self.in_cluster
         if self.given["forward_only"]:
             return False
-        names = (
-            "all_reduce_spec",
-            "hierarchical_copy",
-            *(["use_nccl"] if self.on_gpu and not entry.reductions else []),
-        )
+        by_nccl = ["use_nccl"] if self.on_gpu and self.manager == "replicated" else []
+        names = ("all_reduce_spec", "hierarchical_copy", *by_nccl)
         is_chosen = self.given["variable_update"] == "nccl" or any(self.given[name] for name in names)
         return entry.copies_by_default(in_cluster=self.in_cluster) and not is_chosen
 
