@@ -14,7 +14,7 @@ from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS, named
 from variable_mgr.modifiers import FLAGS, Modifiers
 
 LOCAL_SGD_STEPS = 4
-# Under NCCL: a collective costs 50 to 100 us beside what it sends, and larger gradients gain little from company.
+# Under NCCL by default: ResNet-50 then has 24 collectives per tower instead of 161, which follow each other.
 NCCL_GROUPED_BYTES = 4 * 2**20
 
 
@@ -95,9 +95,11 @@ def _reduction(
 
 def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequence[str]) -> int:
     """Returns up to how many bytes gradients travel in groups; by default none, or under NCCL alone most."""
-    chosen = given["agg_small_grads_max_bytes"]
-    is_default = chosen is None and given["gradient_repacking"] is None and "agg_small_grads_max_bytes" in supported
-    return NCCL_GROUPED_BYTES if is_default and "nccl" in (spec or "") and ":" not in (spec or "") else chosen or 0
+    is_nccl = spec is not None and "nccl" in spec and ":" not in spec
+    is_chosen = any(given[name] is not None for name in ("agg_small_grads_max_bytes", "gradient_repacking"))
+    if is_nccl and not is_chosen and "agg_small_grads_max_bytes" in supported:
+        return NCCL_GROUPED_BYTES
+    return given["agg_small_grads_max_bytes"] or 0
 
 
 def _resolve_spec(

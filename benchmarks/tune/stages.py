@@ -126,7 +126,8 @@ def _managers(usual: Config) -> list[Texts]:
         *shared,
         # As a reduction of `replicated`, collective is the same as collective_all_reduce.
         *({"variable_update": "replicated", "all_reduce_spec": spec} for spec in ALGORITHMS if spec != "collective"),
-        {"variable_update": "collective_all_reduce", "all_reduce_spec": "collective"},
+        {"variable_update": "collective_all_reduce"},
+        {"variable_update": "collective_all_reduce", "all_reduce_spec": "collective"},  # another one on GPUs
     ]
 
 
