@@ -31,6 +31,7 @@ class Entry:
         modifiers: the fields of `variable_mgr.modifiers.Modifiers` that it supports.
         exchanges_gradients: every step applies the mean of the gradients of all towers.
         one_copy: all towers read one copy of the weights; otherwise each has its own.
+        reductions: the only ones that `all_reduce_spec` may name; empty: all.
     """
 
     module: str
@@ -40,6 +41,7 @@ class Entry:
     modifiers: tuple[str, ...] = ()
     exchanges_gradients: bool = True
     one_copy: bool = False
+    reductions: tuple[str, ...] = ()
 
     @property
     def smallest_cluster(self) -> str | None:
@@ -48,9 +50,15 @@ class Entry:
             return None
         return "ps:1,worker:2" if Processes.SERVERS in self.processes else "worker:2"
 
+    def copies_by_default(self, *, in_cluster: bool) -> bool:
+        """Returns whether gradients or weights are averaged by copies, unless `all_reduce_spec` is set."""
+        collects = self.reductions and (in_cluster or self.exchanges_gradients)
+        return "all_reduce_spec" in self.modifiers and not collects
+
 
 _COMPACT = "compact_gradient_transfer"
 _MEMORY = "shared_memory"
+_COLLECTIVES = ("collective", "nccl")
 _AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_grads_max_bytes", _COMPACT)
 
 MANAGERS = {
@@ -59,7 +67,8 @@ MANAGERS = {
         "collective",
         "as replicated, with TensorFlow's own collectives",
         Processes.ONE | Processes.PEERS,
-        (*_AROUND_A_REDUCTION, "fc_model_parallel"),
+        (*_AROUND_A_REDUCTION, "all_reduce_spec", "fc_model_parallel"),
+        reductions=_COLLECTIVES,
     ),
     "distributed_all_reduce": Entry(
         "replicated",
@@ -94,8 +103,9 @@ MANAGERS = {
         "local_sgd",
         "one full copy per tower, which trains alone; every few steps the weights are averaged",
         Processes.ONE | Processes.PEERS,
-        ("local_sgd_steps",),
+        ("local_sgd_steps", "all_reduce_spec"),
         exchanges_gradients=False,
+        reductions=_COLLECTIVES,
     ),
     "parameter_server": Entry(
         "parameter_server",

@@ -47,6 +47,11 @@ class Modifiers:
         return self.compact_gradient_dtype if self.compact_gradient_transfer else "float32"
 
     @property
+    def uses_nccl(self) -> bool:
+        """Whether NCCL reduces gradients, or some of them."""
+        return "nccl" in (self.all_reduce_spec or "")
+
+    @property
     def wire_bytes(self) -> int:
         """Bytes of one number of a gradient that travels."""
         return 2 if self.compact_gradient_transfer else 4
@@ -86,7 +91,13 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
         if getattr(modifiers, field) and field not in supported:
             supporting = [name for name, entry in MANAGERS.items() if field in entry.modifiers]
             # The first is proposed: one that needs no cluster, and supports most.
-            supporting.sort(key=lambda name: (name not in IN_ONE_PROCESS, -len(MANAGERS[name].modifiers)))
+            supporting.sort(
+                key=lambda name: (
+                    name not in IN_ONE_PROCESS,
+                    bool(MANAGERS[name].reductions),
+                    -len(MANAGERS[name].modifiers),
+                )
+            )
             return (
                 f"{flag} goes with {' or '.join(supporting)}, not with {manager}: {because}. "
                 f"Use --variable_update={supporting[0]}, or omit it."
@@ -97,12 +108,28 @@ def why_not(manager: str, modifiers: Modifiers, place: Place) -> str | None:
     problem = _why_not_here(manager, modifiers, place) if manager in MANAGERS else None
     if problem:
         return problem
-    if modifiers.all_reduce_spec is None:
-        return None
+    return None if modifiers.all_reduce_spec is None else _why_not_reduced(manager, modifiers, place)
+
+
+def _why_not_reduced(manager: str, modifiers: Modifiers, place: Place) -> str | None:
+    """Returns a sentence if the reduction does not exist, or not here, or not of this type or for this manager."""
     try:
-        return all_reduce_spec.why_not(all_reduce_spec.parse(modifiers.all_reduce_spec), place)
+        ranges = all_reduce_spec.parse(modifiers.all_reduce_spec or "")
     except all_reduce_spec.SpecError as error:
         return f"--all_reduce_spec: {error}"
+    only = MANAGERS[manager].reductions
+    if only and not {item.algorithm for item in ranges} <= set(only):
+        return (
+            f"--all_reduce_spec={modifiers.all_reduce_spec}: {manager} reduces by {' or '.join(only)} only: use one of "
+            "them, or --variable_update=replicated in one process, distributed_all_reduce in several."
+        )
+    problem = all_reduce_spec.why_not(ranges, place)
+    if problem or not modifiers.uses_nccl or modifiers.wire_dtype != "bfloat16":
+        return problem
+    return (
+        "--compact_gradient_dtype=bfloat16: TensorFlow's NCCL collectives take float32 and float16, not bfloat16: use "
+        "float16, another --all_reduce_spec, or omit --compact_gradient_transfer."
+    )
 
 
 def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | None:

@@ -59,10 +59,14 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """What differs between tensors: a number of its own, and the tower that adds it, chosen to balance bytes."""
+    """What differs between tensors: a number of its own, and the tower that adds it, chosen to balance bytes.
+
+    `last` is common to the turns of one reduction: by device, the last collective that the next one must follow.
+    """
 
     number: int
     tower: int
+    last: dict[str, Tensor] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
 
 # From one value per tower, the place and the tensor's turn: one mean per tower.

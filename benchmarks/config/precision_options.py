@@ -186,9 +186,9 @@ def _refuse(
     if computing.onednn and on_gpu:
         raise UsageError(f"--onednn={computing.onednn} chooses kernels of CPUs: use it with --device=cpu, or drop it.")
     if precision == "fp16" and modifiers.wire_dtype == "float16":
+        instead = "omit it (NCCL sends no bfloat16)" if modifiers.uses_nccl else "use --compact_gradient_dtype=bfloat16"
         raise UsageError(
-            "--compact_gradient_transfer sends gradients unscaled, and in float16 small ones vanish: use "
-            "--compact_gradient_dtype=bfloat16."
+            f"--compact_gradient_transfer sends gradients unscaled, and in float16 small ones vanish: {instead}."
         )
     if computing.check_precision:
         _refuse_check(precision, given, modifiers)

@@ -260,8 +260,9 @@ RUN_FLAGS: Groups = {
             "all_reduce_spec",
             str,
             "how replicated (distributed_all_reduce) reduces gradients; also ALG#K: in K shards; ALG/ALG: within a "
-            "worker and across workers; ALG:SIZE:ALG: by size in elements, such as pscpu:32K:xring#2",
-            default="pscpu or psgpu, by --local_parameter_device",
+            "worker and across workers; ALG:SIZE:ALG: by size in elements, such as pscpu:32K:xring#2; "
+            "collective_all_reduce and local_sgd: collective or nccl",
+            default="pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, else collective",
             known=tuple(ALGORITHMS),
         ),
         Flag("hierarchical_copy", bool, "the same as --all_reduce_spec=hierarchical"),
@@ -276,7 +277,7 @@ RUN_FLAGS: Groups = {
             "agg_small_grads_max_bytes",
             int,
             "group gradients of at most this size; 0: none",
-            default=Modifiers.agg_small_grads_max_bytes,
+            default=f"0; {manager_options.NCCL_GROUPED_BYTES} if nccl reduces all gradients and they are not repacked",
             at_least=0,
         ),
         Flag(

@@ -47,11 +47,10 @@ class Situation:
             return not self.in_cluster
         if self.given["forward_only"]:
             return False
-        if "local_sgd_steps" in entry.modifiers:
-            return not self.in_cluster
-        names = ("all_reduce_spec", "hierarchical_copy", *(["use_nccl"] if self.on_gpu else []))
+        by_nccl = ["use_nccl"] if self.on_gpu and self.manager == "replicated" else []
+        names = ("all_reduce_spec", "hierarchical_copy", *by_nccl)
         is_chosen = self.given["variable_update"] == "nccl" or any(self.given[name] for name in names)
-        return "all_reduce_spec" in entry.modifiers and not is_chosen
+        return entry.copies_by_default(in_cluster=self.in_cluster) and not is_chosen
 
 
 _OF_THE_RATE = tuple(flag.name for flag in OPTIMIZER_FLAGS["Learning rate"])

@@ -47,7 +47,8 @@ def measure(
     The tensors are normal random numbers on each tower's device. Every tower stores its means in variables on its
     device, so that they must really arrive there.
 
-    The warm-up rounds pay for graph optimisation. After `enough_seconds`, three measured rounds suffice.
+    The warm-up rounds pay for graph optimisation, and for NCCL's communicators, which each session makes anew and whose
+    first rounds of a size connect the GPUs. After `enough_seconds` of measuring, three measured rounds suffice.
 
     Returns the result of each reduction; a failure of all, such as too little memory for the message, is that of each.
     """
@@ -122,8 +123,10 @@ def _take_rounds(
     enough_seconds: float,
     expect: Callable[[str, bool], None],
 ) -> None:
-    begun = time.perf_counter()
+    begun = math.inf
     for measured in range(-warmup_rounds, rounds):
+        if measured == 0:
+            begun = time.perf_counter()
         if measured >= _FEWEST_ROUNDS and time.perf_counter() - begun > enough_seconds:
             return
         for name, run in runs.items():

@@ -39,7 +39,7 @@ _DEFAULTS: dict[str, Any] = {
     "min_bytes": "1K",
     "max_bytes": "64M",
     "num_batches": 20,
-    "num_warmup_batches": 2,
+    "num_warmup_batches": 5,
 }
 # Their gradients differ in size and number.
 _USUAL_MODELS = "alexnet,inception3,resnet50,vgg16"
@@ -236,7 +236,7 @@ ALLREDUCE_FLAGS: Groups = {
         Flag(
             "num_warmup_batches",
             int,
-            "rounds before measuring",
+            "rounds before measuring, in which graphs are optimised and NCCL connects the GPUs",
             default=_DEFAULTS["num_warmup_batches"],
             at_least=0,
         ),
@@ -257,7 +257,8 @@ VERB = Verb(
     lambda given, command: run(
         resolve(device_options.default_to_all(given.values, hardware.count_gpus()), hardware.count_gpus), command
     ),
-    details="Messages are single tensors of each size, and each model's gradients.",
+    details="Messages are single tensors of each size, and each model's gradients. Unless a flag packs them, gradients "
+    "travel one by one, also with nccl, under which `run` groups them.",
     examples=(
         "allreduce --num_gpus=8",
         "allreduce --num_gpus=1,2,4,8 --time_limit_seconds=120",

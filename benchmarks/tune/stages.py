@@ -24,7 +24,7 @@ from variable_mgr.reductions.algorithms import ALGORITHMS
 Texts = Mapping[str, str]
 
 _BATCH_FACTORS = (1, 2, 4, 0.5)
-_REPACKINGS = ("0", "2", "8")
+_REPACKINGS = ("0", "2", "8")  # NCCL's default is none of them
 # Other flags that set the same.
 _ALIASES: Mapping[str, tuple[str, ...]] = {
     "precision": ("use_fp16",),
@@ -50,11 +50,12 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
     """
     batches = dict.fromkeys(str(max(1, int(factor * usual.batch_per_device))) for factor in _BATCH_FACTORS)
     exchanges = usual.num_devices > 1 and not usual.forward_only
+    repackings = _axis("gradient_repacking", _REPACKINGS if exchanges else (), fixed)
     found = [
         *_computing(fixed, usual, any_precision),
         Stage("batch size", _axis("batch_size", batches, fixed), True),
         Stage("variable manager", _agreeing(_managers(usual), fixed), False),
-        Stage("gradient repacking", _axis("gradient_repacking", _REPACKINGS if exchanges else (), fixed), False),
+        Stage("gradient repacking", [{}, *filter(None, repackings)], False),
     ]
     if usual.device == "cpu":
         kernels = Stage("kernels of the CPU", _kernels(fixed), True)
@@ -132,6 +133,7 @@ def _managers(usual: Config) -> list[Texts]:
         # As a reduction of `replicated`, collective is the same as collective_all_reduce.
         *({"variable_update": "replicated", "all_reduce_spec": spec} for spec in ALGORITHMS if spec != "collective"),
         {"variable_update": "collective_all_reduce"},
+        {"variable_update": "collective_all_reduce", "all_reduce_spec": "collective"},  # another one on GPUs
     ]
 
 

@@ -110,8 +110,8 @@ def cases() -> Iterator[Case]:
             yield Case(manager, Modifiers(), "cpu", optimizer, manager)
     for manager, (transfer, fields) in itertools.product(IN_ONE_PROCESS, TRANSFERS.items()):
         if "gradient_repacking" in MANAGERS[manager].modifiers:
-            for algorithm in ALGORITHMS if "all_reduce_spec" in MANAGERS[manager].modifiers else ("",):
-                modifiers = Modifiers(all_reduce_spec=algorithm or None, **fields)
+            for algorithm in MANAGERS[manager].reductions or ALGORITHMS:
+                modifiers = Modifiers(all_reduce_spec=algorithm, **fields)
                 yield Case(manager, modifiers, "cpu", "sgd", " ".join(filter(None, (manager, algorithm, transfer))))
     for manager in IN_ONE_PROCESS:
         yield from _whole_batch(manager)
@@ -179,9 +179,9 @@ def _scalars(manager: str, optimizer: str) -> Iterator[Case]:
 
 def _whole_batch(manager: str) -> Iterator[Case]:
     entry = MANAGERS[manager]
-    if "all_reduce_spec" in entry.modifiers:
+    if entry.exchanges_gradients and "all_reduce_spec" in entry.modifiers:
         # Shards and sizes matter only for tensors that are not scalars.
-        for spec in [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
+        for spec in entry.reductions or [*ALGORITHMS, "xring#2", "psgpu#3", "pscpu:16:xring"]:
             yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "whole batch", f"{manager} {spec}")
     elif entry.exchanges_gradients:
         yield Case(manager, Modifiers(), "gpu", "whole batch", manager)

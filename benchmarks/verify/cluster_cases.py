@@ -36,6 +36,8 @@ _THROUGH_MEMORY: dict[str, dict[str, Any]] = {
     "compact through shared memory": {"shared_memory": True, "compact_gradient_transfer": True},
 }
 
+_OF_ONE_CLIENT = ("xring", "psgpu", "pscpu/pscpu", "pscpu/xring", "xring/rechd", "hierarchical")
+
 
 def cases() -> Iterator[Case]:
     """Yields every comparison between processes; it follows from the catalog of managers."""
@@ -55,8 +57,8 @@ def cases() -> Iterator[Case]:
         for transfer, fields in (TRANSFERS | _THROUGH_MEMORY).items():
             if transfer and not set(fields) - {*entry.modifiers, "compact_gradient_dtype"}:
                 yield Case(manager, Modifiers(**fields), "cpu", "sgd", f"{manager} {transfer}")
-        if Processes.ONE_CLIENT in entry.processes and "all_reduce_spec" in entry.modifiers:
-            for spec in ("xring", "psgpu", "pscpu/pscpu", "pscpu/xring", "xring/rechd", "hierarchical"):
+        if entry.exchanges_gradients and "all_reduce_spec" in entry.modifiers:
+            for spec in ("nccl",) if entry.reductions else _OF_ONE_CLIENT:
                 yield Case(manager, Modifiers(all_reduce_spec=spec), "cpu", "sgd", f"{manager} {spec}")
         if entry.exchanges_gradients:
             yield Case(manager, Modifiers(), "cpu", "whole batch", manager)

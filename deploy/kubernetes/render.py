@@ -137,7 +137,20 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
             parser.error(f"'{flag}' after -- is not a flag of run_bench: write --name=value")
         if _flag_name(flag) in RESERVED:
             parser.error(f"{flag} cannot be given, since the manifest sets it: leave it out")
+    if _uses_nccl(options, bench_flags) and not options.nccl:
+        parser.error(
+            "gradients of workers with GPUs travel by NCCL, which chooses its own ports: add --nccl, which admits all "
+            "ports among these pods, or --all_reduce_spec=collective after --"
+        )
     return options, bench_flags
+
+
+def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
+    """Returns whether NCCL connects the pods: run_bench's default for several workers with GPUs and no servers."""
+    given = dict(flag.lstrip("-").partition("=")[::2] for flag in bench_flags)
+    usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
+    several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
+    return several and "nccl" in given.get("all_reduce_spec", usual)
 
 
 def _escape(letter: re.Match[str]) -> str:

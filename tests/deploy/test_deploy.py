@@ -382,6 +382,21 @@ def test_pods_have_no_privileges(kind: str, options: tuple[str, ...]) -> None:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
 
 
+@pytest.mark.parametrize(
+    ("options", "bench"),
+    [
+        (("--nccl",), ()),
+        (("--ps=1",), ()),
+        (("--workers=1",), ()),
+        ((), ("--all_reduce_spec=collective",)),
+        ((), ("--variable_update=distributed_all_reduce",)),
+    ],
+)
+def test_ports_are_opened_only_where_nccl_connects_pods(options: tuple[str, ...], bench: tuple[str, ...]) -> None:
+    policy, _ = manifests("jobset", "--gpus_per_worker=8", *options, bench=bench)
+    assert ("ports" in policy["spec"]["ingress"][0]) == ("--nccl" not in options)
+
+
 def test_nothing_restarts_and_the_workers_decide() -> None:
     _, run = manifests("jobset", "--ps=1")
     assert run["spec"]["failurePolicy"] == {"maxRestarts": 0}
@@ -483,6 +498,9 @@ def test_a_name_may_be_as_long_as_its_pods_allow() -> None:
         *((("tfjob", *BASE, "--", f"--{flag}"), "leave it out") for flag in ("task_id=1", "hosts=a,b", "ssh", "nossh")),
         (("tfjob", *BASE, "--", "--flagfile=a.flags"), "leave it out"),
         (("jobset", *BASE, "--", "--model=\udcff"), "is not UTF-8"),
+        (("jobset", *BASE, "--gpus_per_worker=8"), "add --nccl"),
+        (("jobset", *BASE, "--gpus_per_worker=8", "--", "--variable_update=local_sgd"), "add --nccl"),
+        (("jobset", *BASE, "--gpus_per_worker=1", "--", "--all_reduce_spec=psgpu/nccl"), "add --nccl"),
     ],
 )
 def test_bad_arguments_are_refused_in_a_sentence(

@@ -85,6 +85,19 @@ def test_workers_that_share_a_gpu_have_room(run_process: Callable[..., Finished]
     assert record["config"]["gpu_memory_fraction"] == 0.45 and not record["measurement"]["replica_drift"]
 
 
+@pytest.mark.skipif(len(gpu_inventory(USER_ENVIRONMENT).gpus) < 2, reason="there is no NVIDIA GPU for a second tower")
+@pytest.mark.parametrize("words", [("--num_gpus=2",), ("--num_gpus=1", "--local_cluster=worker:2")])
+@pytest.mark.parametrize("manager", ["collective_all_reduce", "local_sgd"])
+def test_nccl_trains_in_one_process_and_between_processes(
+    run_process: Callable[..., Finished], records: Records, manager: str, words: tuple[str, ...]
+) -> None:
+    done = run_process(f"--variable_update={manager}", "--all_reduce_spec=nccl", *words, "--model=resnet20")
+    assert done.status == 0, done.stdout + done.stderr
+    assert "reduced by nccl" in done.stdout
+    (record,) = records()
+    assert record["status"] == "ok" and not record["measurement"]["replica_drift"]
+
+
 def test_a_limit_of_memory_is_kept(run_process: Callable[..., Finished], records: Records) -> None:
     done = run_process("--num_gpus=1", "--model=trivial", "--gpu_memory_limit_mb=3000", "--num_batches=5")
     assert done.status == 0, done.stderr

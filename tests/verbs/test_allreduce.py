@@ -106,6 +106,19 @@ def test_a_slow_message_is_reduced_less_often() -> None:
     assert len(timings["pscpu"].seconds) == 3
 
 
+def test_warm_up_takes_no_time_from_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's communicators may take seconds."""
+    durations, clock = iter([100.0, *[1.0] * 50]), [0.0]
+
+    def run() -> None:
+        clock[0] += next(durations)
+
+    monkeypatch.setattr(allreduce.time, "perf_counter", lambda: clock[0])
+    timings = {"nccl": allreduce_report.Timing()}
+    allreduce._take_rounds({"nccl": run}, timings, 1, 50, 5.5, lambda name, is_measured: None)
+    assert timings["nccl"].seconds == [1.0] * 6
+
+
 def test_messages() -> None:
     assert [(m.name, m.size_bytes) for m in map(allreduce_report.of_size, (4, 1024, 2**21, 2**30))] == [
         ("4", 4),

@@ -550,3 +550,21 @@ def test_what_the_topology_suggests_is_printed_beside_it(
     recommend_verb.run(recommend_verb.resolve(values, lambda: 3), [], lambda: 3)
     line = "By topology (a rule of thumb, not measured): --num_gpus=2 --variable_update=replicated"
     assert line in capsys.readouterr().out
+
+
+def test_what_is_packed_by_default_is_compared_with_other_ways_to_pack() -> None:
+    """Under NCCL the default is none of the values of --gradient_repacking."""
+    values = flag.parse(["--device=gpu", "--num_gpus=2"], run_flags.RUN_FLAGS).values
+    found = stages.stages({}, config.resolve(values, lambda: 2), any_precision=False)
+    (packings,) = (stage for stage in found if stage.title == "gradient repacking")
+    nccl = {"variable_update": "replicated", "all_reduce_spec": "nccl"}
+    cells = stages.cells(
+        packings, {"device": "gpu", "num_gpus": "2"}, nccl, config.resolve(values, lambda: 2), lambda: 2
+    )
+    modifiers = [cell.config.modifiers for _, cell in cells]
+    assert [(one.gradient_repacking, bool(one.agg_small_grads_max_bytes)) for one in modifiers] == [
+        (0, True),
+        (0, False),
+        (2, False),
+        (8, False),
+    ]

@@ -17,8 +17,8 @@ from variable_mgr.traffic import ByKind
 def local_sgd(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
     """Makes copies whose weights are averaged, across workers by collectives, in one process on shared devices."""
     on_shared = "pscpu" if tuple(shared_devices) == (place.host,) else "psgpu"
-    spec = "collective" if place.workers > 1 else on_shared
-    mean = AllReduce(all_reduce_spec.parse(spec), place)
+    usual = "collective" if place.workers > 1 else on_shared
+    mean = AllReduce(all_reduce_spec.parse(modifiers.all_reduce_spec or usual), place)
     return Replicated(place, NoExchange(), ParameterAveraging(mean, place, modifiers.local_sgd_steps or 1))
 
 

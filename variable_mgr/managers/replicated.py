@@ -58,7 +58,8 @@ def all_reducing(place: Place, shared_devices: Sequence[str], modifiers: Modifie
 
 def collective(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:
     """Makes `collective_all_reduce`: copies whose gradients TensorFlow's collectives reduce."""
-    return Replicated(place, wrappers.reduction(place, modifiers, "collective"), wire_bytes=modifiers.wire_bytes)
+    reduction = wrappers.reduction(place, modifiers, modifiers.all_reduce_spec or "collective")
+    return Replicated(place, reduction, wire_bytes=modifiers.wire_bytes)
 
 
 def independent(place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> Replicated:

@@ -72,7 +72,9 @@ class Staged(VariableManager):
             self._stage_gradients.append(stage)
             gradients = dict(zip(update.gradients, staged, strict=True))
             earlier.append(dataclasses.replace(update, gradients=gradients))
-        with tf.control_dependencies(self._weight_reads):
+        with tf.device(self._devices[0]):
+            all_read = tf.group(*self._weight_reads)  # by way of one operation on each device of the weights
+        with tf.control_dependencies([all_read]):
             (applied,) = self._inner.apply(earlier, optimizer)
         return [Applied(tf.group(applied.operation, *self._stage_weights, *self._stage_gradients))]
 

@@ -91,7 +91,7 @@ def _needs_physical_gpus(place: Place) -> str | None:
         return "nccl needs a physical GPU for each tower, and --virtual_gpus splits them: use collective or psgpu."
     if all("gpu" in device.lower() for device in place.towers):
         return None
-    return "nccl moves data between NVIDIA GPUs only; on CPU devices use --variable_update=collective_all_reduce."
+    return "nccl moves data between NVIDIA GPUs only; on CPU devices use --all_reduce_spec=collective or pscpu."
 
 
 def _why_not_in_two_levels(inside: Algorithm, across: Algorithm, place: Place) -> str | None:

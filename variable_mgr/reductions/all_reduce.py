@@ -83,9 +83,10 @@ class AllReduce:
         shards = [min(item.shards, max(1, t.shape.num_elements())) for item, t in zip(chosen, towers[0], strict=True)]
         turns = _take_turns(towers[0], shards, len(towers), self._first_number)
         means: list[list[tf.Tensor]] = [[] for _ in towers]
-        for values, item, its_turns in zip(zip(*towers, strict=True), chosen, turns, strict=True):
+        # Backwards, as gradients are computed: where collectives follow each other, the first layers' come last.
+        for values, item, its_turns in reversed([*zip(zip(*towers, strict=True), chosen, turns, strict=True)]):
             for tower, value in enumerate(self._reduce(values, item.algorithm, its_turns)):
-                means[tower].append(value)
+                means[tower].insert(0, value)
         return means, []
 
     def _reduce(self, values: Sequence[tf.Tensor], algorithm: str, turns: Sequence[Turn]) -> list[tf.Tensor]:
@@ -144,4 +145,5 @@ def _take_turns(
         size for t, count in zip(tensors, shards, strict=True) for size in even_parts(t.shape.num_elements(), count)
     ]
     homes = enumerate(balance_by_bytes(sizes, range(towers)), start=first_number)
-    return [[Turn(*next(homes)) for _ in range(count)] for count in shards]
+    last: dict[str, tf.Tensor] = {}
+    return [[Turn(*next(homes), last) for _ in range(count)] for count in shards]

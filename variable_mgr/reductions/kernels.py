@@ -6,6 +6,7 @@ runtime fetches it from. `turn` is different for every tensor.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -126,7 +127,11 @@ def collective(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf
 
 
 def nccl(values: Sequence[tf.Tensor], place: Place, turn: Turn) -> list[tf.Tensor]:
-    """Uses TensorFlow's collective executor on NCCL."""
+    """Uses TensorFlow's collective executor on NCCL, on each device one tensor after the other.
+
+    All members of a communicator must launch its collectives in the same order, and TensorFlow keeps one between
+    processes only if the graph has it (batch_all_reduce in tensorflow/python/distribute/cross_device_utils.py).
+    """
     return _collective(values, place, turn, hint="nccl")
 
 
@@ -135,14 +140,20 @@ def _collective(values: Sequence[tf.Tensor], place: Place, turn: Turn, *, hint: 
     count = place.towers_in_total
     if count == 1:
         return list(values)
-    means = []
+    means, ordered = [], hint == "nccl"
     for value, device in zip(values, place.towers, strict=True):
+        after = [turn.last[device]] if ordered and device in turn.last else []
         with tf.device(device):
-            means.append(collective_sum(value, place, turn.number + 1, hint=hint) / count)
+            total = collective_sum(value, place, turn.number + 1, hint=hint, after=after)
+            means.append(total / count)
+        if ordered:
+            turn.last[device] = total
     return means
 
 
-def collective_sum(value: tf.Tensor, place: Place, key: int, *, hint: str = "ring") -> tf.Tensor:
+def collective_sum(
+    value: tf.Tensor, place: Place, key: int, *, hint: str = "ring", after: Sequence[tf.Tensor] = ()
+) -> tf.Tensor:
     """Returns the sum of a tensor over all towers of all workers, on the current device, which must be a tower's.
 
     Args:
@@ -150,18 +161,21 @@ def collective_sum(value: tf.Tensor, place: Place, key: int, *, hint: str = "rin
         place: all towers.
         key: equal for the towers' values of one tensor, different for every tensor.
         hint: `ring` or `nccl`.
+        after: must have been computed before.
     """
-    return tf.raw_ops.CollectiveReduceV2(
-        input=value,
-        group_size=place.towers_in_total,
-        group_key=place.group,
-        instance_key=key,
-        ordering_token=[],
-        merge_op="Add",
-        final_op="Id",
-        communication_hint=hint,
-        timeout_seconds=_NO_TIMEOUT,
-    )
+    size, group, instance = (tf.constant(number) for number in (place.towers_in_total, place.group, key))
+    with tf.control_dependencies(after):
+        return tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=size,
+            group_key=group,
+            instance_key=instance,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            communication_hint=hint,
+            timeout_seconds=_NO_TIMEOUT,
+        )
 
 
 def in_two_levels(
@@ -173,13 +187,14 @@ def in_two_levels(
     for number, (host, towers) in enumerate(workers.items(), start=1):
         part = Place(tuple(towers), host, place.virtual, group=place.group + number)
         head = turn.tower % len(towers)
-        within.append(inside([next(remaining) for _ in towers], part, Turn(turn.number, head)))
+        within.append(inside([next(remaining) for _ in towers], part, dataclasses.replace(turn, tower=head)))
         heads.append(head)
     # Heads take turns, and collectives of different devices are of different groups.
     group = place.group + len(workers) + 1 + heads[0]
     between = Place(tuple(t[head] for t, head in zip(workers.values(), heads, strict=True)), place.host, group=group)
     means = [means[head] for means, head in zip(within, heads, strict=True)]
-    of_all = across(means, between, Turn(turn.number, turn.tower // len(within[0]) % len(heads)))
+    adder = turn.tower // len(within[0]) % len(heads)
+    of_all = across(means, between, dataclasses.replace(turn, tower=adder))
     results = []
     for towers, means, mean_of_all in zip(workers.values(), within, of_all, strict=True):
         for device, own in zip(towers, means, strict=True):

@@ -310,6 +310,10 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
     assert made.modifiers == Modifiers(**modifiers)
 
 
+COLLECTIVE, NCCL = ["--variable_update=collective_all_reduce"], ["--variable_update=nccl"]
+BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "gpus", "words"),
     [
@@ -332,11 +336,30 @@ def test_managers_and_modifiers(arguments: list[str], manager: str, modifiers: d
             "each choose a reduction",
         ),
         (["--gradient_repacking=-1"], 0, "--gradient_repacking=-1 is too small"),
+        ([*COLLECTIVE, "--all_reduce_spec=nccl"], 0, "nccl moves data between NVIDIA GPUs only"),
+        ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", "--all_reduce_spec=nccl"], 1, "nccl needs a physical GPU"),
+        ([*COLLECTIVE, "--all_reduce_spec=xring"], 0, "reduces by collective or nccl only: .* --variable_update="),
+        (["--variable_update=local_sgd", "--hierarchical_copy"], 0, "local_sgd reduces by collective or nccl only"),
+        ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16], 2, "not bfloat16: use float16, another --all_reduce_spec"),
+        ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
+        ([*NCCL, "--num_gpus=2", BFLOAT16[0], "--precision=fp16"], 2, r"small ones vanish: omit it \(NCCL sends no"),
+        ([*COLLECTIVE, "--num_gpus=2", "--local_cluster=worker:2", "--verify_first"], 4, "there is no nccl: omit it"),
     ],
 )
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         resolve(*arguments, gpus=gpus)
+
+
+def test_gradients_in_bfloat16_travel_around_rings() -> None:
+    assert resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=collective", gpus=2)
+    assert resolve(*NCCL, "--num_gpus=2", "--precision=bf16", gpus=2).modifiers.wire_dtype == "float32"
+
+
+def test_the_ring_of_collectives_has_the_key_of_records_from_before_there_was_a_choice() -> None:
+    ring = resolve(*COLLECTIVE, "--num_gpus=2", "--all_reduce_spec=collective", gpus=2)
+    assert ring.modifiers == Modifiers() and ring.variable_update == "collective_all_reduce"
+    assert resolve(*COLLECTIVE, "--num_gpus=2", gpus=2).key_fields() != ring.key_fields()
 
 
 def test_the_models_data_set_is_read_unless_another_is_named() -> None:

@@ -115,6 +115,7 @@ def test_a_flag_without_effect_does_not_change_the_key(run: str, idle: str) -> N
         (("--variable_update=parameter_server", "--forward_only"), "gpu"),
         (("--variable_update=replicated",), "gpu"),
         (("--variable_update=local_sgd",), "gpu"),
+        (("--variable_update=local_sgd", "--all_reduce_spec=collective"), "cpu"),
         (("--variable_update=distributed_all_reduce", "--local_cluster=worker:2"), "gpu"),
         (("--variable_update=replicated", "--all_reduce_spec=xring"), "cpu"),
         (("--variable_update=replicated", "--hierarchical_copy"), "cpu"),
