@@ -82,6 +82,7 @@ class Config:
     conv1x1_as_matmul: bool = _later(False)
     filter_gradients_as_matmul: bool = _later(False)
     fused_bn: bool = _later(True)
+    batchnorm_persistent: bool | None = _later(None)
     onednn: Literal["on", "off"] | None = _later(None)
     model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
@@ -98,6 +99,7 @@ class Config:
     gpu_memory_limit_mib: int | None = _later(None)
     gpu_thread_mode: str | None = _later(None)
     per_gpu_thread_count: int = _later(0)
+    force_gpu_compatible: bool = _later(False)
     num_intra_threads: int
     num_inter_threads: int
     log_device_placement: bool = _aside()
@@ -278,7 +280,7 @@ def resolve(
     variables, variable_notices = manager_options.resolve(given, devices, cluster)
     eval_batch = given["eval_batch_size"] if given["eval"] else None
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
-    data_format, computing, notices = _arithmetic(given, spec, on_gpu, variables, cluster)
+    data_format, computing, notices = _arithmetic(given, spec, devices, variables, cluster)
     between = between_options.resolve(given, variables, cluster)
     length, length_notices = length_options.resolve(given, variables["modifiers"], on_gpu=on_gpu)
     optimizer, optimizer_notices = optimizer_options.resolve(
@@ -339,7 +341,8 @@ def _surroundings(
     cluster, cluster_notices = discovery.resolve(given, environ)
     given, rank_notices = device_options.of_rank(given, cluster, count_gpus, environ)
     devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
-    usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
+    usual = {**DEFAULTS, "local_parameter_device": devices["device"]}
+    usual |= {"allow_growth": False, "force_gpu_compatible": False}
     given, idle_notices = without_effect.drop(
         given, usual, on_gpu=devices["device"] == "gpu", in_cluster=cluster is not None
     )
@@ -353,17 +356,17 @@ def _find_model(given: Mapping[str, Any]) -> ModelSpec:
 
 
 def _arithmetic(
-    given: Mapping[str, Any], spec: ModelSpec, on_gpu: bool, variables: Mapping[str, Any], cluster: Cluster | None
+    given: Mapping[str, Any],
+    spec: ModelSpec,
+    devices: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    cluster: Cluster | None,
 ) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
     """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
-    data_format = given["data_format"]
-    if data_format in (None, "auto"):  # Keras' own model comes in Keras' own layout
-        data_format = "NCHW" if on_gpu and spec.nchw and not variables["keras_application"] else "NHWC"
-    if data_format == "NCHW" and not spec.nchw:
-        raise UsageError(f"--data_format=NCHW: the code of {spec.name} builds it for NHWC only: use that, or auto.")
+    data_format = precision_options.layout(given, spec, devices, keras_application=variables["keras_application"])
     computing, notices = precision_options.resolve(
         given,
-        on_gpu=on_gpu,
+        on_gpu=devices["device"] == "gpu",
         manager=variables["variable_update"],
         modifiers=variables["modifiers"],
         data_format=data_format,

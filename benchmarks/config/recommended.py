@@ -56,7 +56,7 @@ _MUST_AGREE = ("batch_size", "precision")
 _MAY_DIFFER = set(
     "print_training_accuracy num_classes loss_scaling data_name pipelined_input input optimizer learning_rate schedule "
     "momentum hyperparameters lars_trust_coefficient clipping weight_decay weight_decay_on label_smoothing seed "
-    "num_warmup_batches".split()
+    "num_warmup_batches gpu_thread_mode force_gpu_compatible".split()
 )
 _MOST_NAMED = 3
 
