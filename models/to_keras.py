@@ -46,8 +46,8 @@ def _plain(layer: Any) -> Any:
         if isinstance(layer, FusedBatchNorm):
             axis = 1 if config.pop("data_format") == "NCHW" else -1
             return keras.layers.BatchNormalization.from_config(config | {"axis": axis})
-        kind: Any = type(layer).__base__ if isinstance(layer, _CONVOLUTIONS) else type(layer)
-        return kind.from_config(config)
+        keras_class: Any = type(layer).__base__ if isinstance(layer, _CONVOLUTIONS) else type(layer)
+        return keras_class.from_config(config)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnusableModelError(
             f"its layer '{layer.name}' cannot be saved: write the method get_config() of its class, which returns the "

@@ -17,7 +17,7 @@ _DIFFERENCES = {
     "batch_size": "default on a CPU: smaller; `auto` finds the largest that fits",
     "batchnorm_persistent": "without it your TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT wins",
     "compact_gradient_transfer": "default: off",
-    "data_format": "default: `auto`, NHWC on CPUs, and with 16 bits on GPUs; else NCHW",
+    "data_format": "default: `auto`, NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
     "datasets_num_private_threads": "default: 0, the session's threads",
     "datasets_parallel_interleave_cycle_length": "the default is this suite's",
     "datasets_prefetch_buffer_size": "default: 2, not 1",

@@ -24,7 +24,8 @@ ONEDNN_MODES = ("on", "off")
 _CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmul": "of more than one pixel"}
 AS_MATMUL = tuple(_CONVOLUTIONS)
 _16_BITS = ("bf16", "fp16")
-_FIRST_WITH_TENSOR_CORES = 7  # major compute capability: Volta
+# The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
+_TENSOR_CORES_SINCE = {"fp16": 7, "bf16": 8}
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
@@ -145,8 +146,8 @@ def layout(
 ) -> Literal["NHWC", "NCHW"]:
     """Returns the layout of images and convolutions.
 
-    The default is that of cuDNN's kernels for tensor cores: NHWC for 16 bits on GPUs since Volta, else NCHW. TensorFlow
-    would change graphs to it (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc) and add transposes.
+    The default is that of cuDNN's tensor-core kernels for 16 bits, NHWC, where GPUs have such cores, else NCHW. It is
+    also what TensorFlow's layout optimizer chooses (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc).
 
     Args:
         given: flag values; None: not given.
@@ -164,15 +165,16 @@ def layout(
         return wanted
     if devices["device"] == "cpu" or keras_application or not spec.nchw:
         return "NHWC"
-    return "NHWC" if _named_precision(given) in _16_BITS and _have_tensor_cores(devices) else "NCHW"
+    first = _TENSOR_CORES_SINCE.get(_named_precision(given))
+    return "NHWC" if first and _oldest_capability(devices, first) >= first else "NCHW"
 
 
-def _have_tensor_cores(devices: Mapping[str, Any]) -> bool:
-    """Returns whether all GPUs that a run uses have tensor cores; true if the driver does not report it."""
+def _oldest_capability(devices: Mapping[str, Any], unknown: int) -> int:
+    """Returns the smallest major compute capability of the GPUs that a run uses, or `unknown`."""
     gpus = gpu_topology.read().only(devices["visible_gpus"] or range(devices["num_devices"])).gpus
     needed = -(-devices["num_devices"] // devices["virtual_gpus"])
     versions = [gpu.compute_capability for gpu in gpus[:needed]]
-    return all(int(version.partition(".")[0]) >= _FIRST_WITH_TENSOR_CORES for version in versions if version)
+    return min((int(version.partition(".")[0]) for version in versions if version), default=unknown)
 
 
 def resolve(

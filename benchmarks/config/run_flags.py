@@ -113,7 +113,7 @@ RUN_FLAGS: Groups = {
         Flag(
             "data_format",
             str,
-            "layout of images and convolutions; auto: NHWC on CPUs, and with 16 bits on GPUs; else NCHW",
+            "layout of images and convolutions; auto: NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
             ("auto", "NHWC", "NCHW"),
             default="auto",
         ),

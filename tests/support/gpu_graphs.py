@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -38,11 +39,6 @@ class Built:
     config: Config
     fetches: list[Any]
 
-    @property
-    def on_gpus(self) -> list[tf.Operation]:
-        """The operations that are placed on a GPU."""
-        return [one for one in self.graph.get_operations() if _is_gpu(one.device)]
-
 
 def build(*words: str) -> Built:
     """Builds what a run with these flags builds on a host with eight GPUs."""
@@ -63,19 +59,19 @@ def build(*words: str) -> Built:
     return Built(made, chosen, fetches)
 
 
-def without_kernel(built: Built) -> set[str]:
+def without_kernel(made: tf.Graph) -> set[str]:
     """Returns the types of the operations on GPUs, also within functions, that have no kernel for one."""
-    library = built.graph.as_graph_def().library.function
-    within = [node for each in library if "_XlaMustCompile" not in each.attr for node in each.node_def]
-    nodes = [*(one.node_def for one in built.on_gpus), *(node for node in within if _is_gpu(node.device))]
+    definition = made.as_graph_def()
+    within = [each.node_def for each in definition.library.function if "_XlaMustCompile" not in each.attr]
+    nodes = [node for node in itertools.chain(definition.node, *within) if _is_gpu(node.device)]
     assert nodes
     return {_described(node) for node in nodes if node.op not in _REPLACED and _kernel(node) is None}
 
 
-def large_on_hosts(built: Built, least_bytes: int = 4096) -> set[str]:
+def large_on_hosts(made: tf.Graph, least_bytes: int = 4096) -> set[str]:
     """Returns the operations on GPUs whose kernels take so many bytes in host memory, where GPUs would copy them to."""
     found = set()
-    for one in built.on_gpus:
+    for one in filter(lambda each: _is_gpu(each.device), made.get_operations()):
         kernel = _kernel(one.node_def)
         for tensor, name in zip(one.inputs, _names_of_inputs(one), strict=True):
             if kernel and name in kernel.host_memory_arg and tensor.dtype not in _ALWAYS_ON_HOSTS:

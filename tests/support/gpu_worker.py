@@ -58,6 +58,7 @@ class GpuWorker:
             except tf.errors.UnimplementedError as error:
                 if _KEPT not in error.message:
                     raise
+        assert self.parts
         return _edges([node for part in self.parts for node in part.node])
 
 

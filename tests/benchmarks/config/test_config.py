@@ -218,6 +218,7 @@ PASCAL, VOLTA, HOPPER = (6, 0), (7, 0), (9, 0)
         (["--precision=tf32"], [HOPPER], "NCHW"),
         (["--precision=bf16"], [HOPPER], "NHWC"),
         (["--precision=fp16"], [VOLTA], "NHWC"),
+        (["--precision=bf16"], [VOLTA], "NCHW"),
         (["--use_fp16"], [VOLTA], "NHWC"),
         (["--use_fp16"], [PASCAL], "NCHW"),
         (["--use_fp16", "--data_format=NCHW"], [HOPPER], "NCHW"),
