@@ -87,14 +87,14 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
 def _launching(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the threads that launch kernels.
 
-    An input pipeline keeps TensorFlow's threads busy, so GPUs have their own, unless the user's variables decide.
+    An input pipeline keeps TensorFlow's threads busy, so GPUs have their own, unless the user's variable decides.
 
     Raises:
         UsageError: threads are counted that do not exist.
     """
     mode, threads = given["gpu_thread_mode"], given["per_gpu_thread_count"] or 0
-    if mode is None and given["data_dir"] and "TF_GPU_THREAD_MODE" not in os.environ:
-        mode = "gpu_private"
+    if mode is None and given["data_dir"]:
+        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()
     if threads and mode in (None, "global"):
         raise UsageError(
             f"--per_gpu_thread_count={threads} counts threads of each GPU, and there are only global ones: use "

@@ -34,6 +34,7 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
 # TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
 _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
 _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
 SCALED_UP_EVERY = 1000
@@ -65,8 +66,7 @@ class Computing:
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
         filter_gradients_as_matmul: the gradients by the filter of larger ones without strides are.
         fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
-        batchnorm_persistent: GPUs train it with cuDNN's persistent kernels; None leaves it to TensorFlow and the user's
-            environment.
+        batchnorm_persistent: GPUs train it with cuDNN's persistent kernels; None on CPUs.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
         check_precision: train a second time in fp32 after the run, and compare the losses.
@@ -265,8 +265,9 @@ def _named_precision(given: Mapping[str, Any]) -> str:
 
 
 def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:
-    chosen: bool | None = given["batchnorm_persistent"]
-    return None if chosen is None and PERSISTENT_BATCH_NORM in os.environ else chosen is not False
+    if given["batchnorm_persistent"] is None and PERSISTENT_BATCH_NORM in os.environ:
+        return _SWITCHES.get(os.environ[PERSISTENT_BATCH_NORM].lower())
+    return given["batchnorm_persistent"] is not False
 
 
 def _xla(given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
@@ -373,6 +374,5 @@ def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Li
     """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
     instructions = cpu_instructions(cpuinfo)
     by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
-    is_set = {"1": True, "true": True, "0": False, "false": False}
-    is_on = is_set.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
+    is_on = _SWITCHES.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
     return {True: "off", False: "on", None: None}[is_on]

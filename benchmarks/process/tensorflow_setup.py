@@ -47,8 +47,7 @@ class Runtime:
             TensorFlow and the user's variables.
         per_gpu_thread_count: such threads per GPU; 0 is TensorFlow's default.
         force_gpu_compatible: all tensors on the host are in pinned memory.
-        batchnorm_persistent: whether cuDNN's persistent kernels train batch normalisation; None leaves it to TensorFlow
-            and the user's variable.
+        batchnorm_persistent: whether cuDNN's persistent kernels train batch normalisation; None: TensorFlow's choice.
         num_intra_threads: threads within an operation; 0 is TensorFlow's default.
         num_inter_threads: operations at a time; 0 is TensorFlow's default.
         onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's

@@ -160,9 +160,9 @@ def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[s
 
 def test_the_users_variables_win_over_defaults_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_GPU_THREAD_MODE", "global")
-    monkeypatch.setenv("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "0")
+    monkeypatch.setenv("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "False")
     made = resolve("--data_dir=x", gpus=1)
-    assert (made.gpu_thread_mode, made.batchnorm_persistent) == (None, None)
+    assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("global", False)
     made = resolve("--data_dir=x", "--gpu_thread_mode=gpu_shared", "--batchnorm_persistent", gpus=1)
     assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("gpu_shared", True)
 
