@@ -1,7 +1,8 @@
-"""Convolutions computed as matrix products, with the weights of `keras.layers.Conv2D`; NHWC only.
+"""Convolutions that Keras computes otherwise, with the weights of Keras' layers.
 
-On CPUs, TensorFlow's kernel for the filter gradient reaches far fewer operations per second than its kernel for the
-convolution. The same sums written as matrix products use the faster matrix kernel.
+Some are computed as matrix products, in NHWC only. On CPUs, TensorFlow's kernel for the filter gradient reaches far
+fewer operations per second than its kernel for the convolution. The same sums written as matrix products use the faster
+matrix kernel.
 """
 
 from __future__ import annotations
@@ -71,19 +72,54 @@ class GroupedConvolution(keras.layers.Conv2D):
 
     def call(self, inputs: Any) -> Any:
         """Convolves a 4-D batch."""
-        is_nchw = self.data_format == "channels_first"
-        layout, axis = ("NCHW", 1) if is_nchw else ("NHWC", -1)
-        kernel, padding = tf.convert_to_tensor(self.kernel), self.padding.upper()
+        layout, kernel, padding = _layout(self), tf.convert_to_tensor(self.kernel), self.padding.upper()
+        axis = layout.index("C")
         if self.groups == inputs.shape[axis]:
             kernel = tf.reshape(kernel, [*self.kernel_size, self.groups, self.filters // self.groups])
-            strides = (1, 1, *self.strides) if is_nchw else (1, *self.strides, 1)
-            outputs = tf.nn.depthwise_conv2d(inputs, kernel, strides, padding, layout)
+            outputs = _by_channel(self, inputs, kernel)
         else:
             parts = zip(tf.split(inputs, self.groups, axis), tf.split(kernel, self.groups, -1), strict=True)
             outputs = tf.concat([tf.nn.conv2d(i, k, self.strides, padding, layout) for i, k in parts], axis)
-        if self.use_bias:
-            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias), layout)
-        return self.activation(outputs)
+        return _with_bias_and_activation(self, outputs)
+
+
+class DepthwiseConvolution(keras.layers.DepthwiseConv2D):
+    """A convolution of each channel by kernels of its own, without dilation, in either layout.
+
+    Keras transposes images in NCHW, forward and backward, unless the eager runtime has a GPU, and this suite hides the
+    GPUs from it (keras/src/backend/tensorflow/nn.py).
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Convolves a 4-D batch."""
+        return _with_bias_and_activation(self, _by_channel(self, inputs, tf.convert_to_tensor(self.kernel)))
+
+
+class SeparableConvolution(keras.layers.SeparableConv2D):
+    """A depthwise convolution without dilation, then one of 1x1, in either layout: Keras transposes here as well."""
+
+    def call(self, inputs: Any) -> Any:
+        """Convolves a 4-D batch."""
+        x = _by_channel(self, inputs, tf.convert_to_tensor(self.depthwise_kernel))
+        x = tf.nn.conv2d(x, tf.convert_to_tensor(self.pointwise_kernel), 1, "VALID", _layout(self))
+        return _with_bias_and_activation(self, x)
+
+
+def _layout(layer: Any) -> str:
+    return "NCHW" if layer.data_format == "channels_first" else "NHWC"
+
+
+def _by_channel(layer: Any, images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """Returns the depthwise convolution with a layer's strides, padding and layout."""
+    layout = _layout(layer)
+    strides = (1, 1, *layer.strides) if layout == "NCHW" else (1, *layer.strides, 1)
+    return tf.nn.depthwise_conv2d(images, kernel, strides, layer.padding.upper(), layout)
+
+
+def _with_bias_and_activation(layer: Any, outputs: tf.Tensor) -> Any:
+    if layer.use_bias:
+        outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(layer.bias), _layout(layer))
+    return layer.activation(outputs)
 
 
 def _convolution(padding: str) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:

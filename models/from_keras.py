@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from models.applications import APPLICATION
-from models.convolutions import GroupedConvolution
+from models.convolutions import DepthwiseConvolution, GroupedConvolution, SeparableConvolution
 from models.layers import DataFormat, Layers, Pool, PoolKind, Tensor
 from models.outside_code import contained
 from models.seeds import RunTimeSeed
@@ -27,6 +27,10 @@ from models.seeds import RunTimeSeed
 _USUAL_SIZE = (224, 224)
 _PREPROCESSING = (keras.layers.Rescaling, keras.layers.Normalization)
 _NORM_VARIABLES = ("beta", "gamma", "moving_mean", "moving_variance")
+_BY_CHANNEL: dict[type, type[keras.Layer]] = {
+    keras.layers.DepthwiseConv2D: DepthwiseConvolution,
+    keras.layers.SeparableConv2D: SeparableConvolution,
+}
 _POOLS: dict[type, PoolKind] = {keras.layers.MaxPooling2D: "max", keras.layers.AveragePooling2D: "avg"}
 
 
@@ -278,7 +282,11 @@ def _replaced(layer: Any, layers: Layers) -> keras.Layer | None:
             data_format=layers.data_format,
             name=layer.name,
         )
-    if kind is keras.layers.Conv2D and {*layer.dilation_rate} == {1}:
+    if {*getattr(layer, "dilation_rate", ())} != {1}:
+        return None
+    if kind in _BY_CHANNEL:
+        return _BY_CHANNEL[kind].from_config(layer.get_config())
+    if kind is keras.layers.Conv2D:
         if layer.groups > 1:
             return GroupedConvolution.from_config(layer.get_config())
         if len({*layer.strides}) == 1:

@@ -1,7 +1,7 @@
 """Layers that the models share. `Layers` makes them for one data format; no model names an axis.
 
-Pooling and batch normalisation are not Keras' own: its pooling inserts transposes for NCHW, and its batch normalisation
-never uses TensorFlow's fused kernel.
+Pooling, depthwise convolutions and batch normalisation are not Keras' own: it transposes the images of the first two in
+NCHW, and its batch normalisation never uses TensorFlow's fused kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from models.attention import ClassTokenAndPositions, DotProductAttention
-from models.convolutions import NO_PRODUCTS, Products
+from models.convolutions import NO_PRODUCTS, DepthwiseConvolution, Products
 from models.model_spec import USUAL_STYLE, Style
 from models.seeds import RunTimeSeed
 
@@ -265,7 +265,7 @@ class Layers:
     def depthwise(self, x: Tensor, size: int, *, stride: int = 1, padding: str = "same", name: str) -> Tensor:
         """Convolution without bias of each channel by a kernel of its own."""
         x, padding = self._padded(x, size, stride, padding, name)
-        return keras.layers.DepthwiseConv2D(
+        return DepthwiseConvolution(
             size,
             strides=stride,
             padding=padding,

@@ -6,11 +6,18 @@ from typing import Any
 
 import keras
 
-from models.convolutions import GroupedConvolution, PixelwiseProduct, ProductGradient
+from models.convolutions import (
+    DepthwiseConvolution,
+    GroupedConvolution,
+    PixelwiseProduct,
+    ProductGradient,
+    SeparableConvolution,
+)
 from models.from_keras import InFloat32, UnusableModelError
 from models.layers import FusedBatchNorm, LocalResponseNorm, Pool
 
-_CONVOLUTIONS = (GroupedConvolution, PixelwiseProduct, ProductGradient)
+# Each is directly a subclass of Keras' layer.
+_CONVOLUTIONS = (DepthwiseConvolution, GroupedConvolution, PixelwiseProduct, ProductGradient, SeparableConvolution)
 
 
 def plain(keras_model: keras.Model) -> keras.Model:
@@ -39,7 +46,8 @@ def _plain(layer: Any) -> Any:
         if isinstance(layer, FusedBatchNorm):
             axis = 1 if config.pop("data_format") == "NCHW" else -1
             return keras.layers.BatchNormalization.from_config(config | {"axis": axis})
-        return (keras.layers.Conv2D if isinstance(layer, _CONVOLUTIONS) else type(layer)).from_config(config)
+        keras_class: Any = type(layer).__base__ if isinstance(layer, _CONVOLUTIONS) else type(layer)
+        return keras_class.from_config(config)
     except (NotImplementedError, TypeError, ValueError) as error:
         raise UnusableModelError(
             f"its layer '{layer.name}' cannot be saved: write the method get_config() of its class, which returns the "

@@ -21,8 +21,10 @@ from results.text import ODD_VALUE, counted, one_line
 # The fields in which a run may differ from the one-device run for its speed-up.
 SCALED = ("num_devices", "virtual_gpus", "visible_gpus", "num_workers", "num_ps", "num_hosts")
 MANAGER = ("variable_update", "shared_on", "modifiers", "pipeline")
-DATA = ("data_name", "pipelined_input", "input", "pauses", "data_set")
-PRECISION = ("precision",)
+# What is read, and what GPUs do by default where images are read.
+DATA = ("data_name", "pipelined_input", "input", "pauses", "data_set", "gpu_thread_mode", "force_gpu_compatible")
+# The precision, and what follows from it by default.
+PRECISION = ("precision", "loss_scaling", "data_format")
 _ROUNDED = 1 + 1e-9
 # The fields that every label names, and fields that follow from these.
 _OF_DEVICES = ("device", "num_devices", "num_workers", "num_ps", "batch_per_device")

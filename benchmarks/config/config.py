@@ -81,6 +81,7 @@ class Config:
     conv1x1_as_matmul: bool = _later(False)
     filter_gradients_as_matmul: bool = _later(False)
     fused_bn: bool = _later(True)
+    batchnorm_persistent: bool | None = _later(None)
     onednn: Literal["on", "off"] | None = _later(None)
     model_digest: str | None = _later(None)
     check_precision: bool = _aside(default=False)
@@ -96,6 +97,7 @@ class Config:
     gpu_memory_limit_mib: int | None = _later(None)
     gpu_thread_mode: str | None = _later(None)
     per_gpu_thread_count: int = _later(0)
+    force_gpu_compatible: bool = _later(False)
     num_intra_threads: int
     num_inter_threads: int
     log_device_placement: bool = _aside()
@@ -336,7 +338,8 @@ def _surroundings(
     given, rank_notices = device_options.of_rank(given, cluster, count_gpus, environ)
     devices = device_options.resolve(given, count_gpus if _needs_gpus(cluster, given) else lambda: ANY_NUMBER_OF_GPUS)
     devices, sharing_notices = device_options.share_of_worker(devices, given, cluster, environ)
-    usual = {**DEFAULTS, "local_parameter_device": devices["device"], "allow_growth": False}
+    usual = {**DEFAULTS, "local_parameter_device": devices["device"]}
+    usual |= {"allow_growth": False, "force_gpu_compatible": False}
     given, idle_notices = without_effect.drop(
         given, usual, on_gpu=devices["device"] == "gpu", in_cluster=cluster is not None
     )
@@ -353,11 +356,8 @@ def _arithmetic(
     given: _Values, spec: ModelSpec, devices: _Values, variables: _Values, cluster: Cluster | None
 ) -> tuple[Literal["NHWC", "NCHW"], Computing, tuple[str, ...]]:
     """Returns the layout of images, how towers compute, and sentences on what to expect of it."""
-    data_format, on_gpu = given["data_format"], devices["device"] == "gpu"
-    if data_format in (None, "auto"):  # Keras' own model comes in Keras' own layout
-        data_format = "NCHW" if on_gpu and spec.nchw and not variables["keras_application"] else "NHWC"
-    if data_format == "NCHW" and not spec.nchw:
-        raise UsageError(f"--data_format=NCHW: the code of {spec.name} builds it for NHWC only: use that, or auto.")
+    on_gpu = devices["device"] == "gpu"
+    data_format = precision_options.layout(given, spec, devices, keras_application=variables["keras_application"])
     computing, notices = precision_options.resolve(
         given,
         on_gpu=on_gpu,

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks.config.precision_options import Computing
 from benchmarks.errors import UsageError
+from benchmarks.input.catalog import SYNTHETIC_HOST
 from benchmarks.outside_text import whole_number
 from benchmarks.process.tensorflow_setup import SPLIT_FRACTION
 from benchmarks.system import gpu_support, hardware
@@ -76,12 +77,6 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
             f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
             f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
         )
-    mode, threads = given["gpu_thread_mode"], given["per_gpu_thread_count"] or 0
-    if threads and mode in (None, "global"):
-        raise UsageError(
-            f"--per_gpu_thread_count={threads} counts threads of each GPU, and there are only global ones: use "
-            "--gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
-        )
     if given["gpu_memory_limit_mb"] and given["gpu_memory_frac"]:
         raise UsageError("--gpu_memory_limit_mb and --gpu_memory_frac both limit a GPU's memory: drop one of them.")
     return {
@@ -91,8 +86,8 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
         "visible_gpus": visible,
         "gpu_memory_fraction": given["gpu_memory_frac"],
         "gpu_memory_limit_mib": given["gpu_memory_limit_mb"],
-        "gpu_thread_mode": mode,
-        "per_gpu_thread_count": threads,
+        **_launching(given),
+        "force_gpu_compatible": _is_pinned(given),
     }
 
 
@@ -130,6 +125,32 @@ def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers
     if found and found[0].is_fatal:
         raise UsageError(found[0].sentence)
     return tuple(one.sentence for one in found)
+
+
+def _launching(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the threads that launch kernels.
+
+    An input pipeline keeps TensorFlow's threads busy, so GPUs have their own, unless the user's variable decides.
+
+    Raises:
+        UsageError: threads are counted that do not exist.
+    """
+    mode, threads = given["gpu_thread_mode"], given["per_gpu_thread_count"] or 0
+    if mode is None and given["data_dir"]:
+        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()
+    if threads and mode in (None, "global"):
+        raise UsageError(
+            f"--per_gpu_thread_count={threads} counts threads of each GPU, and there are only global ones: use "
+            "--gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
+        )
+    return {"gpu_thread_mode": mode, "per_gpu_thread_count": threads}
+
+
+def _is_pinned(given: Mapping[str, Any]) -> bool:
+    """Returns whether tensors on the host are in pinned memory: what an input pipeline makes is not by itself."""
+    if given["force_gpu_compatible"] is not None:
+        return bool(given["force_gpu_compatible"])
+    return bool(given["data_dir"]) or given["data_name"] == SYNTHETIC_HOST
 
 
 def _refuse_on_cpu(given: Mapping[str, Any], why: str) -> None:

@@ -169,6 +169,7 @@ _REFUSES = {
     "print_training_accuracy": "reports the loss only",
     "local_parameter_device": "decides by itself where variables and gradients are",
     "log_device_placement": "decides by itself where operations run",
+    "force_gpu_compatible": "decides by itself which host memory is pinned",
     "use_nccl": "decides by itself how gradients are reduced",
     "use_fp16": "does not scale the loss",
     "check_precision": "trains once",

@@ -15,8 +15,9 @@ from benchmarks.errors import UsageError
 # Flags of a run with the same meaning, and what differs in detail.
 _DIFFERENCES = {
     "batch_size": "default on a CPU: smaller; `auto` finds the largest that fits",
+    "batchnorm_persistent": "without it your TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT wins",
     "compact_gradient_transfer": "default: off",
-    "data_format": "default: `auto`, NCHW on GPUs and NHWC on CPUs",
+    "data_format": "default: `auto`, NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
     "datasets_num_private_threads": "default: 0, the session's threads",
     "datasets_parallel_interleave_cycle_length": "the default is this suite's",
     "datasets_prefetch_buffer_size": "default: 2, not 1",
@@ -24,7 +25,8 @@ _DIFFERENCES = {
     "distortions": "rejected if no images are read",
     "eval": "evaluates once; takes one process, and needs `data_dir`",
     "forward_only": "prints the loss, and accuracies only with `print_training_accuracy`",
-    "gpu_thread_mode": "default: TensorFlow's, not `gpu_private`",
+    "force_gpu_compatible": "default: true if images come from the host",
+    "gpu_thread_mode": "default without `data_dir`: TensorFlow's",
     "init_learning_rate": "default: the model's, and a tenth of it for other optimizers than sgd",
     "local_parameter_device": "default on a CPU: cpu",
     "loss_type_to_report": "the total loss has the penalty of kernels, see `weight_decay_on`; some print the base loss",
@@ -33,7 +35,7 @@ _DIFFERENCES = {
     "num_gpus": "fails if there are fewer GPUs",
     "num_warmup_batches": "default: 10, or 3 on a CPU",
     "optimizer": "`momentum` is classical momentum: theirs is `nesterov`; also `lars`",
-    "per_gpu_thread_count": "needs `gpu_thread_mode`",
+    "per_gpu_thread_count": "without `data_dir` needs `gpu_thread_mode`",
     "piecewise_learning_rate_schedule": "epochs may be fractions",
     "resnet_base_lr": "ResNets on ImageNet only; without it the rate is constant; not divided by the number of GPUs",
     "save_model_secs": "rejected if several workers each count their own",
@@ -51,15 +53,15 @@ _DIFFERENCES = {
 }
 _SAME = """
 adam_beta1 adam_beta2 adam_epsilon agg_small_grads_max_bytes agg_small_grads_max_group all_reduce_spec allow_growth
-batch_size compact_gradient_transfer controller_host cross_replica_sync data_dir data_format data_name
-datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_prefetch_buffer_size
+batch_size batchnorm_persistent compact_gradient_transfer controller_host cross_replica_sync data_dir data_format
+data_name datasets_num_private_threads datasets_parallel_interleave_cycle_length datasets_prefetch_buffer_size
 datasets_repeat_cached_sample datasets_sloppy_parallel_interleave datasets_use_caching datasets_use_prefetch device
 display_every distort_color_in_yiq distortions eval eval_batch_size eval_during_training_at_specified_epochs
 eval_during_training_at_specified_steps eval_during_training_every_n_epochs eval_during_training_every_n_steps
-forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale fuse_decode_and_crop
-gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy init_learning_rate job_name
-learning_rate_decay_factor local_parameter_device loss_type_to_report max_ckpts_to_keep minimum_learning_rate model
-momentum num_batches num_epochs num_epochs_per_decay num_gpus num_inter_threads num_intra_threads
+force_gpu_compatible forward_only fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n fp16_loss_scale
+fuse_decode_and_crop gpu_thread_mode gradient_clip gradient_repacking graph_file hierarchical_copy init_learning_rate
+job_name learning_rate_decay_factor local_parameter_device loss_type_to_report max_ckpts_to_keep minimum_learning_rate
+model momentum num_batches num_epochs num_epochs_per_decay num_gpus num_inter_threads num_intra_threads
 num_learning_rate_warmup_epochs num_warmup_batches optimizer partitioned_graph_file_prefix per_gpu_thread_count
 piecewise_learning_rate_schedule print_training_accuracy ps_hosts resize_method resnet_base_lr rmsprop_decay
 rmsprop_epsilon rmsprop_momentum save_model_secs save_model_steps save_summaries_steps server_protocol staged_vars
@@ -99,7 +101,6 @@ ACCEPTED = (
     Flag("eval_dir", str, "evaluations are in the record, in --output_dir", default="/tmp/tf_cnn_benchmarks/eval"),
     Flag("eval_interval_secs", int, "--eval evaluates the latest checkpoint once: start it again", default=0),
     Flag("flush_stdout", bool, "every line is written at once", default=False),
-    Flag("force_gpu_compatible", bool, "TensorFlow decides which host memory is pinned", default=False),
     Flag("gpu_kt_max_bytes", int, _OF_KERNELS, default=0),
     Flag("gpu_kt_max_interval", int, _OF_KERNELS, default=0),
     Flag("gpu_kt_max_pending", int, _OF_KERNELS, default=0),
@@ -134,13 +135,6 @@ _BACKBONE = "there is no SSD model to have a backbone. Omit it, and use --model=
 REPLACED = (
     Flag("autotune_threshold", int, _BY_VARIABLE.format("TF_AUTOTUNE_THRESHOLD"), unset=0),
     Flag("backbone_model_path", str, _BACKBONE, unset=""),
-    Flag(
-        "batchnorm_persistent",
-        bool,
-        "cuDNN's mode of batch normalisation is TensorFlow's choice: "
-        + _BY_VARIABLE.format("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"),
-        default=True,
-    ),
     Flag("benchmark_log_dir", str, "the record goes to --output_dir. Use that", unset=""),
     Flag("checkpoint_every_n_epochs", bool, _BY_STEPS, default=False),
     Flag("checkpoint_interval", float, _BY_STEPS, default=0.0),

@@ -1,4 +1,4 @@
-"""From flags to how towers compute: precision, loss scaling, XLA, kernels. Imports no TensorFlow."""
+"""From flags to how towers compute: precision, layout, loss scaling, XLA, kernels. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
+from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
+from benchmarks.system import gpu_topology
 from benchmarks.system.hardware import CPUINFO, cpu_instructions
 from models.model_spec import ModelSpec
 from variable_mgr.catalog import MANAGERS
@@ -21,6 +24,8 @@ ONEDNN_MODES = ("on", "off")
 _CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmul": "of more than one pixel"}
 AS_MATMUL = tuple(_CONVOLUTIONS)
 _16_BITS = ("bf16", "fp16")
+# The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
+_TENSOR_CORES_SINCE = {"fp16": 7, "bf16": 8}
 _INSTRUCTIONS = {  # as Linux names them: x86, Arm
     "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
     "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
@@ -29,6 +34,7 @@ _INSTRUCTIONS = {  # as Linux names them: x86, Arm
 # TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
 _FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
 _FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
 LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
 FIRST_DYNAMIC_SCALE = 2.0**15
 SCALED_UP_EVERY = 1000
@@ -60,6 +66,7 @@ class Computing:
         conv1x1_as_matmul: convolutions of one pixel are computed as matrix products.
         filter_gradients_as_matmul: the gradients by the filter of larger ones without strides are.
         fused_bn: batch normalisation is TensorFlow's fused kernel, not separate operations.
+        batchnorm_persistent: GPUs train it with cuDNN's persistent kernels; None on CPUs.
         onednn: whether TensorFlow uses oneDNN's kernels on CPUs, `on` or `off`; None leaves it to TensorFlow and the
             user's environment.
         check_precision: train a second time in fp32 after the run, and compare the losses.
@@ -71,8 +78,103 @@ class Computing:
     conv1x1_as_matmul: bool = False
     filter_gradients_as_matmul: bool = False
     fused_bn: bool = True
+    batchnorm_persistent: bool | None = None
     onednn: Literal["on", "off"] | None = None
     check_precision: bool = False
+
+
+COMPUTING_FLAGS = (
+    Flag(
+        "precision",
+        str,
+        "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; tf32 rounds "
+        "factors of products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16",
+        PRECISIONS,
+        default=Computing.precision,
+    ),
+    Flag("use_fp16", bool, "the same as --precision=fp16"),
+    Flag(
+        "fp16_loss_scale",
+        float,
+        "factor of the loss",
+        default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
+        above=0,
+        at_most=2**32,
+    ),
+    Flag("fp16_enable_auto_loss_scale", bool, "dynamic: halve it when a gradient overflows, and skip that update"),
+    Flag(
+        "fp16_inc_loss_scale_every_n",
+        int,
+        "dynamic: double it after this many good steps",
+        default=SCALED_UP_EVERY,
+        at_least=1,
+    ),
+    Flag("check_precision", bool, "train again in fp32 after the run and compare the losses"),
+    Flag(
+        "xla",
+        str,
+        "jit, or --xla: XLA compiles each tower as a whole",
+        XLA_MODES,
+        ("jit", "off"),
+        default=Computing.xla,
+    ),
+    Flag("xla_compile", bool, "tf_cnn_benchmarks' spelling of --xla=jit"),
+    Flag("conv1x1_as_matmul", bool, "compute 1x1 convolutions as matrix products (NHWC; for CPUs)"),
+    Flag(
+        "filter_gradients_as_matmul",
+        bool,
+        "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
+    ),
+    Flag(
+        "fused_bn",
+        bool,
+        "batch normalisation in TensorFlow's fused kernel; with --nofused_bn in separate operations",
+        default=Computing.fused_bn,
+    ),
+    Flag(
+        "batchnorm_persistent",
+        bool,
+        "on GPUs cuDNN's persistent kernels train batch normalisation, the only ones for 16 bits in NHWC; extreme "
+        "values may overflow in them",
+        default=True,
+    ),
+)
+
+
+def layout(
+    given: Mapping[str, Any], spec: ModelSpec, devices: Mapping[str, Any], *, keras_application: bool
+) -> Literal["NHWC", "NCHW"]:
+    """Returns the layout of images and convolutions.
+
+    The default is that of cuDNN's tensor-core kernels for 16 bits, NHWC, where GPUs have such cores, else NCHW. It is
+    also what TensorFlow's layout optimizer chooses (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc).
+
+    Args:
+        given: flag values; None: not given.
+        spec: of the model.
+        devices: the decisions of `device_options.resolve`.
+        keras_application: the model is Keras' own, and has its layout.
+
+    Raises:
+        UsageError: the model cannot be built in the layout that is given.
+    """
+    wanted: Literal["NHWC", "NCHW", "auto"] = given["data_format"] or "auto"
+    if wanted == "NCHW" and not spec.nchw:
+        raise UsageError(f"--data_format=NCHW: the code of {spec.name} builds it for NHWC only: use that, or auto.")
+    if wanted != "auto":
+        return wanted
+    if devices["device"] == "cpu" or keras_application or not spec.nchw:
+        return "NHWC"
+    first = _TENSOR_CORES_SINCE.get(_named_precision(given))
+    return "NHWC" if first and _oldest_capability(devices, first) >= first else "NCHW"
+
+
+def _oldest_capability(devices: Mapping[str, Any], unknown: int) -> int:
+    """Returns the smallest major compute capability of the GPUs that a run uses, or `unknown`."""
+    gpus = gpu_topology.read().only(devices["visible_gpus"] or range(devices["num_devices"])).gpus
+    needed = -(-devices["num_devices"] // devices["virtual_gpus"])
+    versions = [gpu.compute_capability for gpu in gpus[:needed]]
+    return min((int(version.partition(".")[0]) for version in versions if version), default=unknown)
 
 
 def resolve(
@@ -106,6 +208,7 @@ def resolve(
         conv1x1_as_matmul=bool(given["conv1x1_as_matmul"]),
         filter_gradients_as_matmul=bool(given["filter_gradients_as_matmul"]),
         fused_bn=given["fused_bn"] is not False,
+        batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
         onednn=given["onednn"],
         check_precision=bool(given["check_precision"]),
     )
@@ -144,7 +247,7 @@ def refuse_without_layers(given: Mapping[str, Any], spec: ModelSpec) -> None:
 
 
 def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[str, tuple[str, ...]]:
-    precision = given["precision"] or ("fp16" if given["use_fp16"] else "fp32")
+    precision = _named_precision(given)
     if given["use_fp16"] is not None and given["use_fp16"] != (precision == "fp16"):
         raise UsageError(f"--use_fp16={given['use_fp16']} and --precision={precision} contradict each other: drop one.")
     if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
@@ -155,6 +258,16 @@ def _precision(given: Mapping[str, Any], on_gpu: bool, cpuinfo: Path) -> tuple[s
             f"fp32: use --precision={better}.",
         )
     return precision, ()
+
+
+def _named_precision(given: Mapping[str, Any]) -> str:
+    return given["precision"] or ("fp16" if given["use_fp16"] else "fp32")
+
+
+def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:
+    if given["batchnorm_persistent"] is None and PERSISTENT_BATCH_NORM in os.environ:
+        return _SWITCHES.get(os.environ[PERSISTENT_BATCH_NORM].lower())
+    return given["batchnorm_persistent"] is not False
 
 
 def _xla(given: Mapping[str, Any]) -> tuple[Any, tuple[str, ...]]:
@@ -261,6 +374,5 @@ def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Li
     """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
     instructions = cpu_instructions(cpuinfo)
     by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
-    is_set = {"1": True, "true": True, "0": False, "false": False}
-    is_on = is_set.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
+    is_on = _SWITCHES.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
     return {True: "off", False: "on", None: None}[is_on]

@@ -13,15 +13,7 @@ from benchmarks.config.between_options import BETWEEN_FLAGS
 from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.input_options import IMAGE_FLAGS
 from benchmarks.config.optimizer_options import LOSS_TYPES, OPTIMIZER_FLAGS
-from benchmarks.config.precision_options import (
-    FIRST_DYNAMIC_SCALE,
-    LOSS_SCALE,
-    ONEDNN_MODES,
-    PRECISIONS,
-    SCALED_UP_EVERY,
-    XLA_MODES,
-    Computing,
-)
+from benchmarks.config.precision_options import COMPUTING_FLAGS, ONEDNN_MODES
 from benchmarks.topology.addresses import LAST_PORT
 from benchmarks.topology.cluster import JOBS
 from benchmarks.topology.discovery import DEFAULT_SERVER_PORT
@@ -112,57 +104,11 @@ RUN_FLAGS: Groups = {
         Flag(
             "data_format",
             str,
-            "layout of images; auto: NCHW on GPUs, NHWC on CPUs",
+            "layout of images and convolutions; auto: NHWC on CPUs, and with 16 bits on tensor cores; else NCHW",
             ("auto", "NHWC", "NCHW"),
             default="auto",
         ),
-        Flag(
-            "precision",
-            str,
-            "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; tf32 rounds "
-            "factors of products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16",
-            PRECISIONS,
-            default=Computing.precision,
-        ),
-        Flag("use_fp16", bool, "the same as --precision=fp16"),
-        Flag(
-            "fp16_loss_scale",
-            float,
-            "factor of the loss",
-            default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
-            above=0,
-            at_most=2**32,
-        ),
-        Flag("fp16_enable_auto_loss_scale", bool, "dynamic: halve it when a gradient overflows, and skip that update"),
-        Flag(
-            "fp16_inc_loss_scale_every_n",
-            int,
-            "dynamic: double it after this many good steps",
-            default=SCALED_UP_EVERY,
-            at_least=1,
-        ),
-        Flag("check_precision", bool, "train again in fp32 after the run and compare the losses"),
-        Flag(
-            "xla",
-            str,
-            "jit, or --xla: XLA compiles each tower as a whole",
-            XLA_MODES,
-            ("jit", "off"),
-            default=Computing.xla,
-        ),
-        Flag("xla_compile", bool, "tf_cnn_benchmarks' spelling of --xla=jit"),
-        Flag("conv1x1_as_matmul", bool, "compute 1x1 convolutions as matrix products (NHWC; for CPUs)"),
-        Flag(
-            "filter_gradients_as_matmul",
-            bool,
-            "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
-        ),
-        Flag(
-            "fused_bn",
-            bool,
-            "batch normalisation in TensorFlow's fused kernel; with --nofused_bn in separate operations",
-            default=Computing.fused_bn,
-        ),
+        *COMPUTING_FLAGS,
         Flag("forward_only", bool, "inference only: no gradients, no updates"),
         Flag("print_training_accuracy", bool, "print and record the top-1 and top-5 accuracy of each step"),
     ),
@@ -199,7 +145,7 @@ RUN_FLAGS: Groups = {
             str,
             "threads that launch GPU kernels: global, private to each GPU, or shared by all",
             device_options.GPU_THREAD_MODES,
-            default="TensorFlow's",
+            default="gpu_private with --data_dir, else TensorFlow's",
         ),
         Flag(
             "per_gpu_thread_count",
@@ -207,6 +153,12 @@ RUN_FLAGS: Groups = {
             "such threads per GPU, unless they are global; 0: TensorFlow's default",
             default=0,
             at_least=0,
+        ),
+        Flag(
+            "force_gpu_compatible",
+            bool,
+            "pin all host memory of tensors, so that GPUs copy it directly",
+            default="true if images come from the host",
         ),
         Flag("num_intra_threads", int, "threads within one operation; 0: TensorFlow's default", default=0, at_least=0),
         Flag("num_inter_threads", int, "operations at a time; 0: TensorFlow's default", default=0, at_least=0),

@@ -63,7 +63,11 @@ _OF_UPDATES = (
 
 # The flags, when they have no effect, and why.
 _RULES: tuple[tuple[tuple[str, ...], Callable[[Situation], bool], str], ...] = (
-    (("allow_growth",), lambda now: not now.on_gpu, "it is about GPUs, and this run uses none"),
+    (
+        ("allow_growth", "batchnorm_persistent", "force_gpu_compatible"),
+        lambda now: not now.on_gpu,
+        "it is about GPUs, and this run uses none",
+    ),
     (
         ("local_parameter_device",),
         lambda now: not now.uses_shared_devices,

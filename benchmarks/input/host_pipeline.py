@@ -143,15 +143,15 @@ def deal(
         stage, (images, labels) = staging.area(device, batch) if pipelined else (None, batch)
         puts += [stage] if stage is not None else []
         with tf.device(device):
-            normal = normalised(images)
+            normal = normalised(images, device)
             normal = tf.transpose(normal, (0, 3, 1, 2)) if data_format == "NCHW" else normal
         inputs.append(TowerInput(normal, labels, stage, asked=asked, arrived=arrived))
     # In one group: separate runs would draw the earlier towers' batches again.
     return inputs, [iterator.initializer, tf.group(*puts)]
 
 
-def _normaliser(data_set: DataSet) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Returns a function that makes images float32 with mean 0 and standard deviation 1 per channel.
+def _normaliser(data_set: DataSet) -> Callable[[tf.Tensor, str], tf.Tensor]:
+    """Returns a function that makes images float32 with mean 0 and standard deviation 1 per channel, on a device.
 
     XLA makes one pass of it. On a CPU, TensorFlow's own operations take ten times as long: they are three passes, and
     slow where they broadcast over an innermost dimension of three elements. Towers share the compiled function.
@@ -161,4 +161,4 @@ def _normaliser(data_set: DataSet) -> Callable[[tf.Tensor], tf.Tensor]:
         return (tf.cast(pixels, tf.float32) - tf.constant(data_set.mean)) / tf.constant(data_set.stddev)
 
     compiled = tf.function(normalised, jit_compile=True, autograph=False)
-    return lambda images: (compiled if "cpu" in images.device.lower() else normalised)(images)
+    return lambda images, device: (compiled if "cpu" in device.lower() else normalised)(images)

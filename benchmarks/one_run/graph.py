@@ -298,6 +298,7 @@ def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
     # memory on CPUs, where the search for it takes another quarter with 8 towers.
     rewriting.meta_optimizer_iterations = rewriting.ONE
+    rewriting.layout_optimizer = rewriting.OFF  # on GPUs convolutions would not run in the recorded data_format
     if config.device == "cpu" and config.num_devices > 1:
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
     if config.deterministic:  # sums would be regrouped in another order in every process

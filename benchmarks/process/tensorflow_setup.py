@@ -23,6 +23,9 @@ _QUIET = {"gpu": "2", "cpu": "3"}
 # libraries of each process need the rest.
 SPLIT_FRACTION = 0.9
 
+# Whether cuDNN's persistent kernels train batch normalisation (tensorflow/core/kernels/fused_batch_norm_op.cc).
+PERSISTENT_BATCH_NORM = "TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"
+
 # Keras imports matplotlib.pyplot, and TensorFlow scipy.sparse, if they are installed: two of twelve seconds. Keras
 # imports pandas, too.
 _NOT_NEEDED = ("matplotlib", "pandas", "scipy")
@@ -47,6 +50,8 @@ class Runtime:
         gpu_thread_mode: whose threads launch GPU kernels: `global`, `gpu_private` or `gpu_shared`; None leaves it to
             TensorFlow and the user's variables.
         per_gpu_thread_count: such threads per GPU; 0 is TensorFlow's default.
+        force_gpu_compatible: all tensors on the host are in pinned memory.
+        batchnorm_persistent: whether cuDNN's persistent kernels train batch normalisation; None: TensorFlow's choice.
         num_intra_threads: threads within an operation; 0 is TensorFlow's default.
         num_inter_threads: operations at a time; 0 is TensorFlow's default.
         onednn: whether CPUs compute with oneDNN's kernels, `on` or `off`; None leaves it to TensorFlow and the user's
@@ -68,6 +73,8 @@ class Runtime:
     gpu_allow_growth: bool = False
     gpu_thread_mode: str | None = None
     per_gpu_thread_count: int = 0
+    force_gpu_compatible: bool = False
+    batchnorm_persistent: bool | None = None
     num_intra_threads: int = 0
     num_inter_threads: int = 0
     onednn: str | None = None
@@ -87,6 +94,7 @@ _OF_SESSIONS = (
     "gpu_memory_fraction",
     "gpu_memory_limit_mib",
     "gpu_allow_growth",
+    "force_gpu_compatible",
     "num_intra_threads",
     "num_inter_threads",
     "log_device_placement",
@@ -111,6 +119,8 @@ def prepare(runtime: Runtime) -> None:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "1" if runtime.onednn == "on" else "0"
     if runtime.fpmath:
         os.environ["ONEDNN_DEFAULT_FPMATH_MODE"] = runtime.fpmath
+    if runtime.batchnorm_persistent is not None:
+        os.environ[PERSISTENT_BATCH_NORM] = str(int(runtime.batchnorm_persistent))
     if runtime.gpu_thread_mode:
         os.environ["TF_GPU_THREAD_MODE"] = runtime.gpu_thread_mode
         sharing = runtime.num_devices if runtime.gpu_thread_mode == "gpu_shared" else 1

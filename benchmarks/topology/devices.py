@@ -144,6 +144,7 @@ def session_config(
     gpu_memory_fraction: float | None = None,
     gpu_memory_limit_mib: int | None = None,
     gpu_allow_growth: bool = False,
+    force_gpu_compatible: bool = False,
     num_intra_threads: int = 0,
     num_inter_threads: int = 0,
     log_device_placement: bool = False,
@@ -157,6 +158,7 @@ def session_config(
         gpu_memory_fraction: of split GPUs, the share that all parts have together.
         gpu_memory_limit_mib: of split GPUs, what all parts have together.
         gpu_allow_growth: ignored where GPUs are split.
+        force_gpu_compatible: of the whole process.
         num_intra_threads: of the process.
         num_inter_threads: of the process.
         log_device_placement: to stdout.
@@ -175,6 +177,7 @@ def session_config(
     )
     if kind == "gpu":
         config.gpu_options.allow_growth = gpu_allow_growth
+        config.gpu_options.force_gpu_compatible = force_gpu_compatible
         physical = -(-count // virtual_gpus)  # the others' memory is left alone
         config.gpu_options.visible_device_list = ",".join(map(str, range(physical)))
         # TensorFlow accepts either limits per virtual device, of which a GPU may have one, or a fraction per GPU.

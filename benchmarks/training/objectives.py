@@ -73,7 +73,8 @@ def _share_in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
 def in_top(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     """Returns for each image whether the label's logit is finite, and fewer than k classes have a larger one or NaN."""
     own = tf.gather(logits, labels, batch_dims=1)
-    not_larger = tf.reduce_sum(tf.cast(logits <= own[:, tf.newaxis], tf.int32), axis=1)
+    # GPUs sum integers of 32 bits in host memory; float32 counts to 2**24.
+    not_larger = tf.reduce_sum(tf.cast(logits <= own[:, tf.newaxis], tf.float32), axis=1)
     return tf.math.is_finite(own) & (logits.shape[-1] - not_larger < k)
 
 

@@ -15,6 +15,7 @@ Allowed = Callable[[str], str | None]
 _CONFIG = """
     model num_classes print_training_accuracy batch_per_device data_format precision xla conv1x1_as_matmul
     loss_scaling.initial loss_scaling.increase_every filter_gradients_as_matmul fused_bn onednn model_digest
+    batchnorm_persistent force_gpu_compatible
     check_precision forward_only eval_only device num_devices virtual_gpus visible_gpus gpu_memory_fraction
     gpu_allow_growth gpu_memory_limit_mib gpu_thread_mode per_gpu_thread_count num_intra_threads num_inter_threads
     log_device_placement num_workers num_ps num_hosts cluster start_timeout_seconds step_timeout_seconds variable_update
@@ -51,7 +52,8 @@ _VARIABLES = """
     TF_ENABLE_ONEDNN_OPTS TF_DISABLE_MKL TF_ENABLE_MKL_NATIVE_FORMAT TF_SET_ONEDNN_FPMATH_MODE
     TF_NUM_INTEROP_THREADS TF_NUM_INTRAOP_THREADS TF_DETERMINISTIC_OPS KERAS_BACKEND TF_CPP_MIN_LOG_LEVEL
     TF_GPU_ALLOCATOR TF_GPU_THREAD_MODE TF_GPU_THREAD_COUNT TF_FORCE_GPU_ALLOW_GROWTH TF_CUDNN_DETERMINISTIC
-    TF_CUDNN_USE_AUTOTUNE TF_CUDNN_USE_FRONTEND TF_ENABLE_WINOGRAD_NONFUSED NVIDIA_TF32_OVERRIDE CUDA_VISIBLE_DEVICES
+    TF_CUDNN_USE_AUTOTUNE TF_CUDNN_USE_FRONTEND TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT
+    TF_ENABLE_WINOGRAD_NONFUSED NVIDIA_TF32_OVERRIDE CUDA_VISIBLE_DEVICES
     CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING NCCL_ALGO NCCL_PROTO
     NCCL_BUFFSIZE NCCL_NTHREADS NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_IB_DISABLE NCCL_NVLS_ENABLE OMP_NUM_THREADS
     OMP_DYNAMIC OMP_PROC_BIND KMP_BLOCKTIME OPENBLAS_NUM_THREADS MKL_NUM_THREADS ONEDNN_MAX_CPU_ISA

@@ -9,7 +9,13 @@ import tensorflow as tf
 
 from benchmarks.training import flop_count
 from models import building
-from models.convolutions import PixelwiseProduct, ProductGradient, Products
+from models.convolutions import (
+    DepthwiseConvolution,
+    PixelwiseProduct,
+    ProductGradient,
+    Products,
+    SeparableConvolution,
+)
 from models.layers import Layers
 from models.model_spec import Style
 
@@ -63,6 +69,55 @@ def test_products_are_what_the_convolution_is(
             found.append(session.run(_gradients(each, given, tf.constant(IMAGES), **how)))
     for of_kernels, of_products in zip(*found, strict=True):
         np.testing.assert_allclose(of_products, of_kernels, rtol=1e-4, atol=1e-5 * np.abs(of_kernels).max())
+
+
+BY_CHANNEL: list[tuple[type[keras.layers.Layer], type[keras.layers.Layer], dict[str, Any]]] = [
+    (keras.layers.DepthwiseConv2D, DepthwiseConvolution, {}),
+    (keras.layers.SeparableConv2D, SeparableConvolution, {"filters": FILTERS}),
+]
+
+
+def _by_channel(kind: type[keras.layers.Layer], images: tf.Tensor, data_format: str, **how: Any) -> list[Any]:
+    """Returns outputs, in NHWC, and the gradients of the sum of their squares by the weights and the images."""
+    is_nchw = data_format == "channels_first"
+    given = tf.transpose(images, [0, 3, 1, 2]) if is_nchw else images
+    with building.stateless_building(seed=0):
+        symbolic = keras.Input(given.shape[1:])
+        layer = kind(kernel_size=3, depth_multiplier=2, data_format=data_format, name="conv", activation="relu", **how)
+        model = building.adapt(keras.Model(symbolic, layer(symbolic)))
+    random = np.random.default_rng(5)
+    values = [tf.constant(random.normal(size=variable.shape), tf.float32) for variable in model.variables]
+    outputs, _ = model.call(values, given, training=True)
+    outputs = tf.transpose(outputs, [0, 2, 3, 1]) if is_nchw else outputs
+    return [outputs, *tf.gradients(tf.reduce_sum(outputs**2), [*values, images])]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "of_kind"), BY_CHANNEL)
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+@pytest.mark.parametrize("how", [{"padding": "same"}, {"padding": "valid", "strides": 2, "use_bias": False}])
+def test_convolutions_by_channel_are_those_of_keras(
+    theirs: type[keras.layers.Layer],
+    ours: type[keras.layers.Layer],
+    of_kind: dict[str, Any],
+    data_format: str,
+    how: dict[str, Any],
+) -> None:
+    found = []
+    for kind, layout in ((theirs, "channels_last"), (ours, data_format)):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            found.append(session.run(_by_channel(kind, tf.constant(IMAGES), layout, **of_kind, **how)))
+    assert found[0][0].any() and len(found[0]) == len(found[1])
+    for wanted, computed in zip(*found, strict=True):
+        np.testing.assert_allclose(computed, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("ours", "of_kind"), [pair for _, *pair in BY_CHANNEL])
+def test_convolutions_by_channel_transpose_no_images(ours: type[keras.layers.Layer], of_kind: dict[str, Any]) -> None:
+    with tf.Graph().as_default() as graph, tf.device("/gpu:0"):
+        images = tf.compat.v1.placeholder(tf.float32, IMAGES.shape)
+        _by_channel(ours, images, "channels_first", padding="same", **of_kind)
+    # Those of this test: of the images and the outputs, and their gradients.
+    assert sum(one.type == "Transpose" for one in graph.get_operations()) == 4
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,14 @@ from benchmarks.input import tower_input
 from benchmarks.topology import devices
 from benchmarks.training import flop_count, model_facts, objectives, optimizers, training_step
 from models import applications, building, from_keras, specs, splitting, stages
-from models.convolutions import GroupedConvolution, PixelwiseProduct, ProductGradient, Products
+from models.convolutions import (
+    DepthwiseConvolution,
+    GroupedConvolution,
+    PixelwiseProduct,
+    ProductGradient,
+    Products,
+    SeparableConvolution,
+)
 from models.layers import FusedBatchNorm, Layers, Pool, SeparateBatchNorm
 from models.model_spec import ModelSpec
 from tests.support.rotation import rotating
@@ -156,6 +163,8 @@ def build(num_classes):
     x = branch(8)(x) + branch(8)(x)
     x = keras.layers.MaxPooling2D()(x)
     x = keras.layers.DepthwiseConv2D(3)(x)
+    x = keras.layers.SeparableConv2D(8, 3, padding="same")(x)
+    x = keras.layers.DepthwiseConv2D(3, padding="same", dilation_rate=2)(x)  # stays as it is
     x = keras.layers.AveragePooling2D((2, 1))(x)
     x = Scale(keras.layers.BatchNormalization())(x)
     x = keras.layers.Reshape((-1, 8))(x)
@@ -210,7 +219,8 @@ def test_layers_become_those_of_this_suite(own: str) -> None:
         return {type(layer) for layer in (*layers, *inner)}
 
     plain = kinds()
-    assert {FusedBatchNorm, GroupedConvolution, Pool} <= plain
+    assert {FusedBatchNorm, GroupedConvolution, DepthwiseConvolution, SeparableConvolution, Pool} <= plain
+    assert keras.layers.DepthwiseConv2D in plain and keras.layers.SeparableConv2D not in plain
     assert not {keras.layers.BatchNormalization, keras.layers.MaxPooling2D, PixelwiseProduct} & plain
     assert {PixelwiseProduct, ProductGradient} <= kinds(products=Products(conv1x1=True, filter_gradients=True))
     assert SeparateBatchNorm in kinds(fused_bn=False)

@@ -119,7 +119,14 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_synthetic_run_of_the_same_configuration_is_the_measure(results: Path) -> None:
-    real = fake_run(step_seconds=0.125, data_name="imagenet", pipelined_input=True, input={"crop": "distorted"})
+    real = fake_run(
+        step_seconds=0.125,
+        data_name="imagenet",
+        pipelined_input=True,
+        input={"crop": "distorted"},
+        gpu_thread_mode="gpu_private",
+        force_gpu_compatible=True,
+    )
     assert synthetic_ratio(_rated(real), results) == pytest.approx(0.8)
 
 

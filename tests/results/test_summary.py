@@ -258,6 +258,8 @@ def test_anomalies_are_sentences(everything: list[Record]) -> None:
     assert "fp16 is slower than fp32 (0.85 x)" in found
     assert "no valid result (oom). Out of memory" in found
     assert "independent" not in found.replace("--variable_update=independent", "")
+    scaled = fake_run(precision="fp16", loss_scaling={"initial": 128.0}, data_format="NHWC", step_seconds=0.12)
+    assert "fp16 is slower than fp32" in anomalies(summarize([fake_run(data_format="NCHW"), scaled]))[0]
     many = [fake_run(step_seconds=seconds) for seconds in (0.1, 0.1, 0.1, 0.15)]
     assert "one of 4 repeats is -33% off their median" in anomalies(summarize(many))[0]
     slower = [fake_run(), fake_run(num_devices=2, step_seconds=0.25)]

@@ -220,6 +220,11 @@ def test_the_application_is_part_of_the_identity_and_nothing_changed_for_others(
     assert _resolve(*loop, "--keras_application").key_fields()["keras_application"] is True
 
 
+def test_memory_that_such_a_loop_cannot_pin_is_refused() -> None:
+    with pytest.raises(UsageError, match="--force_gpu_compatible: keras_fit decides by itself"):
+        _resolve("--device=gpu", "--variable_update=keras_fit", "--force_gpu_compatible", gpus=1)
+
+
 def test_the_application_comes_in_keras_own_layout_unless_told() -> None:
     loop = ("--device=gpu", "--variable_update=keras_fit")
     assert _resolve(*loop, gpus=1).data_format == "NCHW"

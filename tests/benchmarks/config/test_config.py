@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from benchmarks.config import config, flag, precision_options, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
 from results.record import key_of
+from tests.support.nvidia import Machine
 from variable_mgr.modifiers import Modifiers
 
 
@@ -172,12 +174,98 @@ def test_what_cannot_be_is_refused_with_the_way_out(arguments: list[str], gpus: 
         (["--gpu_thread_mode=gpu_private"], ("gpu_private", 0)),
         (["--gpu_thread_mode=gpu_private", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
         (["--gpu_thread_mode=GPU_SHARED", "--per_gpu_thread_count=3"], ("gpu_shared", 3)),
+        (["--data_dir=x"], ("gpu_private", 0)),
+        (["--data_dir=x", "--per_gpu_thread_count=3"], ("gpu_private", 3)),
+        (["--data_dir=x", "--gpu_thread_mode=global"], ("global", 0)),
     ],
 )
-def test_threads_of_gpus_are_the_default_unless_asked_for(flags_given: list[str], threads: object) -> None:
+def test_threads_of_gpus_are_tensorflows_unless_data_is_read(flags_given: list[str], threads: object) -> None:
     chosen = resolve("--num_gpus=2", *flags_given, gpus=2)
     assert (chosen.runtime.gpu_thread_mode, chosen.runtime.per_gpu_thread_count) == threads
     assert (chosen.key_fields() == resolve("--num_gpus=2", gpus=2).key_fields()) == (not flags_given)
+
+
+def test_the_users_variables_win_over_defaults_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_GPU_THREAD_MODE", "global")
+    monkeypatch.setenv("TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT", "False")
+    made = resolve("--data_dir=x", gpus=1)
+    assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("global", False)
+    made = resolve("--data_dir=x", "--gpu_thread_mode=gpu_shared", "--batchnorm_persistent", gpus=1)
+    assert (made.gpu_thread_mode, made.batchnorm_persistent) == ("gpu_shared", True)
+
+
+@pytest.mark.parametrize(
+    ("flags_given", "gpus", "persistent"),
+    [
+        ([], 1, True),
+        (["--nobatchnorm_persistent"], 1, False),
+        (["--device=cpu"], 1, None),
+        (["--nobatchnorm_persistent"], 0, None),
+    ],
+)
+def test_gpus_train_batch_normalisation_persistently(
+    flags_given: list[str], gpus: int, persistent: bool | None
+) -> None:
+    assert resolve(*flags_given, gpus=gpus).runtime.batchnorm_persistent is persistent
+
+
+@pytest.mark.parametrize(
+    ("flags_given", "gpus", "pinned"),
+    [
+        ([], 1, False),
+        (["--force_gpu_compatible"], 1, True),
+        (["--data_name=synthetic_host"], 1, True),
+        (["--data_dir=x"], 1, True),
+        (["--data_dir=x", "--noforce_gpu_compatible"], 1, False),
+        (["--data_dir=x", "--force_gpu_compatible"], 0, False),
+    ],
+)
+def test_memory_is_pinned_for_images_from_the_host(flags_given: list[str], gpus: int, pinned: bool) -> None:
+    assert resolve(*flags_given, gpus=gpus).runtime.force_gpu_compatible is pinned
+
+
+class Driver(Machine):
+    """A driver of GPUs with these compute capabilities."""
+
+    def __init__(self, *capabilities: tuple[int, int]) -> None:
+        super().__init__(len(capabilities))
+        self.capabilities = capabilities
+
+    def _nvmlDeviceGetCudaComputeCapability(self, gpu: int) -> tuple[int, int]:  # noqa: N802
+        return self.capabilities[gpu]
+
+
+PASCAL, VOLTA, HOPPER = (6, 0), (7, 0), (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("flags_given", "capabilities", "layout"),
+    [
+        (["--precision=fp32"], [HOPPER], "NCHW"),
+        (["--precision=tf32"], [HOPPER], "NCHW"),
+        (["--precision=bf16"], [HOPPER], "NHWC"),
+        (["--precision=fp16"], [VOLTA], "NHWC"),
+        (["--precision=bf16"], [VOLTA], "NCHW"),
+        (["--use_fp16"], [VOLTA], "NHWC"),
+        (["--use_fp16"], [PASCAL], "NCHW"),
+        (["--use_fp16", "--data_format=NCHW"], [HOPPER], "NCHW"),
+        (["--data_format=NHWC"], [HOPPER], "NHWC"),
+        (["--use_fp16"], [HOPPER, PASCAL], "NHWC"),
+        (["--use_fp16", "--num_gpus=2"], [HOPPER, PASCAL], "NCHW"),
+        (["--use_fp16", "--gpus=1"], [HOPPER, PASCAL], "NCHW"),
+        (["--use_fp16", "--num_gpus=2", "--virtual_gpus=2"], [HOPPER, PASCAL], "NHWC"),
+        (["--use_fp16"], [], "NHWC"),
+        (["--model=convnext_tiny"], [HOPPER], "NHWC"),
+        (["--use_fp16", "--device=cpu"], [PASCAL], "NHWC"),
+    ],
+)
+def test_the_layout_is_that_of_the_fastest_kernels(
+    monkeypatch: pytest.MonkeyPatch, flags_given: list[str], capabilities: list[tuple[int, int]], layout: str
+) -> None:
+    """Where the driver reports nothing, GPUs are those of today."""
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(*capabilities))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert resolve(*flags_given, gpus=2).data_format == layout
 
 
 def test_the_commands_of_the_2017_guide_are_understood() -> None:

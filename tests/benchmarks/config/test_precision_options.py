@@ -21,6 +21,7 @@ _FLAGS = (
     "xla_compile",
     *AS_MATMUL,
     "fused_bn",
+    "batchnorm_persistent",
     "onednn",
     "forward_only",
     "datasets_sloppy_parallel_interleave",

@@ -54,3 +54,14 @@ def test_pixels_are_normalised_by_published_constants(directory_of: Callable[[st
     pixels = images * deviation + mean
     assert np.abs(pixels - pixels.round()).max() < 0.05
     assert 0 <= pixels.round().min() < 30 and 200 < pixels.round().max() <= 255
+
+
+@pytest.mark.parametrize(("device", "compiled"), [("/cpu:0", True), ("/gpu:0", False)])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_xla_compiles_it_for_cpus_alone(device: str, compiled: bool, pipelined: bool) -> None:
+    words = ["--device=cpu", "--model=resnet20", "--data_name=synthetic_host", f"--pipelined_input={pipelined}"]
+    chosen = config.resolve(flag.parse(words, run_flags.RUN_FLAGS).values, lambda: 0)
+    with tf.Graph().as_default() as built_in:
+        graph.build_input(chosen, [device])
+        functions = built_in.as_graph_def().library.function
+    assert any("_XlaMustCompile" in function.attr for function in functions) == compiled

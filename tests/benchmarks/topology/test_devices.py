@@ -165,6 +165,17 @@ def test_threads_of_gpus_are_the_users_unless_asked_for(
     assert (variables["TF_GPU_THREAD_MODE"], variables["TF_GPU_THREAD_COUNT"]) == (mode, count)
 
 
+@pytest.mark.parametrize(("asked", "value"), [(None, "theirs"), (True, "1"), (False, "0")])
+def test_batch_normalisation_is_as_the_user_set_it_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: bool | None, value: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    variables = {"TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT": "theirs"}
+    monkeypatch.setattr(tensorflow_setup.os, "environ", variables)
+    tensorflow_setup.prepare(Runtime(device="gpu", batchnorm_persistent=asked))
+    assert variables["TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT"] == value
+
+
 def test_the_users_log_level_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     variables = {"TF_CPP_MIN_LOG_LEVEL": "0"}

@@ -24,6 +24,12 @@ def test_only_the_gpus_that_are_needed_are_taken() -> None:
     assert devices.session_config("gpu", 2).gpu_options.visible_device_list == "0,1"
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_memory_of_the_host_is_pinned_on_request(pinned: bool) -> None:
+    config = devices.session_config("gpu", 1, force_gpu_compatible=pinned)
+    assert config.gpu_options.force_gpu_compatible == pinned
+
+
 def test_virtual_gpus_share_the_memory_evenly() -> None:
     config = devices.session_config("gpu", 3, virtual_gpus=2)
     assert config.gpu_options.visible_device_list == "0,1"
