@@ -431,7 +431,6 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
         ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16], 2, "not bfloat16: use float16, another --all_reduce_spec"),
         ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
         ([*NCCL, "--num_gpus=2", BFLOAT16[0], "--precision=fp16"], 2, r"small ones vanish: omit it \(NCCL sends no"),
-        ([*COLLECTIVE, "--num_gpus=2", "--local_cluster=worker:2", "--verify_first"], 4, "there is no nccl: omit it"),
     ],
 )
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
