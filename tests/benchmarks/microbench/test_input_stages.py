@@ -209,7 +209,7 @@ def test_the_shuffle_buffer_is_full_until_the_epoch_ends(fake_imagenet: Path) ->
     chosen = _config(f"--data_dir={fake_imagenet}", "--datasets_shuffle_records=4")
     found = shuffle_fullness.measure(**_values(chosen), seconds=3, clock=itertools.count().__next__)
     assert found["capacity"] == 4 and found["fill_seconds"] == 1
-    assert found["at_start"] in (3, 4), "refilled before each draw"
+    assert 2 <= found["at_start"] <= 4, "refilled between draws"
     assert 0 <= found["least"] <= found["at_end"] <= 4 and 0 <= found["share_half_full"] <= 1
 
 
