@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -88,18 +88,6 @@ class Rendezvous:
                 task, message = json.loads(session.run(taken))
                 self._last[task] = message
             return dict(self._last)
-
-    @contextlib.contextmanager
-    def stream(self, what: str) -> Iterator[tuple[Callable[[str], Any], Callable[[], Sequence[bytes]]]]:
-        """Yields what sends the leader a text, and what returns those that have arrived there since the last call.
-
-        For use in one thread. If the leader does not answer, the context ends without an error.
-        """
-        with contextlib.suppress(tf.errors.OpError), self._session(_MESSAGE_SECONDS) as session:
-            texts = tf.queue.FIFOQueue(_MOST_MESSAGES, [tf.string], shapes=[()], shared_name=f"rendezvous/{what}")
-            text = tf.compat.v1.placeholder(tf.string, ())
-            send = session.make_callable(texts.enqueue(text), [text])
-            yield send, session.make_callable(texts.dequeue_many(texts.size()))
 
     def announce_failure(self) -> None:
         """Lets the others know that this task has failed and looks for the reason, if the leader still runs."""

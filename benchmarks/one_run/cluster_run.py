@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from benchmarks.cluster.member import ClusterTeam, hello, joined
-from benchmarks.cluster.step_losses import StepLosses
 from benchmarks.config.config import Config
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError
@@ -33,17 +31,9 @@ def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watch
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
-        with contextlib.ExitStack() as stack:
-            if len(training) > 1 and log.asynchronous:
-                display.only_of(str(cluster.own))
-            elif len(training) > 1:
-                prints = config.display_every if config.output_format == "text" else 0
-                if every := team.meet("print every so many steps", prints)[str(cluster.leader)]:
-                    losses = StepLosses(
-                        team.rendezvous, cluster.own, cluster.leader, workers=len(training), every=every
-                    )
-                    display.share(stack.enter_context(losses))
-            session.execute(config, log, display, team)
+        if len(training) > 1:
+            display.only_of(str(cluster.own), rate_too=log.asynchronous)
+        session.execute(config, log, display, team)
 
     take_part(config, cluster, watchdog, work if cluster.own in training else None)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.console import progress, say
 from benchmarks.measure.timing import Phase
@@ -13,9 +11,6 @@ from benchmarks.one_run.result_text import accuracy_line, result_lines
 from results import statistics
 from results.measurement import Measurement
 from results.record import Record
-
-if TYPE_CHECKING:
-    from benchmarks.cluster.step_losses import StepLosses
 
 _RULE = "-" * 64
 FIRST_STEP = "first step"
@@ -57,15 +52,10 @@ class Display:
 
     def __init__(self, images_per_step: int = 0) -> None:
         self._images = images_per_step
-        self._losses: StepLosses | None = None
         self._measures = False
 
-    def share(self, losses: StepLosses) -> None:
-        """Exchanges the losses of printed steps between the workers of a cluster."""
-        self._losses = losses
-
-    def only_of(self, task: str) -> None:
-        """What is measured is that of one asynchronous worker."""
+    def only_of(self, task: str, *, rate_too: bool) -> None:
+        """The losses that are shown, and with `rate_too` the rates, are those of one worker of several."""
 
     def add_penalty(self, penalty: Callable[[], float]) -> None:
         """What `penalty` returns before a step belongs to the loss that is printed of it."""
@@ -80,8 +70,6 @@ class Display:
 
     def after_step(self, phase: Phase) -> None:
         """A step has ended."""
-        if self._losses and self._measures:
-            self._losses.put(len(phase.step_seconds), _numbers(phase))
         progress.advance(note=f"{self._images / phase.step_seconds[-1]:.1f} images/sec")
 
     def evaluated(self, result: Mapping[str, Any]) -> None:
@@ -128,17 +116,11 @@ class TextDisplay(Display):
         self._started = False
         # What the columns of rate and loss are of, if that is not the whole run.
         self._rate_of = self._loss_of = ""
-        # Steps whose lines wait for the losses of other workers.
-        self._pending: collections.deque[tuple[int, Callable[..., str], list[float]]] = collections.deque()
 
-    def share(self, losses: StepLosses) -> None:
-        """Lines of the leader have the mean over all workers; the heading of the others names the worker."""
-        super().share(losses)
-        self._loss_of = "" if losses.is_leader else f" of {losses.own}"
-
-    def only_of(self, task: str) -> None:
+    def only_of(self, task: str, *, rate_too: bool) -> None:
         """The heading names the worker."""
-        self._rate_of = self._loss_of = f" of {task}"
+        self._loss_of = f" of {task}"
+        self._rate_of = self._loss_of if rate_too else ""
 
     def add_penalty(self, penalty: Callable[[], float]) -> None:
         """Computes it once, since TensorFlow prepares what it has not run before; then before each printed step."""
@@ -165,33 +147,15 @@ class TextDisplay(Display):
         steps = len(phase.step_seconds)
         super().after_step(phase)
         if self._measures and (steps == 1 or steps % self._every == 0):
-            line = functools.partial(step_line, steps, tuple(phase.step_seconds), self._images)
             loss, *accuracies = _numbers(phase)
-            self._pending.append((steps, line, [loss + self._penalty_of_next_step, *accuracies]))
-        self._print_steps()
+            loss += self._penalty_of_next_step
+            say(step_line(steps, phase.step_seconds, self._images, loss, accuracies), wait=False)
         if self._measures and (steps + 1) % self._every == 0:
             self._penalty_of_next_step = self._penalty()
 
     def evaluated(self, result: Mapping[str, Any]) -> None:
         """Prints its accuracy in tf_cnn_benchmarks' format, which scripts parse."""
         say(accuracy_line(result), wait=False)
-
-    def stop(self) -> None:
-        """Prints the steps of which another worker has not sent its loss."""
-        self._print_steps(all_of_them=True)
-        super().stop()
-
-    def _print_steps(self, *, all_of_them: bool = False) -> None:
-        while self._pending:
-            step, line, numbers = self._pending[0]
-            alone = ""
-            if self._losses and self._losses.is_leader:
-                mean = self._losses.mean(step)
-                if mean is None and not all_of_them:
-                    return
-                numbers, alone = (mean, "") if mean else (numbers, f"\t(of {self._losses.own} alone)")
-            say(line(numbers[0], numbers[1:]) + alone, wait=False)
-            self._pending.popleft()
 
     def finish(self, record: Record) -> None:
         """Prints the headline and what belongs to it, if the run has a rate; then how it ended."""

@@ -43,7 +43,7 @@ def test_two_ranks_are_one_run(tmp_path: Path) -> None:
     ]
     first, second = (rank.communicate(timeout=240)[0] for rank in ranks)
     assert [rank.returncode for rank in ranks] == [0, 0], first + second
-    assert "\tbase_loss\n" in first, "the penalty is left out where workers would wait for it"
+    assert "\tbase_loss of worker 0\n" in first, "the penalty is left out where workers would wait for it"
     assert "worker 0 has the total and keeps the record" in second
     (record,) = loading.load(tmp_path / "out" / "results.jsonl").records
     assert record.config["num_workers"] == 2
