@@ -178,7 +178,6 @@ def manager_of(config: Mapping[str, Any]) -> str:
     plain |= {
         "compact_gradient_transfer": compact,
         "fc_model_parallel": "fc parallel",
-        "shared_memory": "shared memory",
     }
     words += [word for field, word in plain.items() if modifiers.get(field)]
     numbers = {"gradient_repacking": "repacked", "agg_small_grads_max_bytes": "small", "local_sgd_steps": "every"}

@@ -57,7 +57,6 @@ class Entry:
 
 
 _COMPACT = "compact_gradient_transfer"
-_MEMORY = "shared_memory"
 _COLLECTIVES = ("collective", "nccl")
 _AROUND_A_REDUCTION = ("relaxed_consistency", "gradient_repacking", "agg_small_grads_max_bytes", _COMPACT)
 
@@ -82,7 +81,7 @@ MANAGERS = {
         "DistributedReplicated",
         "one full copy per tower, and a master copy on parameter servers, in a cluster",
         Processes.SERVERS,
-        (_COMPACT, _MEMORY),
+        (_COMPACT,),
     ),
     "in_graph_parameter_server": Entry(
         "parameter_server",
@@ -112,7 +111,7 @@ MANAGERS = {
         "parameter_server",
         "one shared copy, read by every tower, updated once per step",
         Processes.ONE | Processes.SERVERS,
-        ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT, _MEMORY),
+        ("asynchronous", "staged_vars", "fc_model_parallel", _COMPACT),
         one_copy=True,
     ),
     "replicated": Entry(

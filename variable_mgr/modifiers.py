@@ -25,7 +25,6 @@ class Modifiers:
         compact_gradient_dtype: `float16`, or `bfloat16` with float32's range and fewer digits.
         local_sgd_steps: steps that towers train alone before weights are averaged; 0: not given.
         fc_model_parallel: each tower holds some columns of the dense layers that end the model.
-        shared_memory: workers and parameter servers of one host exchange large tensors through its memory.
     """
 
     asynchronous: bool = False
@@ -39,7 +38,6 @@ class Modifiers:
     compact_gradient_dtype: str = "float16"
     local_sgd_steps: int = 0
     fc_model_parallel: bool = False
-    shared_memory: bool = False
 
     @property
     def wire_dtype(self) -> str:
@@ -68,16 +66,12 @@ FLAGS = {
     "local_sgd_steps": ("--local_sgd_steps", "the others do not average weights"),
     "fc_model_parallel": ("--fc_model_parallel", "the others do not train one common model in one process"),
     "compact_gradient_transfer": ("--compact_gradient_transfer", "the others send no gradients"),
-    "shared_memory": ("--shared_memory", "only there do workers exchange tensors with parameter servers"),
 }
 _ONE_STEP = "dividing the dense layers needs towers that take one common step with the newest weights"
-_SLOTS = "the memory of one step is written again in the next, so all of it must have been used"
 # Modifiers that exclude each other, and why.
 EXCLUSIVE = {
     ("asynchronous", "staged_vars"): "staging needs towers that take one common step, and asynchronous ones do not",
     ("gradient_repacking", "agg_small_grads_max_bytes"): "both decide which gradients travel together",
-    ("shared_memory", "asynchronous"): _SLOTS,
-    ("shared_memory", "staged_vars"): _SLOTS,
     ("fc_model_parallel", "asynchronous"): _ONE_STEP,
     ("fc_model_parallel", "staged_vars"): _ONE_STEP,
     ("fc_model_parallel", "relaxed_consistency"): _ONE_STEP,
@@ -145,8 +139,6 @@ def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | Non
                 f"--compact_gradient_transfer: in one process gradients of {manager} do not travel as such; use "
                 "--variable_update=replicated, or omit it."
             )
-        if modifiers.shared_memory:
-            return "--shared_memory: in one process there is no parameter server to share with: omit it."
         return None
     if entry.processes == Processes.ONE:
         others = (name for name, other in MANAGERS.items() if other.processes & (Processes.PEERS | Processes.SERVERS))
@@ -158,8 +150,6 @@ def _why_not_here(manager: str, modifiers: Modifiers, place: Place) -> str | Non
         )
     if not entry.processes & Processes.SERVERS and place.ps:
         return f"{manager} has no use for parameter servers: omit them from the cluster."
-    if modifiers.shared_memory and not place.one_host:
-        return "--shared_memory: the tasks are on several hosts, which share no memory: omit it."
     if modifiers.fc_model_parallel:
         return "--fc_model_parallel divides layers over the towers of one process: omit the cluster, or the flag."
     return None

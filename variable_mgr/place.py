@@ -21,7 +21,6 @@ class Place:
         workers: the number of processes like this one that train together.
         worker: the index of this process among them.
         hosts: where one client drives the towers of several workers, the CPU of each tower's worker.
-        one_host: whether all processes run on one host.
         group: keeps the collectives of several graphs in one cluster apart.
     """
 
@@ -32,7 +31,6 @@ class Place:
     workers: int = 1
     worker: int = 0
     hosts: tuple[str, ...] = ()
-    one_host: bool = True
     group: int = 1
 
     @property

@@ -236,8 +236,6 @@ class Config:
         fields = {name: value for name, value in self.to_dict().items() if name not in aside}
         if self.modifiers.wire_dtype != "bfloat16":
             del fields["modifiers"]["compact_gradient_dtype"]
-        if not self.modifiers.shared_memory:
-            del fields["modifiers"]["shared_memory"]
         return fields
 
     def aside_fields(self) -> list[str]:

@@ -60,7 +60,6 @@ def resolve(
         compact_gradient_transfer=bool(given["compact_gradient_transfer"]),
         compact_gradient_dtype=given["compact_gradient_dtype"] or Modifiers.compact_gradient_dtype,
         fc_model_parallel=bool(given["fc_model_parallel"]),
-        shared_memory=bool(given["shared_memory"]),
         local_sgd_steps=given["local_sgd_steps"] or (LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
     )
     if cluster and cluster.controller and manager not in IN_GRAPH:
@@ -132,7 +131,6 @@ _ABOUT_GRADIENTS = (
     "compact_gradient_transfer",
     "local_sgd_steps",
     "fc_model_parallel",
-    "shared_memory",
 )
 
 

@@ -241,9 +241,6 @@ RUN_FLAGS: Groups = {
         ),
         Flag("compact_gradient_transfer", bool, "send gradients in 16 bits"),
         Flag(
-            "shared_memory", bool, "exchange large tensors with parameter servers on the same host through its memory"
-        ),
-        Flag(
             "compact_gradient_dtype",
             str,
             "their 16-bit type",

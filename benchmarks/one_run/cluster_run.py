@@ -19,7 +19,6 @@ from benchmarks.process.watchdog import Watchdog
 from benchmarks.system.hardware import usable_cores
 from benchmarks.topology import devices, placement
 from benchmarks.topology.cluster import Cluster
-from variable_mgr import shared_memory
 
 # Settings of the GPUs that a worker finds on its host.
 _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
@@ -92,10 +91,8 @@ def _share_of_cores(cluster: Cluster) -> int:
 
 def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
     """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
-    names = shared_memory.functions()  # registered here, before any other function, so that they are equal
-    exchange = {"functions of --shared_memory": f"{names.write}, {names.read}"}
     if cluster.own.job == "ps":
-        return {"variable_update": config.variable_update, **exchange}
+        return {"variable_update": config.variable_update}
     shared = {name: value for name, value in config.key_fields().items() if name not in _OF_A_HOST}
     between = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(config.between).items()}
-    return {**shared, **between, **exchange, "num_batches": config.num_batches}
+    return {**shared, **between, "num_batches": config.num_batches}

@@ -106,8 +106,6 @@ def _cluster_lines(record: Record) -> list[str]:
         if sent.get("busiest_ps_bytes") and derived.step_ms_p50:
             mean_seconds = sum(measurement.step_seconds) / len(measurement.step_seconds)
             line += f", {sent['busiest_ps_bytes'] / mean_seconds / 1e6:.0f} MB/s at the busiest parameter server"
-        if (record.config.get("modifiers") or {}).get("shared_memory"):
-            line += ", large tensors through shared memory"
         if number is not None:
             line += f"; measured {size / 1e6:.1f} MB in {counted(number, 'transfer')}"
         lines.append(line)

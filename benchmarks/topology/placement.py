@@ -34,7 +34,6 @@ def place(
             virtual,
             ps=servers,
             hosts=tuple(worker + HOST for worker in workers for _ in own),
-            one_host=cluster.num_hosts == 1,
             group=group,
         )
     prefix = cluster.own.device
@@ -45,7 +44,6 @@ def place(
         ps=servers,
         workers=cluster.num_workers,
         worker=cluster.own.index if cluster.own.has_towers else 0,
-        one_host=cluster.num_hosts == 1,
         group=group,
     )
 

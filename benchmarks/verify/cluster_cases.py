@@ -31,11 +31,6 @@ from variable_mgr import expected
 from variable_mgr.catalog import IN_GRAPH, MANAGERS, Processes, uses_servers
 from variable_mgr.modifiers import Modifiers, why_not
 
-_THROUGH_MEMORY: dict[str, dict[str, Any]] = {
-    "through shared memory": {"shared_memory": True},
-    "compact through shared memory": {"shared_memory": True, "compact_gradient_transfer": True},
-}
-
 _OF_ONE_CLIENT = ("xring", "psgpu", "pscpu/pscpu", "pscpu/xring", "xring/rechd", "hierarchical")
 
 
@@ -54,7 +49,7 @@ def cases() -> Iterator[Case]:
             for steps in (1, 2) if "local_sgd_steps" in entry.modifiers else ():
                 modifiers = Modifiers(local_sgd_steps=steps)
                 yield Case(manager, modifiers, "cpu", optimizer, f"{manager} every {steps} steps")
-        for transfer, fields in (TRANSFERS | _THROUGH_MEMORY).items():
+        for transfer, fields in TRANSFERS.items():
             if transfer and not set(fields) - {*entry.modifiers, "compact_gradient_dtype"}:
                 yield Case(manager, Modifiers(**fields), "cpu", "sgd", f"{manager} {transfer}")
         if entry.exchanges_gradients and "all_reduce_spec" in entry.modifiers:

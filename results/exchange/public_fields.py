@@ -22,7 +22,7 @@ _CONFIG = """
     shared_on modifiers.asynchronous modifiers.staged_vars modifiers.relaxed_consistency modifiers.all_reduce_spec
     modifiers.gradient_repacking modifiers.agg_small_grads_max_bytes modifiers.agg_small_grads_max_group
     modifiers.compact_gradient_transfer modifiers.compact_gradient_dtype modifiers.local_sgd_steps
-    modifiers.fc_model_parallel modifiers.shared_memory keras_application pipeline.stages
+    modifiers.fc_model_parallel keras_application pipeline.stages
     pipeline.micro_batches data_name data_set pipelined_input input.split input.crop input.fuse_decode_and_crop
     input.decode_scaling input.resize_method input.distortions input.distort_color_in_yiq input.cycle_length
     input.shuffle_records input.parallel_calls input.prefetch_batches input.private_threads input.autotune_cpu_budget

@@ -25,7 +25,6 @@ from benchmarks.verify import cluster_cases, verify_verb
 from benchmarks.verify.cases import Case, CaseResult
 from models import building
 from tests.support.clusters import free_addresses
-from variable_mgr import shared_memory
 
 TOWERS = 2
 STEP_SECONDS, ALL_SECONDS = 30, 110
@@ -105,7 +104,6 @@ def results() -> Iterator[dict[Case, CaseResult]]:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster_cases, "cases", lambda: iter(CASES))
-        patch.setattr(shared_memory, "LEAST_BYTES", 0)  # even for scalars
         patch.setattr(building, "stateless_building", one_builds_at_a_time)
         for thread in threads:
             thread.start()

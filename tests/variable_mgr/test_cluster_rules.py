@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -68,13 +67,6 @@ def test_gradients_of_parameter_server_travel_between_processes_only() -> None:
     modifiers = Modifiers(compact_gradient_transfer=True)
     assert "do not travel" in str(why_not("parameter_server", modifiers, _place("one", "parameter_server")))
     assert why_not("parameter_server", modifiers, _place("with ps", "parameter_server")) is None
-
-
-def test_memory_is_shared_on_one_host_only() -> None:
-    modifiers, place = Modifiers(shared_memory=True), _place("with ps", "parameter_server")
-    assert why_not("parameter_server", modifiers, dataclasses.replace(place, one_host=True)) is None
-    assert "several hosts" in str(why_not("parameter_server", modifiers, dataclasses.replace(place, one_host=False)))
-    assert "no parameter server" in str(why_not("parameter_server", modifiers, _place("one", "parameter_server")))
 
 
 # Specs of two levels.

@@ -25,7 +25,6 @@ MODIFIERS: dict[str, Any] = {
     "compact_gradient_transfer": True,
     "local_sgd_steps": 2,
     "fc_model_parallel": True,
-    "shared_memory": True,
 }
 PLACE = place("cpu", 2)
 CHOICES = [

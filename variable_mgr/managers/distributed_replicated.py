@@ -20,7 +20,6 @@ from variable_mgr.manager import (
 from variable_mgr.managers.gathering import Gathering
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
-from variable_mgr.shared_memory import SharedMemory
 from variable_mgr.traffic import over_servers, transfers_over_servers
 
 _DIAGRAM = """\
@@ -49,8 +48,7 @@ class DistributedReplicated(VariableManager):
 
     def __init__(self, place: Place, shared_devices: Sequence[str], modifiers: Modifiers) -> None:
         self._place = place
-        memory = SharedMemory() if modifiers.shared_memory else None
-        self._gathering = Gathering(place, modifiers.wire_dtype, memory)
+        self._gathering = Gathering(place, modifiers.wire_dtype)
         self._specs: list[VariableSpec] = []
         self._masters: dict[str, tf.Variable] = {}
         self._copies: list[dict[str, tf.Variable]] = []

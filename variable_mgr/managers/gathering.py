@@ -14,7 +14,6 @@ import tensorflow as tf
 from variable_mgr.place import Place
 from variable_mgr.placement import balance_by_bytes
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.shared_memory import SharedMemory
 
 CHIEF = 0
 
@@ -45,13 +44,11 @@ class Gathering:
     Args:
         place: this worker's towers, and which worker it is.
         wire_dtype: in which type gradients travel.
-        memory: large tensors travel through it; None: everything is sent.
     """
 
-    def __init__(self, place: Place, wire_dtype: str = "float32", memory: SharedMemory | None = None) -> None:
+    def __init__(self, place: Place, wire_dtype: str = "float32") -> None:
         self._place = place
         self._wire_dtype = wire_dtype
-        self._memory = memory
 
     @property
     def wire_bytes(self) -> int:
@@ -69,10 +66,6 @@ class Gathering:
 
     def send(self, name: str, gradient: tf.Tensor, variable: tf.Variable, after: Sequence[tf.Tensor]) -> tf.Operation:
         """Sends this worker's gradient to the variable's device after `after`, tensors on the same device."""
-        memory = self._memory_for(variable, gradient.dtype)
-        if memory:
-            with tf.device(self._place.host):
-                gradient = memory.write(gradient)
         with tf.device(variable.device), tf.control_dependencies(after):
             return self._queue("gradient", name, self._place.worker, gradient.dtype, gradient.shape).enqueue(gradient)
 
@@ -97,24 +90,12 @@ class Gathering:
 
     def _sent(self, name: str, variable: tf.Variable, worker: int) -> tf.Tensor:
         """Returns the gradient that a worker has sent, on the current device."""
-        wire_dtype = tf.as_dtype(self._wire_dtype)
-        memory = self._memory_for(variable, wire_dtype)
-        if not memory:
-            return self._queue("gradient", name, worker, wire_dtype, variable.shape).dequeue()
-        address = self._queue("gradient", name, worker, tf.string, ()).dequeue()
-        return memory.read(address, wire_dtype, variable.shape)
-
-    def _memory_for(self, variable: tf.Variable, dtype: tf.DType) -> SharedMemory | None:
-        """Returns the memory through which a tensor of this type and the variable's shape travels; None: it is sent."""
-        return self._memory if self._memory and self._memory.pays(variable.shape, dtype) else None
+        return self._queue("gradient", name, worker, tf.as_dtype(self._wire_dtype), variable.shape).dequeue()
 
     def publish(self, name: str, variable: tf.Variable, after: Sequence[tf.Operation]) -> list[tf.Operation]:
         """Sends the variable's value after `after` to every worker; only for the chief."""
         with tf.device(variable.device), tf.control_dependencies(after):
-            if self._memory_for(variable, variable.dtype):
-                value = tf.constant(True)  # each worker then reads the variable into its own memory
-            else:
-                value = variable.read_value()
+            value = variable.read_value()
             return [
                 self._queue("value", name, worker, value.dtype, value.shape).enqueue(value)
                 for worker in range(self._place.workers)
@@ -122,16 +103,9 @@ class Gathering:
 
     def published(self, name: str, variable: tf.Variable) -> tf.Tensor:
         """Returns the value that the chief has published, transferred once to this worker's host."""
-        memory = self._memory_for(variable, variable.dtype)
         with tf.device(variable.device):
-            dtype, shape = (tf.bool, ()) if memory else (variable.dtype, variable.shape)
-            value = self._queue("value", name, self._place.worker, dtype, shape).dequeue()
-            if memory:
-                with tf.control_dependencies([value]):
-                    address = memory.write(variable.read_value())
+            value = self._queue("value", name, self._place.worker, variable.dtype, variable.shape).dequeue()
         with tf.device(self._place.host):
-            if memory:
-                return memory.read(address, variable.dtype, variable.shape, copy=True)
             return tf.identity(value)
 
     def end_together(self, after: Sequence[tf.Operation]) -> tf.Operation:

@@ -9,7 +9,6 @@ import tensorflow as tf
 from variable_mgr import variables
 from variable_mgr.manager import Applied, Placed, TowerUpdate, VariableManager, VariableSpec
 from variable_mgr.place import Place
-from variable_mgr.shared_memory import SharedMemory
 
 
 class OneCopy(VariableManager):
@@ -22,7 +21,6 @@ class OneCopy(VariableManager):
         place: the towers' devices.
         variable_devices: where variables may live.
         asynchronous: whether each tower (or worker) applies its own updates, which are then counted.
-        memory: large variables are fetched through it; None: they are sent.
     """
 
     def __init__(
@@ -31,12 +29,10 @@ class OneCopy(VariableManager):
         variable_devices: Sequence[str],
         *,
         asynchronous: bool,
-        memory: SharedMemory | None = None,
     ) -> None:
         self._place = place
         self._variable_devices = list(variable_devices)
         self._asynchronous = asynchronous
-        self._memory = memory
         self._counted_on = place.ps[0] if place.ps else place.host
         self._specs: list[VariableSpec] = []
         self._shared: dict[str, tf.Variable] = {}
@@ -70,11 +66,6 @@ class OneCopy(VariableManager):
 
     def _fetch(self, read: tf.Tensor, host: str) -> tf.Tensor:
         """Brings a variable's value to a worker's host; otherwise each tower would fetch its own over the network."""
-        if self._memory and self._memory.pays(read.shape, read.dtype):
-            with tf.device(read.device):
-                address = self._memory.write(read)
-            with tf.device(host):
-                return self._memory.read(address, read.dtype, read.shape)
         with tf.device(host):
             return tf.identity(read)
 

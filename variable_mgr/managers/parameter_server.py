@@ -18,7 +18,6 @@ from variable_mgr.managers.staged import Staged
 from variable_mgr.modifiers import Modifiers
 from variable_mgr.place import Place
 from variable_mgr.reductions.kernels import mean
-from variable_mgr.shared_memory import SharedMemory
 from variable_mgr.traffic import (
     BETWEEN_DEVICES,
     FLOAT32_BYTES,
@@ -48,9 +47,8 @@ def parameter_server(place: Place, shared_devices: Sequence[str], modifiers: Mod
     """Makes the form for one process, or for a cluster, staged if the modifiers ask for it."""
     manager: VariableManager
     if place.in_cluster:
-        memory = SharedMemory() if modifiers.shared_memory else None
-        gathering = Gathering(place, modifiers.wire_dtype, memory)
-        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous, memory=memory)
+        gathering = Gathering(place, modifiers.wire_dtype)
+        manager = ClusterParameterServer(place, gathering, asynchronous=modifiers.asynchronous)
     else:
         manager = ParameterServer(place, shared_devices, asynchronous=modifiers.asynchronous)
     return Staged(manager, place.towers) if modifiers.staged_vars else manager
@@ -197,13 +195,10 @@ class ClusterParameterServer(OneCopy):
         place: this worker's towers, and the parameter servers.
         gathering: brings the workers' gradients together.
         asynchronous: whether each worker applies its own gradients.
-        memory: large weights are fetched through it; None: they are sent.
     """
 
-    def __init__(
-        self, place: Place, gathering: Gathering, *, asynchronous: bool = False, memory: SharedMemory | None = None
-    ) -> None:
-        super().__init__(place, place.ps, asynchronous=asynchronous, memory=memory)
+    def __init__(self, place: Place, gathering: Gathering, *, asynchronous: bool = False) -> None:
+        super().__init__(place, place.ps, asynchronous=asynchronous)
         self._gathering = gathering
         self.adds_decay = not asynchronous  # the weights are then still those that all workers read
 

@@ -479,21 +479,6 @@ def test_flags_that_change_nothing_are_accepted_with_synthetic_images() -> None:
     assert made.input is None
 
 
-def test_shared_memory_changes_the_key() -> None:
-    tasks = (
-        "--ps_hosts=127.0.0.1:7001",
-        "--worker_hosts=127.0.0.1:7002,127.0.0.1:7003",
-        "--job_name=worker",
-        "--task_index=0",
-    )
-    sent, shared = resolve("--device=cpu", *tasks), resolve("--device=cpu", *tasks, "--shared_memory")
-    assert shared.modifiers.shared_memory
-    assert shared.key_fields() != sent.key_fields()
-    assert "shared_memory" not in sent.key_fields()["modifiers"], "older records have the key of tensors that are sent"
-    with pytest.raises(UsageError, match="several hosts"):
-        resolve("--device=cpu", *(task.replace("127.0.0.1:7003", "10.0.0.3:7003") for task in tasks), "--shared_memory")
-
-
 def test_gradients_that_travel_as_they_always_could_keep_their_key() -> None:
     common = ("--device=cpu", "--num_gpus=2", "--variable_update=replicated")
     half = resolve(*common, "--compact_gradient_transfer").key_fields()
