@@ -1,14 +1,6 @@
 """The record of one run: all that is needed to judge, compare and repeat its number.
 
-A record is one JSON object. Its format has a number; `Record.from_json` refuses an unknown number.
-
-History:
-  1  first format.
-  2  adds the kind (`run` or `allreduce`), the session in the identity, config_aside, and for asynchronous towers
-     tower_step_seconds and staleness_counts. Records of format 1 have the kind `run`.
-  3  adds accuracies, the time that steps waited for input, skipped records, the rates of the input's stages, and the
-     kind `input`.
-  4  adds runs of several processes: the steps of each worker, and the slowest worker.
+A record is one JSON object. Its format has a number; `Record.from_json` refuses any other.
 """
 
 from __future__ import annotations
@@ -32,7 +24,7 @@ from results.measurement import Derived, Measurement
 from results.text import one_line
 from results.version import SUITE_VERSION
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 1
 # Key in the environment of a run whose steps were interleaved with those of another run: steps per time slice.
 STEPS_PER_TURN = "steps_per_turn"
 # A reader of JSON rounds an integer beyond these.
@@ -169,21 +161,17 @@ class Record:
             UnknownFormatError: this version cannot read the record's `format_version`.
             ValueError: the line is not a record.
         """
-        fields = _parsed(line)
+        fields = orjson.loads(line)
         if not isinstance(fields, dict) or "format_version" not in fields:
             raise ValueError("not a record: format_version is missing")
-        if fields["format_version"] not in range(1, FORMAT_VERSION + 1):
+        if fields["format_version"] != FORMAT_VERSION:
             found = one_line(str(fields["format_version"]))
             raise UnknownFormatError(
-                f"The record has format {found}, this version ({SUITE_VERSION}) reads "
-                f"formats 1 to {FORMAT_VERSION}. Read it with the version that wrote it, or a newer one."
+                f"The record has format {found}, and this version ({SUITE_VERSION}) reads format {FORMAT_VERSION}: "
+                "read it with the version that wrote it."
             )
-        if fields["format_version"] == 1:
-            fields["kind"] = "run"
         try:
             _check("", fields)
-            if "peak_gpu_memory_bytes" in fields["derived"]:  # as it was named when it was taken for what a model needs
-                fields["derived"]["gpu_memory_reserved_bytes"] = fields["derived"].pop("peak_gpu_memory_bytes")
             shared = {} if shared is None else shared
             for name in _SHARED:
                 if name in fields:
@@ -197,23 +185,9 @@ class Record:
                 fields[name] = part(**fields[name])
             fields["status"], fields["kind"] = Status(fields["status"]), Kind(fields["kind"])
             _check_steps(fields["status"], fields["measurement"].step_seconds)
-            return cls(**{**fields, "format_version": FORMAT_VERSION})
+            return cls(**fields)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a record of format {FORMAT_VERSION}: {error}") from error
-
-
-def _parsed(line: str | bytes) -> Any:
-    """Returns a JSON document; one with lone surrogates, which earlier versions wrote for bytes of a path, too."""
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        text = line if isinstance(line, str) else line.decode()
-        if "\\ud" not in text:
-            raise
-    try:
-        return strict(json.loads(text))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 _PARTS: Mapping[str, type] = {"identity": Identity, "measurement": Measurement, "derived": Derived}

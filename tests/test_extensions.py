@@ -210,7 +210,7 @@ def test_a_flag_is_declared_decided_and_used(tmp_path: Path) -> None:
         flag,
     )
     config = "benchmarks/config/config.py"
-    tree.add_line(config, "    keras_application: bool = _later(False)", "    toy_factor: float = _later(1.0)")
+    tree.add_line(config, "    keras_application: bool = False", "    toy_factor: float = 1.0")
     decided = '        toy_factor=1.0 if given["toy_factor"] is None else given["toy_factor"],'
     tree.add_line(config, "        **optimizer,", decided)
     graph = "benchmarks/one_run/graph.py"

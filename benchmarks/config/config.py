@@ -46,11 +46,6 @@ def _aside(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"aside": True}, **kwargs)
 
 
-def _later(default: Any) -> Any:
-    """Declares a field that is newer than stored records: at its default it is not in the key, so their keys stay."""
-    return dataclasses.field(metadata={"later": True}, default=default)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """One run, fully decided. Units are in the names; a batch is of images.
@@ -76,17 +71,17 @@ class Config:
     batch_per_device: int
     data_format: Literal["NHWC", "NCHW"]
     precision: str
-    loss_scaling: LossScaling | None = _later(None)
-    xla: Literal["off", "jit"] = _later("off")
-    conv1x1_as_matmul: bool = _later(False)
-    filter_gradients_as_matmul: bool = _later(False)
-    fused_bn: bool = _later(True)
-    batchnorm_persistent: bool | None = _later(None)
-    onednn: Literal["on", "off"] | None = _later(None)
-    model_digest: str | None = _later(None)
+    loss_scaling: LossScaling | None = None
+    xla: Literal["off", "jit"] = "off"
+    conv1x1_as_matmul: bool = False
+    filter_gradients_as_matmul: bool = False
+    fused_bn: bool = True
+    batchnorm_persistent: bool | None = None
+    onednn: Literal["on", "off"] | None = None
+    model_digest: str | None = None
     check_precision: bool = _aside(default=False)
     forward_only: bool
-    eval_only: bool = _later(False)
+    eval_only: bool = False
 
     device: Literal["cpu", "gpu"]
     num_devices: int
@@ -94,10 +89,10 @@ class Config:
     visible_gpus: tuple[int, ...] | None
     gpu_memory_fraction: float | None
     gpu_allow_growth: bool
-    gpu_memory_limit_mib: int | None = _later(None)
-    gpu_thread_mode: str | None = _later(None)
-    per_gpu_thread_count: int = _later(0)
-    force_gpu_compatible: bool = _later(False)
+    gpu_memory_limit_mib: int | None = None
+    gpu_thread_mode: str | None = None
+    per_gpu_thread_count: int = 0
+    force_gpu_compatible: bool = False
     num_intra_threads: int
     num_inter_threads: int
     log_device_placement: bool = _aside()
@@ -112,27 +107,27 @@ class Config:
     variable_update: str
     shared_on: Literal["cpu", "gpu"]
     modifiers: Modifiers
-    keras_application: bool = _later(False)
-    pipeline: Pipelining | None = _later(None)
+    keras_application: bool = False
+    pipeline: Pipelining | None = None
 
     data_name: input_options.DataName
     data_dir: str | None = _aside()
     pipelined_input: bool
     input: InputOptions | None
-    pauses: Mapping[str, Any] | None = _later(None)
+    pauses: Mapping[str, Any] | None = None
 
     optimizer: str
     learning_rate: float
-    schedule: Schedule | None = _later(None)
+    schedule: Schedule | None = None
     momentum: float
-    hyperparameters: Hyperparameters = _later(Hyperparameters())
-    lars_trust_coefficient: float = _later(LARS_TRUST_COEFFICIENT)
-    clipping: Clipping = _later(Clipping())
+    hyperparameters: Hyperparameters = Hyperparameters()
+    lars_trust_coefficient: float = LARS_TRUST_COEFFICIENT
+    clipping: Clipping = Clipping()
     weight_decay: float
-    weight_decay_on: str = _later("kernels")
-    label_smoothing: float = _later(0.0)
+    weight_decay_on: str = "kernels"
+    label_smoothing: float = 0.0
     seed: int
-    deterministic: bool = _later(False)
+    deterministic: bool = False
 
     between: BetweenSteps = _aside(default=BetweenSteps())
     num_batches: int | None = _aside()
@@ -227,16 +222,7 @@ class Config:
     def key_fields(self) -> dict[str, Any]:
         """Returns the fields that can change the result."""
         aside = self.aside_fields()
-        # Without a cluster, or what later versions added, the key is that of older records.
-        if self.cluster is None:
-            aside += ["num_workers", "num_ps", "num_hosts"]
-        aside += [
-            f.name for f in dataclasses.fields(self) if f.metadata.get("later") and getattr(self, f.name) == f.default
-        ]
-        fields = {name: value for name, value in self.to_dict().items() if name not in aside}
-        if self.modifiers.wire_dtype != "bfloat16":
-            del fields["modifiers"]["compact_gradient_dtype"]
-        return fields
+        return {name: value for name, value in self.to_dict().items() if name not in aside}
 
     def aside_fields(self) -> list[str]:
         """Returns the names of the fields that cannot change the result."""

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config.config import Config
 from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
@@ -32,7 +31,6 @@ from results.report import headline, side_tables
 from results.report.anomalies import warnings_of
 from results.summary import summarize
 from results.text import counted
-from variable_mgr.modifiers import Modifiers
 
 _PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
 # Of an identity: what must be equal in the records of one sweep.
@@ -211,23 +209,8 @@ def _done(earlier: Sequence[Record], cells: Sequence[Cell], provenance: Provenan
 
 
 def _key(config: Mapping[str, Any]) -> str:
-    """Returns a key that is equal for records of the same run, without output fields and fields at their defaults.
-
-    A record of an older version may lack a field that is at its default.
-    """
-    chosen = {name: value for name, value in config.items() if name not in _NOT_CHOSEN}
-    modifiers = _not_at_default(Modifiers, chosen.get("modifiers") or {})
-    return key_of({**_not_at_default(Config, chosen), "modifiers": modifiers})
-
-
-def _not_at_default(described_by: type[Config | Modifiers], values: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = {field.name: key_of({"": _plain(field.default)}) for field in dataclasses.fields(described_by)}
-    return {name: value for name, value in values.items() if key_of({"": value}) != defaults.get(name)}
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value as records have it."""
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
+    """Returns a key that is equal for records of the same run, without output fields."""
+    return key_of({name: value for name, value in config.items() if name not in _NOT_CHOSEN})
 
 
 SWEEP_FLAGS: Groups = {

@@ -36,7 +36,7 @@ def test_without_measurements_there_is_no_advice() -> None:
 
 
 def stages_of_a_run() -> Mapping[str, float]:
-    (measured,) = (record for record in golden_records(3) if record.kind is Kind.INPUT)
+    (measured,) = (record for record in golden_records() if record.kind is Kind.INPUT)
     return measured.measurement.input_stages
 
 

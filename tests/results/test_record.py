@@ -31,15 +31,6 @@ def test_json_round_trip_is_one_line() -> None:
     assert Record.from_json(line) == original
 
 
-def test_reserved_memory_of_gpus_keeps_its_meaning_under_its_new_name() -> None:
-    fields = json.loads(make_record().to_json())
-    del fields["derived"]["gpu_memory_reserved_bytes"]
-    row = columns.row(
-        Record.from_json(json.dumps(fields | {"derived": fields["derived"] | {"peak_gpu_memory_bytes": 7}}))
-    )
-    assert (row["gpu_memory_reserved_bytes"], row["peak_gpu_memory_bytes"]) == (7, "")
-
-
 def test_json_holds_no_nan() -> None:
     broken = make_record(measurement=Measurement(images_per_step=1, losses=[math.nan, math.inf, 1.0]))
     parsed = json.loads(broken.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))

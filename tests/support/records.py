@@ -1,4 +1,4 @@
-"""Records that no run has made, and some that older versions of the suite have."""
+"""Records that no run has made, and some of real runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from results.measurement import Measurement, derive
 from results.record import Kind, Record, Status
 
 MakeRun = Callable[..., Record]
-# See tests/results/test_older_formats.py.
 GOLDEN = Path(__file__).resolve().parent.parent / "results" / "golden"
 
 
@@ -157,8 +156,8 @@ def everything() -> list[Record]:
     return records
 
 
-def golden_records(number: int) -> list[Record]:
-    """Returns the records of a format that a version which wrote it has left."""
-    loaded = loading.load(GOLDEN / f"format-{number}.jsonl")
+def golden_records() -> list[Record]:
+    """Returns records of real runs: two in one process, one of two workers, and one of the input's stages."""
+    loaded = loading.load(GOLDEN / "records.jsonl")
     assert loaded.problems == []
     return loaded.records

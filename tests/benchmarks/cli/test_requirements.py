@@ -59,7 +59,7 @@ def test_an_old_python_can_read_the_program() -> None:
     [
         ("tensorflow", ["--device=cpu", "--model=trivial"]),
         ("keras", ["verify", "--device=cpu"]),
-        ("jinja2", ["report", str(ROOT / "tests/results/golden/format-1.jsonl"), "--output=report"]),
+        ("jinja2", ["report", str(ROOT / "tests/results/golden/records.jsonl"), "--output=report"]),
     ],
 )
 @pytest.mark.process

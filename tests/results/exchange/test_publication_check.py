@@ -110,7 +110,7 @@ def test_damaged_and_repeated_lines_are_refused(tmp_path: Path) -> None:
     for text, words in (
         (line + line, "two have the same run_id"),
         (line + line[:99], "skipped a damaged line"),
-        (line.replace('"format_version":4', '"format_version":9'), "has format 9"),
+        (line.replace('"format_version":1', '"format_version":9'), "has format 9"),
         ("", "there is no record"),
     ):
         path.write_text(text)

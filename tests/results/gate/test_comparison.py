@@ -14,7 +14,7 @@ from results.gate.comparison import compare
 from results.gate.findings import Finding, Findings, Verdict
 from results.record import STEPS_PER_TURN, Kind, Record, Status, key_of
 from tests.support.commands import ROOT
-from tests.support.records import fake_input, fake_reduction, fake_run, golden_records
+from tests.support.records import fake_input, fake_reduction, fake_run
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999, 1.003, 0.998, 1.001)
 START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -310,26 +310,6 @@ def test_that_only_some_runs_measured_in_turn_is_noted() -> None:
 def test_a_stored_record_whose_rate_was_no_number_has_failed() -> None:
     stored = Record.from_json(with_rate(fake_run(), math.nan).to_json())
     assert only(apart(), [*apart(), stored]).verdict is Verdict.FAILED
-
-
-def test_rounds_of_the_first_format_are_judged() -> None:
-    rounds = golden_records(1)[:3]
-    finding = only(rounds, [with_rate(record, record.derived.images_per_sec / 100) for record in rounds])
-    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.REGRESSED, 3, 3)
-    # The geometric mean of 306.11, 95.49 and 571.24.
-    assert finding.base_images_per_sec == pytest.approx(255.60, abs=0.01)
-    assert finding.change == pytest.approx(-0.99)
-
-
-def test_a_configuration_that_was_only_added_to_compares_across_formats() -> None:
-    finding = judged(golden_records(3), golden_records(4)).findings[0]
-    assert (finding.verdict, finding.base_rounds, finding.candidate_rounds) == (Verdict.INCONCLUSIVE, 1, 1)
-    assert finding.change == pytest.approx(525.24 / 263.02 - 1, abs=1e-4)
-
-
-def test_a_format_that_knew_less_of_a_configuration_is_refused_by_what_it_lacks() -> None:
-    with pytest.raises(UnlikeError, match="num_workers is not recorded in main and 1 in branch"):
-        judged(golden_records(1), golden_records(4))
 
 
 def test_nothing_that_is_slow_to_import_is_imported() -> None:
