@@ -55,7 +55,8 @@ def end_left_behind() -> list[str]:
     """Kills the processes that such code has started and that still run, and returns their names and numbers."""
     running = {number: name for number, name in _children().items() if number in _left_behind}
     for number in running:
-        os.kill(number, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it has ended just now
+            os.kill(number, signal.SIGKILL)
     return [f"{name} ({number})" for number, name in running.items()]
 
 
@@ -93,10 +94,10 @@ def _restored_streams() -> Iterator[None]:
         yield
     finally:
         for number, name in _STREAMS.items():
-            with contextlib.suppress(OSError, ValueError):  # it is closed
-                getattr(sys, name).flush()
-            with contextlib.suppress(OSError, ValueError):
-                streams[name].flush()
+            ours: Any = streams[name]
+            for stream in (getattr(sys, name, ours), ours):
+                with contextlib.suppress(Exception):  # it is closed, or anything
+                    stream.flush()
             os.dup2(originals[number], number)
             os.close(originals[number])
             is_closed = streams[name].closed
@@ -135,9 +136,10 @@ def _children() -> dict[int, str]:
     """Returns the processes that this one has started and that run, by number, with their names."""
     found = {}
     for thread in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread, or the process, has ended
-            for child in map(Path("/proc").joinpath, thread.read_text().split()):
-                state = (child / "stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX":  # ended, and only not awaited yet
-                    found[int(child.name)] = (child / "comm").read_text().strip()
+        with contextlib.suppress(OSError):  # the thread has ended
+            for number in map(int, thread.read_text().split()):
+                with contextlib.suppress(OSError):  # the process has ended
+                    name, _, rest = Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")
+                    if rest.split()[0] not in "ZX":  # ended, and only not awaited yet
+                        found[number] = name.partition("(")[2]
     return found

@@ -167,8 +167,8 @@ class Record:
         if fields["format_version"] != FORMAT_VERSION:
             found = one_line(str(fields["format_version"]))
             raise UnknownFormatError(
-                f"The record has format {found}, and this version ({SUITE_VERSION}) reads format {FORMAT_VERSION}: "
-                "read it with the version that wrote it."
+                f"The record has format {found}, and format {FORMAT_VERSION} is read here: read it with the version "
+                "that wrote it (suite_commit)."
             )
         try:
             _check("", fields)

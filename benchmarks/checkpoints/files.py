@@ -177,6 +177,8 @@ def read(path: str | Path) -> Saved:
         raise DataError(f"There is no checkpoint {prefix}: pass a directory that has one, or a prefix.")
     try:
         return _read(prefix)
+    except StorageError:
+        raise
     except DataError as error:
         raise DataError(f"{error} Name another, or a directory, whose newest whole checkpoint is used.") from error
 
@@ -299,7 +301,7 @@ def _steps_of(prefix: Path) -> int:
 
 def _remove_leftovers(directory: Path) -> None:
     """Removes what processes have left that ended while they saved."""
-    for path in directory.glob(f"{_TEMPORARY}*"):
+    for path in () if isinstance(directory, Address) else directory.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(path, ignore_errors=True)
     for data in directory.glob(f"{_NAME}-*{_SUFFIXES[1]}"):
         if not data.with_suffix(".index").exists():

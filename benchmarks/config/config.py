@@ -257,7 +257,8 @@ def resolve(
     given, cluster, devices, place_notices = _surroundings(given, count_gpus, environ)
     on_gpu = devices["device"] == "gpu"
     data, data_notices = input_options.resolve(given, spec)
-    variables, variable_notices = manager_options.resolve(given, devices, cluster)
+    owns_gpus = device_options.owns_gpus(devices, given, cluster, environ)
+    variables, variable_notices = manager_options.resolve(given, devices, cluster, owns_gpus=owns_gpus)
     eval_batch = given["eval_batch_size"] if given["eval"] else None
     batch_per_device = eval_batch or given["batch_size"] or (spec.batch_on_gpu if on_gpu else spec.batch_on_cpu)
     data_format, computing, notices = _arithmetic(given, spec, devices, variables, cluster)
@@ -352,7 +353,7 @@ def _arithmetic(
     if computing.check_precision and cluster:
         raise UsageError("--check_precision trains a second time in this process: leave out the cluster, or the check.")
     if on_gpu and _needs_gpus(cluster, given):
-        notices += device_options.judge(devices, computing, variables["modifiers"])
+        notices += device_options.judge(devices, computing)
     return data_format, computing, notices
 
 

@@ -15,7 +15,6 @@ from benchmarks.system import gpu_support, hardware
 from benchmarks.system.provenance import describe_software
 from benchmarks.topology.cluster import Cluster
 from results.text import counted
-from variable_mgr.modifiers import Modifiers
 
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")
 _MOST_DEVICES = 1024
@@ -91,13 +90,12 @@ def resolve(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> dict[str
     }
 
 
-def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers) -> tuple[str, ...]:
+def judge(devices: Mapping[str, Any], computing: Computing) -> tuple[str, ...]:
     """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
 
     Args:
         devices: as `resolve` returns them.
         computing: how towers compute.
-        modifiers: of the variable manager.
 
     Raises:
         UsageError: these GPUs, this driver or its libraries cannot do it.
@@ -110,10 +108,7 @@ def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers
         )
     if (computing.precision, override) == ("tf32", "0"):
         raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
-    physical = -(-devices["num_devices"] // devices["virtual_gpus"])
-    inventory = hardware.gpu_inventory().only((devices["visible_gpus"] or range(physical))[:physical])
-    if "nccl" in (modifiers.all_reduce_spec or "") and any(gpu.is_divided for gpu in inventory.gpus):
-        raise UsageError("--all_reduce_spec=nccl: NCCL does not connect instances of divided GPUs (MIG): use psgpu.")
+    inventory = _chosen(devices)
     capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
     found = gpu_support.judge(
         capabilities,
@@ -125,6 +120,21 @@ def judge(devices: Mapping[str, Any], computing: Computing, modifiers: Modifiers
     if found and found[0].is_fatal:
         raise UsageError(found[0].sentence)
     return tuple(one.sentence for one in found)
+
+
+def owns_gpus(
+    devices: Mapping[str, Any], given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> bool:
+    """Returns whether every tower has a whole GPU of its own, as NCCL needs it."""
+    if devices["device"] == "cpu" or devices["virtual_gpus"] > 1 or _shares_gpus(devices, given, cluster, environ):
+        return False
+    return not any(gpu.is_divided for gpu in _chosen(devices).gpus)
+
+
+def _chosen(devices: Mapping[str, Any]) -> hardware.Inventory:
+    """Returns the GPUs of this machine that are used, as far as its driver shows them."""
+    physical = -(-devices["num_devices"] // devices["virtual_gpus"])
+    return hardware.gpu_inventory().only((devices["visible_gpus"] or range(physical))[:physical])
 
 
 def _launching(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,21 +208,12 @@ def share_of_worker(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Returns decisions on devices in which workers that share GPUs divide their memory, and a notice.
 
-    Workers of a host share its GPUs unless each has its own: whole ones of `--local_cluster`, or those of --gpus or
-    CUDA_VISIBLE_DEVICES.
-
     Raises:
         UsageError: together they would take more than there is.
     """
-    if cluster is None or devices["device"] == "cpu" or not cluster.own.has_towers:
+    if cluster is None or not _shares_gpus(devices, given, cluster, environ) or devices["gpu_memory_limit_mib"]:
         return devices, ()
-    if cluster.local:
-        has_own = devices["virtual_gpus"] == 1
-    else:
-        has_own = given["gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
     workers, fraction = cluster.workers_on_this_host, devices["gpu_memory_fraction"]
-    if workers == 1 or has_own or devices["gpu_memory_limit_mib"]:
-        return devices, ()
     each = round(SPLIT_FRACTION / workers, 3)
     if fraction is None:
         notice = f"{workers} workers share GPUs, so each takes at most {each:g} of their memory: --gpu_memory_frac."
@@ -223,6 +224,22 @@ def share_of_worker(
             f"at most {each:g}, or leave it out."
         )
     return devices, ()
+
+
+def _shares_gpus(
+    devices: Mapping[str, Any], given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> bool:
+    """Returns whether several workers of this host use the same GPUs.
+
+    They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    if cluster is None or devices["device"] == "cpu" or cluster.workers_on_this_host == 1:
+        return False
+    if not cluster.own.has_towers:
+        return False
+    if cluster.local:
+        return bool(devices["virtual_gpus"] > 1)
+    return given["gpus"] is None and "CUDA_VISIBLE_DEVICES" not in environ
 
 
 def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:

@@ -270,7 +270,7 @@ def local_path(text: str, where: str = "", *, or_address: bool = False) -> str:
     if address and address[1].lower() == "file" and address["host"] in (None, "", "localhost") and address["path"]:
         path = urllib.parse.unquote(address["path"])
     elif address and or_address and address["host"] and not _UNSUITABLE.search(text):
-        return text
+        return address[1].lower() + text[len(address[1]) :]
     elif address and (address["host"] is not None or address["path"]):  # the rest may hold a password: not repeated
         raise UsageError(
             f"{where}{address[1]}://... is an address of another storage. --data_dir of TFRecords, --train_dir and "

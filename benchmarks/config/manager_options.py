@@ -27,7 +27,7 @@ class Pipelining:
 
 
 def resolve(
-    given: Mapping[str, Any], devices: Mapping[str, Any], cluster: Cluster | None
+    given: Mapping[str, Any], devices: Mapping[str, Any], cluster: Cluster | None, *, owns_gpus: bool
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Decides on the manager.
 
@@ -35,6 +35,7 @@ def resolve(
         given: flag values by name; None is not given.
         devices: the decisions on devices: `device`, `num_devices`, `virtual_gpus`.
         cluster: the tasks; None for a single process.
+        owns_gpus: whether every tower has a whole GPU of its own.
 
     Returns:
         The fields of the configuration that are about variables, and sentences on how flags were understood.
@@ -48,7 +49,12 @@ def resolve(
     supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
     asked, notices = _resolve_spec(given, devices, manager)
     shared_on = given["local_parameter_device"] or devices["device"]
-    spec = _reduction(asked, manager, devices, shared_on, in_cluster=cluster is not None)
+    spec = _reduction(asked, manager, given, shared_on, in_cluster=cluster is not None, owns_gpus=owns_gpus)
+    if "nccl" in (spec or "") and not owns_gpus and devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
+        raise UsageError(
+            "--all_reduce_spec=nccl: NCCL needs a whole GPU for each tower, and here one is divided (MIG), or workers "
+            "share GPUs: use another reduction, or give each worker its own with --gpus or --local_cluster."
+        )
     resolved = Modifiers(
         asynchronous=given["cross_replica_sync"] is False,
         staged_vars=bool(given["staged_vars"]) or given["variable_update"] == "staged",
@@ -62,6 +68,8 @@ def resolve(
         fc_model_parallel=bool(given["fc_model_parallel"]),
         local_sgd_steps=given["local_sgd_steps"] or (LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
     )
+    if given["agg_small_grads_max_group"] and not resolved.agg_small_grads_max_bytes:
+        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
     if cluster and cluster.controller and manager not in IN_GRAPH:
         raise UsageError(
             f"--controller_host: under {manager} every worker is its own client. Use "
@@ -72,7 +80,7 @@ def resolve(
 
 
 def _reduction(
-    asked: str | None, manager: str, devices: Mapping[str, Any], shared_on: str, *, in_cluster: bool
+    asked: str | None, manager: str, given: Mapping[str, Any], shared_on: str, *, in_cluster: bool, owns_gpus: bool
 ) -> str | None:
     """Returns the reduction to use if `asked` is what flags name; None is the manager's own."""
     entry = MANAGERS.get(manager)
@@ -82,9 +90,10 @@ def _reduction(
         return asked or ("pscpu" if shared_on == "cpu" else "psgpu")
     if entry.copies_by_default(in_cluster=in_cluster):
         return asked
-    if asked is None and devices["device"] == "gpu" and devices["virtual_gpus"] == 1:
+    reduces = not (given["forward_only"] or given["eval"])
+    if asked is None and owns_gpus and reduces and given["compact_gradient_dtype"] != "bfloat16":
         return "nccl"
-    return None if asked == "collective" else asked  # its own, as in records from before there was a choice
+    return None if asked == "collective" else asked
 
 
 def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequence[str]) -> int:
@@ -136,8 +145,6 @@ _ABOUT_GRADIENTS = (
 
 def _refuse_without_effect(given: Mapping[str, Any]) -> None:
     """Refuses flags that would be ignored."""
-    if given["agg_small_grads_max_group"] and not given["agg_small_grads_max_bytes"]:
-        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
     if given["compact_gradient_dtype"] and not given["compact_gradient_transfer"]:
         raise UsageError("--compact_gradient_dtype acts only with --compact_gradient_transfer: add it.")
     if given["variable_update"] == "staged" and given["staged_vars"] is False:

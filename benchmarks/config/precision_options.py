@@ -299,7 +299,8 @@ def _refuse(
     if computing.onednn and on_gpu:
         raise UsageError(f"--onednn={computing.onednn} chooses kernels of CPUs: use it with --device=cpu, or drop it.")
     if precision == "fp16" and modifiers.wire_dtype == "float16":
-        instead = "omit it (NCCL sends no bfloat16)" if modifiers.uses_nccl else "use --compact_gradient_dtype=bfloat16"
+        instead = "use --compact_gradient_dtype=bfloat16"
+        instead += ", or omit it with --all_reduce_spec=nccl, which has none" if modifiers.uses_nccl else ""
         raise UsageError(
             f"--compact_gradient_transfer sends gradients unscaled, and in float16 small ones vanish: {instead}."
         )

@@ -15,7 +15,6 @@ _CLASSES = 10
 # The pattern of a class against the noise: enough to learn from some hundred images, not from ten.
 _SIGNAL, _NOISE = 60.0, 40.0
 _CIFAR_BATCHES = 5
-_BAD_LABEL = 200
 
 
 def draw(shape: tuple[int, ...], images: int, seed: int, split: str) -> tuple[np.ndarray, np.ndarray]:

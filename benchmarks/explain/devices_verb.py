@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -107,7 +108,11 @@ def lines(
 
 def _limits(topology: GpuTopology, software: Mapping[str, Any]) -> list[Judgement]:
     capabilities = {gpu.name: gpu.compute_capability for gpu in topology.gpus}
-    return gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision="tf32")
+    of_each = (
+        gpu_support.judge(capabilities, topology.cuda_version, software, xla="jit", precision=precision)
+        for precision in ("tf32", "bf16")
+    )
+    return sorted(dict.fromkeys(itertools.chain(*of_each)), key=lambda found: not found.is_fatal)
 
 
 def _cores(host: Mapping[str, Any]) -> str:

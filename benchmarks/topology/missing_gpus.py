@@ -35,7 +35,7 @@ def _causes(shown: Sequence[Gpu], is_cuda_build: bool) -> Iterator[str]:
     if any(gpu.is_divided for gpu in shown):
         yield "A GPU is divided (MIG): without an instance (nvidia-smi -L lists them) CUDA does not show it."
     if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
-        yield f"CUDA_VISIBLE_DEVICES={names} may name a GPU that does not exist."
+        yield f"CUDA_VISIBLE_DEVICES={names} (--gpus sets it, too) may name a GPU that does not exist."
     if said := _reported():
         yield f"TensorFlow reports: {' | '.join(said)}."
 

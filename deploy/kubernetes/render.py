@@ -150,7 +150,8 @@ def _uses_nccl(options: argparse.Namespace, bench_flags: Sequence[str]) -> bool:
     given = dict(flag.lstrip("-").partition("=")[::2] for flag in bench_flags)
     usual = "psgpu" if given.get("variable_update") == "distributed_all_reduce" else "nccl"
     several = options.workers > 1 and options.gpus_per_worker > 0 and options.ps == 0
-    return several and "nccl" in given.get("all_reduce_spec", usual)
+    whole = given.get("device") != "cpu" and given.get("virtual_gpus", "1") == "1" and "forward_only" not in given
+    return several and whole and "nccl" in given.get("all_reduce_spec", usual)
 
 
 def _escape(letter: re.Match[str]) -> str:

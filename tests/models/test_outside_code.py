@@ -65,6 +65,14 @@ def test_what_all_code_of_a_process_shares_is_restored(tmp_path: Path) -> None:
     assert shared() == before
 
 
+@pytest.mark.parametrize("instead", [None, object()])
+def test_what_stands_for_stdout_afterwards_is_restored(instead: object) -> None:
+    before = sys.stdout, os.fstat(1)
+    with contained():
+        sys.stdout = instead  # type: ignore[assignment]
+    assert (sys.stdout, os.fstat(1)) == before
+
+
 def test_in_another_thread_an_interruption_is_the_codes_own() -> None:
     said: list[str] = []
 

@@ -102,7 +102,7 @@ def test_reductions_that_a_machine_has_are_searched(
             MACHINES[MIG],
             NEW_CUDNN,
             ["--variable_update=replicated", "--all_reduce_spec=nccl"],
-            "NCCL does not connect instances of divided GPUs (MIG)",
+            "NCCL needs a whole GPU for each tower, and here one is divided (MIG)",
         ),
     ],
 )
@@ -145,6 +145,12 @@ def test_variables_that_contradict_the_run_are_refused(
     done = run_bench("--device=gpu", "--precision=tf32", "--print_config", **{name: value})
     assert done.status == 2 and f"{name}={value}" in done.stderr
     assert run_bench("--device=cpu", "--print_config", **{name: value}).status == 0
+
+
+def test_an_instance_of_a_gpu_reduces_around_a_ring(run_bench: RunBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch, MACHINES[MIG])
+    done = run_bench("--device=gpu", "--variable_update=collective_all_reduce", "--print_config")
+    assert json.loads(done.stdout)["modifiers"]["all_reduce_spec"] is None
 
 
 def test_an_instance_that_is_named_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

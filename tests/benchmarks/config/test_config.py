@@ -412,9 +412,13 @@ BFLOAT16 = ["--compact_gradient_transfer", "--compact_gradient_dtype=bfloat16"]
         ([*COLLECTIVE, "--num_gpus=2", "--virtual_gpus=2", "--all_reduce_spec=nccl"], 1, "nccl needs a physical GPU"),
         ([*COLLECTIVE, "--all_reduce_spec=xring"], 0, "reduces by collective or nccl only: .* --variable_update="),
         (["--variable_update=local_sgd", "--hierarchical_copy"], 0, "local_sgd reduces by collective or nccl only"),
-        ([*COLLECTIVE, "--num_gpus=2", *BFLOAT16], 2, "not bfloat16: use float16, another --all_reduce_spec"),
+        (
+            [*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=nccl"],
+            2,
+            "not bfloat16: use float16, another --all_reduce_spec",
+        ),
         ([*NCCL, "--num_gpus=2", *BFLOAT16, "--precision=fp16"], 2, "or omit --compact_gradient_transfer"),
-        ([*NCCL, "--num_gpus=2", BFLOAT16[0], "--precision=fp16"], 2, r"small ones vanish: omit it \(NCCL sends no"),
+        ([*NCCL, "--num_gpus=2", BFLOAT16[0], "--precision=fp16"], 2, "small ones vanish: use .*, or omit it with"),
     ],
 )
 def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words: str) -> None:
@@ -423,14 +427,27 @@ def test_combinations_that_make_no_sense(arguments: list[str], gpus: int, words:
 
 
 def test_gradients_in_bfloat16_travel_around_rings() -> None:
-    assert resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, "--all_reduce_spec=collective", gpus=2)
+    for more in ((), ("--all_reduce_spec=collective",), ("--precision=fp16",)):
+        assert not resolve(*COLLECTIVE, "--num_gpus=2", *BFLOAT16, *more, gpus=2).modifiers.uses_nccl
     assert resolve(*NCCL, "--num_gpus=2", "--precision=bf16", gpus=2).modifiers.wire_dtype == "float32"
 
 
-def test_the_ring_of_collectives_has_the_key_of_records_from_before_there_was_a_choice() -> None:
+def test_nccl_is_the_default_where_each_tower_has_a_gpu_of_its_own_and_gradients() -> None:
     ring = resolve(*COLLECTIVE, "--num_gpus=2", "--all_reduce_spec=collective", gpus=2)
     assert ring.modifiers == Modifiers() and ring.variable_update == "collective_all_reduce"
-    assert resolve(*COLLECTIVE, "--num_gpus=2", gpus=2).key_fields() != ring.key_fields()
+    made = resolve(*COLLECTIVE, "--num_gpus=2", "--agg_small_grads_max_group=5", gpus=2)
+    assert made.modifiers.uses_nccl and made.modifiers.agg_small_grads_max_group == 5
+    for more in (("--forward_only",), ("--num_gpus=4", "--virtual_gpus=2")):
+        assert resolve(*COLLECTIVE, "--num_gpus=2", *more, gpus=2).modifiers.all_reduce_spec is None
+
+
+def test_workers_that_share_gpus_reduce_around_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    workers = ("--worker_hosts=localhost:7001,localhost:7002", "--job_name=worker", "--task_index=0")
+    assert resolve(*COLLECTIVE, *workers, "--device=gpu", gpus=1).modifiers.all_reduce_spec is None
+    assert resolve(*COLLECTIVE, *workers, "--gpus=0", gpus=2).modifiers.uses_nccl
+    with pytest.raises(UsageError, match=r"^--all_reduce_spec=nccl: NCCL needs a whole GPU .* workers share GPUs"):
+        resolve(*COLLECTIVE, *workers, "--device=gpu", "--all_reduce_spec=nccl", gpus=1)
 
 
 def test_the_models_data_set_is_read_unless_another_is_named() -> None:
