@@ -333,8 +333,13 @@ def _drives_all(config: Config) -> bool:
 def _visible_gpus(config: Config) -> Sequence[int] | None:
     """Returns the GPUs that TensorFlow may see.
 
-    MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those.
+    MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
+    GPU (MIG), CUDA shows one instance by itself, and a number would name another GPU.
     """
-    if config.device == "cpu" or config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
+    if config.device == "cpu":
+        return config.visible_gpus
+    if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
+        return None
+    if config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
         return config.visible_gpus
     return (config.visible_gpus or range(config.num_devices))[: config.num_devices]

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.config import flag, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.microbench import device_peak
+from benchmarks.one_run import runner
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import hardware
@@ -60,8 +61,8 @@ def test_a_machine_is_described_and_explained(
     assert found["suggestion"]["flags"] == flags
     assert any("Tesla T4: --precision=tf32" in limit["sentence"] for limit in found["limits"]) == (machine == MIXED)
     all_of_them = (f"--num_gpus={len(names)}", "--model=resnet50")
-    config = json.loads(run_bench(*all_of_them, *flags, "--print_config").stdout)
-    assert (config["device"], config["num_devices"]) == ("gpu", len(names))
+    made = json.loads(run_bench(*all_of_them, *flags, "--print_config").stdout)
+    assert (made["device"], made["num_devices"]) == ("gpu", len(names))
     explained = run_bench("explain", *all_of_them, *flags).stdout
     assert f"resnet50, {counted(len(names), 'tower')} of 64" in explained
 
@@ -157,6 +158,15 @@ def test_an_instance_that_is_named_is_the_one_that_is_used(monkeypatch: pytest.M
     stand_in(monkeypatch, MACHINES[MIG])
     (gpu,) = hardware.gpu_inventory({"CUDA_VISIBLE_DEVICES": "MIG-0/1"}).gpus
     assert (gpu.memory_bytes, gpu.is_divided) == (10 * 2**30, True)
+
+
+@pytest.mark.parametrize(("machine", "shown"), [(MIG, None), (MIXED, (0,))])
+def test_an_instance_is_not_named_by_its_position(
+    monkeypatch: pytest.MonkeyPatch, machine: str, shown: tuple[int, ...] | None
+) -> None:
+    stand_in(monkeypatch, MACHINES[machine])
+    given = flag.parse(["--device=gpu", "--gpus=0"], run_flags.RUN_FLAGS).values
+    assert runner._visible_gpus(config.resolve(given, hardware.count_gpus)) == shown
 
 
 def test_the_chosen_gpu_is_the_one_that_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
