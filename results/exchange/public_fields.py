@@ -110,7 +110,7 @@ WARNINGS = {
 OTHER_WARNING = "A warning was left out."
 
 _VERSION = re.compile(
-    r"v?\d+(\.\d+){0,2}([.-]?(rc|dev|post|a|b)\d+)*(-\d+-g[0-9a-f]{7,40})?(\+(nv|cu|cpu|rocm)[\d.]{0,8})?", re.ASCII
+    r"v?\d+(\.\d+){0,2}([.-]?(rc|dev|post|a|b)\d++)*+(-\d+-g[0-9a-f]{7,40})?(\+(nv|cu|cpu|rocm)[\d.]{0,8})?", re.ASCII
 )
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?([eE][-+]?\d+)?[kKmMgG]?", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{8,64}")

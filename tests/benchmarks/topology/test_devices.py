@@ -72,7 +72,7 @@ def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPa
     said = missing_gpus.causes((), is_cuda_build=True)
     assert "'.[cuda]'); missing are nvidia-cuda-cupti-cu12, " in said and "nvidia-cudnn-cu12" in said
     assert not any(name in said for name in there)
-    assert "CUDA_VISIBLE_DEVICES=GPU-9 may name a GPU that does not exist." in said
+    assert "CUDA_VISIBLE_DEVICES=GPU-9 (--gpus sets it, too) may name a GPU that does not exist." in said
     assert "built without CUDA" in missing_gpus.causes((), is_cuda_build=False)
 
 
