@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,17 @@ def pytest_configure(config: pytest.Config) -> None:
         sys.meta_path.insert(0, _SkipTensorFlow())
     if config.getoption("--share") is None:  # pytest-xdist hands it to its workers
         config.option.share, config.stash[_COMMIT] = rotation.of_commit()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Forgets a module that was skipped while it was imported, so that others do not import a half of it."""
+    report = yield
+    if report.skipped and isinstance(collector, pytest.Module):
+        sys.modules.pop(".".join(collector.path.relative_to(ROOT).with_suffix("").parts), None)
+    return report
 
 
 _COMMIT = pytest.StashKey[str]()

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
-_FOOTER_BYTES, _TRAILER_BYTES, _COUNT_BYTES = 48, 5, 4
+_FOOTER_BYTES, _COUNT_BYTES = 48, 4
 _LONGEST_VARINT = 10
 _MOST_DIMENSIONS = 254  # of a TensorShape
 

@@ -147,7 +147,7 @@ def main(name: str, num_classes: str) -> NoReturn:
         found = {"error": " ".join(traceback.format_exception_only(error)[-1].split())}
     sys.stderr.flush()
     with open(answer, "wb") as file:
-        file.write(json.dumps(found).encode().join([AROUND_ANSWER] * 2))
+        file.write(AROUND_ANSWER + json.dumps(found).encode() + AROUND_ANSWER)
     os._exit(0)
 
 

@@ -14,9 +14,7 @@ import pytest
 from benchmarks.checkpoints import bundle_index, files
 from benchmarks.errors import DataError
 from benchmarks.input import tfrecord
-
-FACTS = {"model": "lenet", "model_digest": None, "data_name": "mnist", "num_classes": 10, "optimizer": "sgd"}
-FACTS |= {"images": 64, "images_per_epoch": 60_000, "ends_at_step": 9}
+from tests.benchmarks.checkpoints.test_files import FACTS
 
 
 def saved(directory: Path) -> Path:
