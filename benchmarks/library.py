@@ -49,21 +49,23 @@ def run(config: Config) -> Record:
     """
     if config.command is None:
         raise UsageError("run() needs a configuration of Config.from_flags(), unchanged: pass all flags to that.")
-    if config.cluster and not launch_plan.is_asked_for_in(config.command):
+    if config.processes.cluster and not launch_plan.is_asked_for_in(config.command):
         raise UsageError(
             "run() cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start all of them with "
             "local_cluster or hosts, or unset TF_CONFIG."
         )
-    trackers.require(config.trackers)
+    trackers.require(config.output.trackers)
     for notice in config.notices:
         warn(notice)
     cell = Cell(tuple(word for word in config.command if not word.startswith(_OWN_FLAGS)), config)
     runner = CellRunner(
         program=(sys.executable, str(subprocesses.RUN_BENCH)),
-        store=open_store(config.output_dir),
-        output_dir=config.output_dir,
+        store=open_store(config.output.output_dir),
+        output_dir=config.output.output_dir,
         provenance=of_this_run(
-            cell.arguments, on_gpus=config.device == "gpu", session_id=config.session_id or uuid.uuid4().hex[:12]
+            cell.arguments,
+            on_gpus=config.devices.device == "gpu",
+            session_id=config.output.session_id or uuid.uuid4().hex[:12],
         ),
         timeout_seconds=math.inf,
     )

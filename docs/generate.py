@@ -23,10 +23,10 @@ from typing import Any
 from benchmarks.cli.verbs import VERBS, VERBS_BY_TITLE, flags_of
 from benchmarks.config import flag, peer_flags
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.errors import ExitStatus
+from benchmarks.option import Flag
 from benchmarks.system.provenance import RECORDED_VARIABLES
 from models import specs
 from results import columns, loading, summary

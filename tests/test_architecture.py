@@ -19,7 +19,7 @@ from benchmarks.config.verb import Verb
 ROOT = Path(__file__).resolve().parent.parent
 # The rooms of `benchmarks`, from the ground up: one imports only what stands in a row above its own.
 STACK = (
-    {"errors", "console", "outside_text"},
+    {"errors", "console", "option", "outside_text"},
     {"record_files"},
     {"system"},
     {"process"},

@@ -20,6 +20,7 @@ from benchmarks.errors import BenchError, ExitStatus
 from benchmarks.explain import devices_verb, explain_verb, models_verb, placement_verb
 from benchmarks.microbench import allreduce_verb, input_verb
 from benchmarks.one_run import cluster_launch, runner
+from benchmarks.option import Groups
 from benchmarks.regression import ab_verb, calibrate_verb
 from benchmarks.sweep import grid, scaling_verb, sweep_verb
 from benchmarks.system import hardware
@@ -225,11 +226,11 @@ def _check_flags(words: Sequence[str]) -> None:
     raise WrongPageError(problem)
 
 
-def _spellings(groups: flag.Groups) -> set[str]:
+def _spellings(groups: Groups) -> set[str]:
     return {prefix + each.name for group in groups.values() for each in group for prefix in ("", "no")}
 
 
-def _with_values(words: Sequence[str], groups: flag.Groups) -> Iterator[str]:
+def _with_values(words: Sequence[str], groups: Groups) -> Iterator[str]:
     """Yields flags; one that is only named, and takes a value, with a value."""
     kinds = {each.name: each for group in groups.values() for each in group}
     for word in words:

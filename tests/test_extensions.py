@@ -169,7 +169,7 @@ def test_a_model_is_one_file_and_one_line(tmp_path: Path) -> None:
 TOY_VERB = '''
 """`toy`: prints its words."""
 
-from benchmarks.config.flag import Flag
+from benchmarks.option import Flag
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus

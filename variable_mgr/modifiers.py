@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
+from benchmarks.option import option
 from variable_mgr.catalog import IN_ONE_PROCESS, MANAGERS, Processes
 from variable_mgr.place import Place
 from variable_mgr.reductions import all_reduce_spec
+from variable_mgr.reductions.algorithms import ALGORITHMS
+
+# Under NCCL by default: ResNet-50 then has 24 collectives per tower instead of 161, which follow each other.
+NCCL_GROUPED_BYTES = 4 * 2**20
+LOCAL_SGD_STEPS = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Modifiers:
-    """Modifiers of a manager, each named like its flag.
+    """Modifiers of a manager.
 
     Attributes:
         asynchronous: every tower applies its own gradient as soon as it is computed.
-        staged_vars: towers compute with weights read one step before, so that reads overlap with computation.
         relaxed_consistency: each step applies the gradients of the step before.
         all_reduce_spec: how copies' gradients are reduced; None leaves it to the manager.
-        gradient_repacking: the number of chunks in which gradients travel; 0: one by one.
-        agg_small_grads_max_bytes: gradients of at most this size travel in groups; 0: none.
-        agg_small_grads_max_group: the most gradients in such a group.
-        compact_gradient_transfer: gradients travel in 16 bits.
-        compact_gradient_dtype: `float16`, or `bfloat16` with float32's range and fewer digits.
-        local_sgd_steps: steps that towers train alone before weights are averaged; 0: not given.
-        fc_model_parallel: each tower holds some columns of the dense layers that end the model.
     """
 
     asynchronous: bool = False
-    staged_vars: bool = False
+    staged_vars: bool = option(
+        "parameter_server: compute with weights fetched during the step before, so that reads overlap with computation",
+        default=False,
+    )
     relaxed_consistency: bool = False
-    all_reduce_spec: str | None = None
-    gradient_repacking: int = 0
-    agg_small_grads_max_bytes: int = 0
-    agg_small_grads_max_group: int = 10
-    compact_gradient_transfer: bool = False
-    compact_gradient_dtype: str = "float16"
-    local_sgd_steps: int = 0
-    fc_model_parallel: bool = False
+    all_reduce_spec: str | None = option(
+        "how replicated (distributed_all_reduce) reduces gradients; also ALG#K: in K shards; ALG/ALG: within a "
+        "worker and across workers; ALG:SIZE:ALG: by size in elements, such as pscpu:32K:xring#2; "
+        "collective_all_reduce and local_sgd: collective or nccl",
+        default=None,
+        default_text="pscpu or psgpu, by --local_parameter_device; of collectives nccl on GPUs, else collective",
+        known=tuple(ALGORITHMS),
+    )
+    gradient_repacking: int = option("send gradients in this many chunks; 0: one by one", default=0, at_least=0)
+    agg_small_grads_max_bytes: int = option(
+        "group gradients of at most this size; 0: none",
+        default=0,
+        default_text=f"0; {NCCL_GROUPED_BYTES} if nccl reduces all gradients and they are not repacked",
+        at_least=0,
+    )
+    agg_small_grads_max_group: int = option("most gradients in such a group", default=10, at_least=1)
+    compact_gradient_transfer: bool = option("send gradients in 16 bits", default=False)
+    compact_gradient_dtype: Literal["float16", "bfloat16"] = option(
+        "their 16-bit type; bfloat16 has float32's range and fewer digits", default="float16"
+    )
+    local_sgd_steps: int = option(
+        "local_sgd: average the weights every so many steps",
+        default=0,
+        default_text=str(LOCAL_SGD_STEPS),
+        at_least=1,
+    )
+    fc_model_parallel: bool = option(
+        "divide the columns of the dense layers at the end of the model among the towers, and exchange activations "
+        "instead of their gradients: for alexnet and vgg16",
+        default=False,
+    )
 
     @property
     def wire_dtype(self) -> str:

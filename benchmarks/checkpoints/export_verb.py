@@ -10,11 +10,11 @@ from typing import Any
 
 from benchmarks.checkpoints import weight_files
 from benchmarks.config import outside_models
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError, headline
 from benchmarks.input.catalog import data_set_of
+from benchmarks.option import Flag, Groups
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.topology.start import start
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from benchmarks.config import flag
-from benchmarks.config.flag import Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus, UsageError, did_you_mean
+from benchmarks.option import Flag, Groups
 
 _PROGRAMS = "run-bench run_bench.py"
 _HELP = "help"
 _OF_ANY_VERB = (
-    flag.Flag("flagfile", str, "read flags from a file", path="file"),
-    flag.Flag("preset", str, "read flags from a file of this suite", tuple(flag.presets())),
+    Flag("flagfile", str, "read flags from a file", path="file"),
+    Flag("preset", str, "read flags from a file of this suite", tuple(flag.presets())),
 )
 
 

@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from benchmarks.config import flag
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
+from benchmarks.option import Flag, Groups
 from results.version import SUITE_VERSION
 
 _WIDTH = 80

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import record_files
 from benchmarks.cli import run_verb
 from benchmarks.config import flag, outside_models, run_flags
-from benchmarks.config.flag import Flag, local_path
+from benchmarks.config.flag import local_path
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
 from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.option import Flag, only
 from benchmarks.process.subprocesses import RUN_BENCH
 from benchmarks.regression.compare_verb import WHERE
 from benchmarks.trackers import catalog as trackers
@@ -41,8 +42,8 @@ _LONGEST_VALUE = 200  # characters
 _REPEATED: Mapping[str, Verb] = {verb.name: verb for verb in (run_verb.VERB, allreduce_verb.VERB, input_verb.VERB)}
 # The flags that `rerun` repeats: those of these groups, and some others.
 _REPEATED_GROUPS = (
-    *("What is trained", "Devices", "Variables and gradients", "Data", "How images are prepared"),
-    *("How files are read", "Learning rate", "Optimizer", "Evaluation", "How long"),
+    *("What is trained", "Devices", "Variables and gradients", "Data", "How images are read and prepared"),
+    *("Learning rate", "Optimizer", "Evaluation", "How long"),
     *("What is reduced, and how", "What is measured"),
 )
 _REPEATED_BESIDE = (
@@ -312,7 +313,7 @@ REPORT = Verb(
             ),
             WHERE,
         ),
-        "Experiment trackers": flag.only(run_verb.VERB.flags["Output"], *trackers.FLAGS),
+        "Experiment trackers": only(run_verb.VERB.flags["Output"], *trackers.FLAGS),
     },
     lambda given, command: report(given.words, given.values),
     takes="words",

@@ -39,9 +39,9 @@ def run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     resolved = resolve(count_gpus)
     require("tensorflow")  # a run would take its absence for a crash
     starts_tasks = launch_plan.is_asked_for(values)
-    leads = resolved.cluster is None or resolved.cluster.own == resolved.cluster.leader
+    leads = resolved.processes.cluster is None or resolved.processes.cluster.own == resolved.processes.cluster.leader
     if starts_tasks or leads:  # who leads sends the record
-        trackers.require(resolved.trackers)
+        trackers.require(resolved.output.trackers)
     if starts_tasks:
         return cluster_launch.run(resolved, values, command, count_gpus, keeps_record=True)
     return runner.run(resolved, cluster_launch.command_of_user(command, values))
@@ -55,8 +55,8 @@ def _print_config(resolve: Callable[[Callable[[], int]], Config]) -> ExitStatus:
         resolved = resolve(lambda: config.ANY_NUMBER_OF_GPUS)  # fails again if it is not the devices
         warn(f"A run here would fail: {error}")
     try:
-        if resolved.data_dir is not None:
-            existing_directory(resolved.data_name, resolved.data_dir)
+        if resolved.data.data_dir is not None:
+            existing_directory(resolved.data.data_name, resolved.data.data_dir)
     except BenchError as error:
         warn(f"A run here would fail: {error}")
     say(json.dumps(resolved.to_dict(), indent=2))

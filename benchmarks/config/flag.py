@@ -4,154 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import math
 import os
 import re
 import textwrap
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from absl import flags as absl_flags
 
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.option import Flag, Groups
 from benchmarks.outside_text import shortened
 
-_LONGEST_CHOICES = 60
-_MOST_IN_BRIEF = 20
-_NO_RANGE = {int: "whole number", float: "number"}
 _PRESETS = Path(__file__).resolve().parent / "presets"
 # Characters of patterns, queries and fragments, and passwords: no address of a storage needs them.
 _UNSUITABLE = re.compile(r"[?*\[\]\\#]|//[^/]*:[^/]*@")
 _ADDRESS = re.compile("([A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|$)", re.DOTALL)
-# Larger numbers, or products of them, overflow what counts bytes, images and time; none is meant.
-_LARGEST, _LARGEST_SECONDS = 10**12, 10**9
 _ONE_DASH = re.compile(r"-[A-Za-z]\w+(=|$)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """One flag.
-
-    Attributes:
-        name: as on the command line.
-        kind: bool, int, float or str.
-        help: what it means, the most important first, up to a semicolon; values and default are added to it.
-        choices: the words that a str may be, in any case; an int may be one of them instead of a number.
-        boolean: the value that `--name` stands for, and that of `--noname`.
-        default: the value if it is not given, or a phrase if that depends on something; None: nothing, or false.
-        at_least, above, at_most: the range of a number.
-        known: values that exist, where the code behind the flag decides which it takes.
-        path: what kind of path a str is.
-        addresses: whether the path may also be one of another storage, such as gs://bucket/x.
-        same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
-        unset: the value that means the same as no value.
-        gone: words that are no choice any more, each with a sentence on what to use instead.
-    """
-
-    name: str
-    kind: type
-    help: str
-    choices: tuple[str, ...] = ()
-    boolean: tuple[str, str] | None = None
-    _: dataclasses.KW_ONLY
-    default: bool | int | float | str | None = None
-    at_least: int | None = None
-    above: int | None = None
-    at_most: int | None = None
-    known: tuple[str, ...] = ()
-    path: Literal["file", "directory"] | None = None
-    addresses: bool = False
-    same_as: str = ""
-    unset: int | float | str | None = None
-    gone: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The words that its value may be, in the order of the table."""
-        return ("true", "false") if self.kind is bool else self.choices or self.known
-
-    @property
-    def values_text(self) -> str:
-        """The values that it takes, such as `1 or more`, `sgd|adam`, `true|false`, `directory`."""
-        if self.kind in (bool, str):
-            return "|".join(self.words) or self.path or "text"
-        return ", or ".join([self._range_text, *self.words])
-
-    @property
-    def default_text(self) -> str:
-        """What holds if it is not given; empty if that is nothing."""
-        if self.kind is bool and not isinstance(self.default, str):
-            return str(bool(self.default)).lower()
-        if self.default is None:
-            return ""
-        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-
-    @property
-    def spelling(self) -> str:
-        """How it is written, such as `--name=INT`, `--name=text|json` or `--[no]name`."""
-        if self.kind is bool:
-            return f"--[no]{self.name}"
-        choices = "|".join(self.choices)
-        if len(choices) > _LONGEST_CHOICES or self.known:
-            return f"--{self.name}=NAME"
-        words = [self.kind.__name__] if self.kind is not str else [] if choices else [self.path or "text"]
-        return f"--{self.name}=" + "|".join([*map(str.upper, words), *self.choices])
-
-    def described(self, *, brief: bool = False) -> str:
-        """Returns its help with the values, unless its spelling shows them, and the default.
-
-        Args:
-            brief: only the first clause of the help, and neither a range nor many words.
-        """
-        facts = []
-        if self.kind not in (bool, str):
-            facts += [] if brief or self._range_text in _NO_RANGE.values() else [self._range_text]
-        elif self.kind is str and self.words and not self.spelling.endswith("|".join(self.words)):
-            facts += [] if brief and len(self.words) > _MOST_IN_BRIEF else [", ".join(self.words)]
-        if self.default_text not in ("", "false"):
-            facts.append(f"default: {self.default_text}")
-        return (self.help.partition(";")[0] if brief else self.help) + (f" ({'; '.join(facts)})" if facts else "")
-
-    def why_not(self, value: Any) -> str | None:
-        """Returns a sentence if a number is out of range; None, and words, are not numbers."""
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return None
-        largest = _LARGEST if self.kind is int else math.inf
-        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
-        if not -math.inf < value < math.inf:
-            return f"--{self.name}={value}: give a finite number."
-        if self.at_least is not None and value < self.at_least:
-            return f"--{self.name}={value} is too small: it must be at least {self.at_least} ({self.help})."
-        if self.above is not None and value <= self.above:
-            return f"--{self.name}={value} must be above {self.above} ({self.help})."
-        if value > at_most:
-            return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
-        if value < -largest:
-            return f"--{self.name}={value} is too small: it must be at least {-largest} ({self.help})."
-        return None
-
-    @property
-    def _range_text(self) -> str:
-        if self.at_least is not None:
-            return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
-        limits = {"above": self.above, "at most": self.at_most}
-        named = ", ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
-        return named or _NO_RANGE[self.kind]
-
-
-Groups = Mapping[str, Sequence[Flag]]
-
-
-def only(group: Sequence[Flag], *names: str) -> list[Flag]:
-    """Returns the flags of a group that have these names."""
-    return [flag for flag in group if flag.name in names]
-
-
-def without(group: Sequence[Flag], *names: str) -> list[Flag]:
-    """Returns the flags of a group that have other names."""
-    return [flag for flag in group if flag.name not in names]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +88,10 @@ def _without_aliases(values: Mapping[str, Any], table: Sequence[Flag]) -> dict[s
         name = alias.same_as.removeprefix("no") if negated else alias.same_as
         value = not values[alias.name] if negated else values[alias.name]
         spelling = f"--{alias.name}={values[alias.name]}"
+        if alias.stands_for:
+            value = alias.stands_for[0 if value else 1]
+            if not value and found[name] != alias.stands_for[0]:
+                continue
         if found[name] not in (None, value):
             raise UsageError(f"{spelling.lower()} and {spelled[name].lower()} contradict each other: drop one of them.")
         found[name], spelled[name] = value, spelling

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.errors import UsageError
+from benchmarks.option import Flag, Groups
 
 # Flags of a run with the same meaning, and what differs in detail.
 _DIFFERENCES = {

@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.flag import Parsed
 from benchmarks.errors import ExitStatus
+from benchmarks.option import Groups
 
 
 @dataclasses.dataclass(frozen=True)

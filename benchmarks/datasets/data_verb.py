@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean, headline
 from benchmarks.input.catalog import DATA_SETS
 from benchmarks.input.files import FileWork, only_writer
+from benchmarks.option import Flag, Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.process.watchdog import Watchdog, watched

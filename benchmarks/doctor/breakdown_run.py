@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config import config, device_options, precision_options, run_flags
+from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import in_words, progress, say
 from benchmarks.doctor import advice
@@ -27,6 +27,8 @@ from benchmarks.record_files import open_store
 from benchmarks.sweep import grid
 from benchmarks.sweep.isolated_run import CellRunner
 from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import device_options
+from benchmarks.training import computing
 from models import specs
 from models.model_spec import ModelSpec
 from results import repeats
@@ -88,23 +90,26 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Breakdo
     chosen = config.resolve(device_options.default_to_all({**values, **unsplit}, gpus), count_gpus, environ={})
     names = [flag.name for flag in run_flags.RUN_FLAGS["Devices"] if flag.name not in _NOT_PASSED_ON]
     given = {name: str(values[name]).lower() for name in names if values[name] is not None}
-    spec = specs.find(chosen.model)
+    spec = specs.find(chosen.workload.model)
     setting = Setting(
-        model=chosen.model,
-        device=chosen.device,
-        num_devices=chosen.num_devices,
-        at_once=1 if chosen.device == "cpu" else -(-chosen.num_devices // chosen.virtual_gpus),
-        batch_per_device=chosen.batch_per_device,
-        precision=chosen.precision,
-        manager=values["variable_update"] or chosen.variable_update,
+        model=chosen.workload.model,
+        device=chosen.devices.device,
+        num_devices=chosen.devices.num_devices,
+        at_once=1 if chosen.devices.device == "cpu" else -(-chosen.devices.num_devices // chosen.devices.virtual_gpus),
+        batch_per_device=chosen.workload.batch_per_device,
+        precision=chosen.computing.precision,
+        manager=values["variable_update"] or chosen.variables.variable_update,
         photos=spec.data_name == "imagenet",
-        virtual_gpus=chosen.virtual_gpus,
-        has_bf16=chosen.device == "gpu" or precision_options.has_instructions("bf16"),
-        as_matmul=precision_options.as_matmul_of(spec),
-        other_onednn=None if chosen.onednn else precision_options.other_onednn_mode(os.environ),
-        data_dir=chosen.data_dir,
+        virtual_gpus=chosen.devices.virtual_gpus,
+        has_bf16=chosen.devices.device == "gpu" or computing.has_instructions("bf16"),
+        as_matmul=computing.as_matmul_of(spec),
+        other_onednn=None if chosen.devices.onednn else computing.other_onednn_mode(os.environ),
+        data_dir=chosen.data.data_dir,
     )
-    common, limit = {"device": chosen.device, **given}, values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS
+    common, limit = (
+        {"device": chosen.devices.device, **given},
+        values["time_limit_seconds"] or DEFAULT_TIME_LIMIT_SECONDS,
+    )
     return BreakdownPlan(chosen=chosen, setting=setting, common=common, time_limit_seconds=limit)
 
 
@@ -170,7 +175,7 @@ def run(
         UsageError: results cannot be saved.
     """
     of = plan.setting
-    show = say if plan.chosen.output_format == "text" else lambda line: None
+    show = say if plan.chosen.output.output_format == "text" else lambda line: None
     stages = _StageRunner(plan, command, show)
     devices = counted(of.num_devices, {"cpu": "logical CPU device", "gpu": "GPU"}[of.device])
     show(
@@ -216,9 +221,9 @@ class _StageRunner:
         self.done: list[Stage] = []
         self.runner = CellRunner(
             program=_PROGRAM,
-            store=open_store(chosen.output_dir),
-            output_dir=chosen.output_dir,
-            provenance=of_this_run(command, on_gpus=chosen.device == "gpu", session_id=uuid.uuid4().hex[:12]),
+            store=open_store(chosen.output.output_dir),
+            output_dir=chosen.output.output_dir,
+            provenance=of_this_run(command, on_gpus=chosen.devices.device == "gpu", session_id=uuid.uuid4().hex[:12]),
             timeout_seconds=plan.time_limit_seconds + _STUCK_SECONDS,
         )
         self._plan, self._show = plan, show

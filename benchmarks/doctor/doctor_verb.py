@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, Parsed
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -18,6 +18,7 @@ from benchmarks.doctor import breakdown_run, host_checks, machine
 from benchmarks.doctor.breakdown_run import BreakdownPlan
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.one_run import cluster_launch
+from benchmarks.option import Flag, Groups
 from benchmarks.process import tensorflow_setup
 from benchmarks.system import hardware
 from benchmarks.topology import discovery, launch_plan
@@ -63,21 +64,21 @@ def run(chosen: Config, breakdown: BreakdownPlan | None, command: Sequence[str])
     """
     for notice in chosen.notices:
         warn(notice)
-    if chosen.cluster is None:
+    if chosen.processes.cluster is None:
         tensorflow_setup.prepare(chosen.runtime)
         observations = host_checks.look()
         disturbing = [one.name for one in observations if one.is_disturbing]
-        if chosen.output_format == "text":
+        if chosen.output.output_format == "text":
             say("\n".join(machine.report(observations)))
         found, status = breakdown_run.run(breakdown, command, disturbing) if breakdown else ({}, ExitStatus.OK)
-        if chosen.output_format == "json":
+        if chosen.output.output_format == "json":
             seen = [dataclasses.asdict(one) for one in observations]
             say(json.dumps({"is_quiet": not disturbing, "observations": seen, **found}))
         return status or (ExitStatus.UNDECIDED if disturbing else ExitStatus.OK)
     devices, session_config = start(chosen.runtime)
     from benchmarks.doctor import network
 
-    network.take_part(chosen, chosen.cluster, devices, session_config)
+    network.take_part(chosen, chosen.processes.cluster, devices, session_config)
     return ExitStatus.OK
 
 

@@ -46,7 +46,7 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
     """
     with (
         watched() as watchdog,
-        joined(cluster, _MANAGER, watchdog, server_config, config.start_timeout_seconds) as team,
+        joined(cluster, _MANAGER, watchdog, server_config, config.processes.start_timeout_seconds) as team,
     ):
         try:
             # Nothing is compared but addresses and software: tasks of a run may differ in what they compute.
@@ -55,14 +55,14 @@ def take_part(config: Config, cluster: Cluster, devices: Devices, server_config:
                 Member(str(task), address, said["host"], said["pid"], said["TensorFlow"], said["devices"])
                 for (task, address), said in zip(cluster.tasks.items(), messages.values(), strict=True)
             ]
-            network_report.show(config.output_format, cluster, members, links(cluster, team))
+            network_report.show(config.output.output_format, cluster, members, links(cluster, team))
             if team.is_leader:
                 team.end()
             else:
                 team.serve()
         except tf.errors.OpError as error:
             raise team.explain(error) or error from error
-    if not team.is_leader and config.output_format == "text":
+    if not team.is_leader and config.output.output_format == "text":
         say("The leader has finished, and so has this task.")
 
 

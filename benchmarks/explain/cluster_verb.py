@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.config.flag import Groups, only
 from benchmarks.config.run_flags import CLUSTER_FLAGS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.option import Groups, only
 from benchmarks.topology import discovery
 from benchmarks.topology.cluster import available_tasks, tasks_of
 
@@ -57,7 +57,7 @@ def run(words: Sequence[str], values: Mapping[str, Any]) -> ExitStatus:
 
 
 _FLAGS: Groups = {
-    **CLUSTER_FLAGS,
+    "Several processes": CLUSTER_FLAGS,
     "Variables and gradients": only(RUN_FLAGS["Variables and gradients"], "variable_update"),
     "Output": only(RUN_FLAGS["Output"], "output_format"),
 }

@@ -10,12 +10,11 @@ import platform
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.config.flag import Flag, only
-from benchmarks.config.precision_options import other_onednn_mode
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say
 from benchmarks.errors import ExitStatus
+from benchmarks.option import Flag, only
 from benchmarks.process import tensorflow_setup
 from benchmarks.process.tensorflow_setup import Runtime
 from benchmarks.system import gpu_support, gpu_topology, hardware
@@ -23,6 +22,7 @@ from benchmarks.system.gpu_support import Judgement
 from benchmarks.system.gpu_topology import PATHS, GpuTopology
 from benchmarks.system.provenance import describe_software
 from benchmarks.topology.rule_of_thumb import ACROSS_HOSTS, NOT_MEASURED, advice, rule_for
+from benchmarks.training.computing import other_onednn_mode
 from results.text import counted, table
 
 _GIB = 2**30

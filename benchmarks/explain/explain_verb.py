@@ -64,34 +64,39 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
     Raises:
         UsageError: the configuration has no variable manager, or its layers cannot be divided.
     """
-    if config.variable_update in REFERENCE_LOOPS:
+    if config.variables.variable_update in REFERENCE_LOOPS:
         raise UsageError(
-            f"explain knows variable managers, and {config.variable_update} is a reference training loop: "
+            f"explain knows variable managers, and {config.variables.variable_update} is a reference training loop: "
             f"name one of {', '.join(MANAGERS)}."
         )
     start(Runtime())
     from benchmarks.training import model_facts
     from models import building
 
-    spec = specs.find(config.model)
-    model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
-    if config.pipeline:
+    spec = specs.find(config.workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=config.workload.num_classes, seed=0)
+    if config.variables.pipeline:
         flow = _through_stages(config, model)
-    elif config.cluster:
+    elif config.processes.cluster:
         flow = _between_processes(config, model)
     else:
         flow = _between_devices(config, model, spec)
-    explained = flow.manager.explain(config.optimizer)
+    explained = flow.manager.explain(config.training.optimizer)
     elements = weight_elements(model.variables)
     facts = {
-        "Configuration": f"{config.variable_update}, {config.model}, {flow.parts}: batch {config.batch_global}"
-        + (f"; {counted(config.num_ps, 'parameter server')}" if config.num_ps else ""),
+        "Configuration": f"{config.variables.variable_update}, {config.workload.model}, {flow.parts}: batch {config.batch_global}"
+        + (f"; {counted(config.processes.num_ps, 'parameter server')}" if config.processes.num_ps else ""),
         "Weights": f"{len(elements)}, {_megabytes(FLOAT32_BYTES * sum(elements))}; {explained.weights}",
         "Gradients": explained.gradients,
         "Applied at step t": f"the gradient {explained.applied}",
-        "Arithmetic": explained.deviation or _arithmetic(config.modifiers, config.towers_in_total, config.batch_global),
+        "Arithmetic": explained.deviation
+        or _arithmetic(config.variables.modifiers, config.towers_in_total, config.batch_global),
         **flow.sent,
-        **({} if config.pipeline else _balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates)),
+        **(
+            {}
+            if config.variables.pipeline
+            else _balance(config, model_facts.of(model, spec), flow.bytes_at_busiest, rates)
+        ),
     }
     width = max(map(len, facts)) + 1
     for fact, value in facts.items():
@@ -102,7 +107,7 @@ def run(config: Config, rates: Rates = UNKNOWN) -> ExitStatus:
 
 def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates: Rates) -> dict[str, str]:
     """Returns whether computing or exchanging takes longer, as far as rates are known."""
-    per_byte = config.batch_per_device * model.flops_per_image / model.gradient_bytes
+    per_byte = config.workload.batch_per_device * model.flops_per_image / model.gradient_bytes
     facts = {
         "Computed per step": f"{amount(model.flops_per_image, 'FLOP')} per image, {per_byte:,.0f} per gradient byte"
     }
@@ -118,10 +123,10 @@ def _balance(config: Config, model: ModelFacts, sent_bytes: float | None, rates:
         link = balance.link_bytes_per_sec
         facts["Exchange"] = f"{1e3 * balance.exchange_seconds:.3g} ms at {link.value / 1e9:.3g} GB/s ({link.source})"
     if balance.ratio is None:
-        facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.model: balance})])
+        facts["Bound by"] = " ".join(["unknown.", *how_to_measure(config, {config.workload.model: balance})])
     else:
         facts["Bound by"] = f"{balance.bound_by}: exchanging takes {balance.ratio:.3g} times as long as computing"
-        if balance.ratio and not config.modifiers.fc_model_parallel:  # else more images are more to exchange
+        if balance.ratio and not config.variables.modifiers.fc_model_parallel:  # else more images are more to exchange
             facts["Bound by"] += f"; compute-bound from a batch of {balance.compute_bound_batch:,} per device"
     return facts
 
@@ -157,13 +162,13 @@ def _through_stages(config: Config, model: Model) -> _Flow:
     from benchmarks.training import pipeline
     from variable_mgr.managers.pipelined import Pipelined
 
-    assert config.pipeline is not None, "the caller has looked"
-    parts = pipeline.plan(model, **vars(config.pipeline))
+    assert config.variables.pipeline is not None, "the caller has looked"
+    parts = pipeline.plan(model, **vars(config.variables.pipeline))
     facts = parts.facts(config.place.towers, config.batch_global)
     sent = _megabytes(parts.traffic(config.batch_global).activation_bytes)
     return _Flow(
         Pipelined(parts.homes(config.place.towers)),
-        f"{counted(config.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
+        f"{counted(config.devices.num_devices, 'stage')}, {facts['micro_batches']} micro-batches of "
         f"{facts['images_per_micro_batch']}",
         {
             **pipeline.stage_facts(facts),
@@ -177,12 +182,15 @@ def _between_processes(config: Config, model: Model) -> _Flow:
     from variable_mgr import factory
 
     manager = factory.make(
-        config.variable_update, config.place, shared_devices=(config.place.host,), modifiers=config.modifiers
+        config.variables.variable_update,
+        config.place,
+        shared_devices=(config.place.host,),
+        modifiers=config.variables.modifiers,
     )
     links = manager.links(model.variables)
     return _Flow(
         manager,
-        f"{counted(config.num_workers, 'worker')} with {_towers(config)} each",
+        f"{counted(config.processes.num_workers, 'worker')} with {_towers(config)} each",
         _links(links),
         busiest_server(links) or max(links.values(), default=None),
     )
@@ -197,24 +205,26 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     from benchmarks.training.traffic import dense_share, manager_on_real_devices, model_traffic
     from models import splitting
 
-    towers, is_divided = config.num_devices, config.modifiers.fc_model_parallel
+    towers, is_divided = config.devices.num_devices, config.variables.modifiers.fc_model_parallel
 
     def make(divided: bool) -> VariableManager:
         return manager_on_real_devices(
-            config.variable_update,
-            dataclasses.replace(config.modifiers, fc_model_parallel=divided),
-            device=config.device,
+            config.variables.variable_update,
+            dataclasses.replace(config.variables.modifiers, fc_model_parallel=divided),
+            device=config.devices.device,
             towers=towers,
-            shared_on=config.shared_on,
+            shared_on=config.variables.shared_on,
         )
 
     def traffic(divided: bool) -> Traffic:
-        return model_traffic(make(divided), model, config.batch_per_device, divided_over=towers if divided else 0)
+        return model_traffic(
+            make(divided), model, config.workload.batch_per_device, divided_over=towers if divided else 0
+        )
 
     problem = splitting.why_not(splitting.split(model), towers)
     if problem and is_divided:
         raise UsageError(problem)
-    dense, sent = dense_share(model, config.batch_per_device), traffic(is_divided)
+    dense, sent = dense_share(model, config.workload.batch_per_device), traffic(is_divided)
     facts = _bytes(sent, towers)
     share = f"{2e-9 * dense.kernel_weights / spec.gflop_per_image:.1%}" if spec.gflop_per_image else "an unknown share"
     facts[f"Last {len(dense.layers.outputs)} dense"] = (
@@ -222,7 +232,7 @@ def _between_devices(config: Config, model: Model, spec: ModelSpec) -> _Flow:
     )
     if not problem and towers > 1:
         with contextlib.suppress(ValueError):  # the manager does not support it, or not with these modifiers
-            activations = dense.layers.activation_bytes(towers) / config.batch_per_device
+            activations = dense.layers.activation_bytes(towers) / config.workload.batch_per_device
             facts |= _division(traffic(False).total_bytes, traffic(True).total_bytes, activations, config)
     at_each = None if sent.total_bytes is None else sent.total_bytes / towers
     return _Flow(make(is_divided), _towers(config), facts, at_each)
@@ -232,7 +242,7 @@ def _division(without: int | None, divided: int | None, activations: float, conf
     """Returns whether dividing layers sends less; `activations` are the bytes that it sends per image of a tower."""
     if without is None or divided is None:
         return {}
-    largest_batch = int((without - divided) / activations + config.batch_per_device)
+    largest_batch = int((without - divided) / activations + config.workload.batch_per_device)
     verdict = "sends less up to" if divided < without else "sends more, and would send less only up to"
     return {
         "Divided": f"--fc_model_parallel sends {_megabytes(divided)} per step instead of {_megabytes(without)}; "
@@ -241,7 +251,7 @@ def _division(without: int | None, divided: int | None, activations: float, conf
 
 
 def _towers(config: Config) -> str:
-    return f"{counted(config.num_devices, 'tower')} of {config.batch_per_device}"
+    return f"{counted(config.devices.num_devices, 'tower')} of {config.workload.batch_per_device}"
 
 
 def _bytes(sent: Traffic, towers: int) -> dict[str, str]:

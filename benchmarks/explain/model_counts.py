@@ -35,7 +35,7 @@ def of(configs: Sequence[Config]) -> list[tuple[ModelFacts, float | None]]:
         with progress.counted("counting operations", len(missing)):
             for index in missing:
                 found[index] = facts, sent = _count(configs[index])
-                entry = {"model": configs[index].model, "facts": dataclasses.asdict(facts), "sent_bytes": sent}
+                entry = {"model": configs[index].workload.model, "facts": dataclasses.asdict(facts), "sent_bytes": sent}
                 _FILE.keep(_key(configs[index], code), entry)
                 progress.advance()
     return [counted for counted in found if counted]
@@ -43,8 +43,8 @@ def of(configs: Sequence[Config]) -> list[tuple[ModelFacts, float | None]]:
 
 def _key(config: Config, code: Mapping[str, Any]) -> str:
     names = ("model", "model_digest", "num_classes", "variable_update", "device", "num_devices", "shared_on")
-    question = {name: getattr(config, name) for name in names}
-    return key_of({**question, "modifiers": dataclasses.asdict(config.modifiers), "code": code})
+    fields = config.to_dict()
+    return key_of({**{name: fields[name] for name in (*names, "modifiers")}, "code": code})
 
 
 def _held(key: str) -> tuple[ModelFacts, float | None] | None:
@@ -61,13 +61,13 @@ def _count(config: Config) -> tuple[ModelFacts, float | None]:
     from benchmarks.training.traffic import manager_on_real_devices, model_traffic
     from models import building
 
-    spec = specs.find(config.model)
-    model = building.build(spec, data_format="NHWC", num_classes=config.num_classes, seed=0)
+    spec = specs.find(config.workload.model)
+    model = building.build(spec, data_format="NHWC", num_classes=config.workload.num_classes, seed=0)
     manager = manager_on_real_devices(
-        config.variable_update,
-        config.modifiers,
-        device=config.device,
-        towers=config.num_devices,
-        shared_on=config.shared_on,
+        config.variables.variable_update,
+        config.variables.modifiers,
+        device=config.devices.device,
+        towers=config.devices.num_devices,
+        shared_on=config.variables.shared_on,
     )
-    return model_facts.of(model, spec), model_traffic(manager, model, config.batch_per_device).total_bytes
+    return model_facts.of(model, spec), model_traffic(manager, model, config.workload.batch_per_device).total_bytes

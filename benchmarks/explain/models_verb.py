@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.config import config as config_rules
-from benchmarks.config import device_options
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, Parsed, only
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
 from benchmarks.explain import model_counts
 from benchmarks.explain.step_balance import RATE_FLAGS, Balance, Rates, how_to_measure, known_rates
+from benchmarks.option import Flag, Groups, only
 from benchmarks.system import hardware
+from benchmarks.topology import device_options
 from benchmarks.training.model_facts import ModelFacts
 from models import specs
 from results.text import counted, table
@@ -39,7 +40,7 @@ def resolve(words: Sequence[str], values: Mapping[str, Any]) -> list[Config]:
         config_rules.resolve({**given, "model": name}, lambda: config_rules.ANY_NUMBER_OF_GPUS, environ={})
         for name in named
     ]
-    return list({config.model: config for config in configs}.values())
+    return list({config.workload.model: config for config in configs}.values())
 
 
 def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
@@ -54,14 +55,22 @@ def run(configs: Sequence[Config], rates: Rates) -> ExitStatus:
             config,
             flops_per_image=facts.flops_per_image,
             gradient_bytes=facts.gradient_bytes,
-            sent_bytes=None if sent is None else sent / config.num_devices,
+            sent_bytes=None if sent is None else sent / config.devices.num_devices,
         )
-        balances[config.model] = balance
+        balances[config.workload.model] = balance
         rows.append({**_of_model(config, facts), **_of_balance(balance)})
     rows.sort(key=lambda row: (-(row["exchange_to_compute"] or 0), row["flops_per_image"] / row["gradient_bytes"]))
     config = configs[0]
-    if config.output_format == "json":
-        say(json.dumps({"num_devices": config.num_devices, "variable_update": config.variable_update, "models": rows}))
+    if config.output.output_format == "json":
+        say(
+            json.dumps(
+                {
+                    "num_devices": config.devices.num_devices,
+                    "variable_update": config.variables.variable_update,
+                    "models": rows,
+                }
+            )
+        )
     else:
         _say_models(rows)
         if any(row["compute_seconds"] is not None or row["exchange_seconds"] is not None for row in rows):
@@ -78,13 +87,13 @@ def _of_model(config: Config, facts: ModelFacts) -> dict[str, Any]:
         for kind, count in counts.items()
     }
     return {
-        "model": config.model,
+        "model": config.workload.model,
         "parameters": facts.parameters,
         "gradient_bytes": facts.gradient_bytes,
         "flops_per_image": facts.flops_per_image,
         **shares,
-        "batch_per_device": config.batch_per_device,
-        "flops_per_gradient_byte": config.batch_per_device * facts.flops_per_image / facts.gradient_bytes,
+        "batch_per_device": config.workload.batch_per_device,
+        "flops_per_gradient_byte": config.workload.batch_per_device * facts.flops_per_image / facts.gradient_bytes,
     }
 
 
@@ -137,9 +146,9 @@ def _say_balances(config: Config, rows: Sequence[Mapping[str, Any]]) -> None:
         "bound by": lambda row: row["bound_by"],
         "compute-bound from batch": lambda row: _number(row["compute_bound_from_batch"]),
     }
-    spec = f" ({config.modifiers.all_reduce_spec})" if config.modifiers.all_reduce_spec else ""
-    on = f"{counted(config.num_devices, 'device')} ({config.device}, {config.precision})"
-    say(f"\nA step on {on} under {config.variable_update}{spec}, per device:")
+    spec = f" ({config.variables.modifiers.all_reduce_spec})" if config.variables.modifiers.all_reduce_spec else ""
+    on = f"{counted(config.devices.num_devices, 'device')} ({config.devices.device}, {config.computing.precision})"
+    say(f"\nA step on {on} under {config.variables.variable_update}{spec}, per device:")
     for line in table([list(columns), *([shown(row) for shown in columns.values()] for row in rows)]):
         say(line)
     say("")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.config import config as config_rules
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Groups, Parsed
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
@@ -17,6 +17,7 @@ from benchmarks.measure.run_log import RunLog
 from benchmarks.one_run import cluster_launch
 from benchmarks.one_run.display import Display
 from benchmarks.one_run.runner import empty_log
+from benchmarks.option import Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.system.hardware import count_gpus
@@ -36,15 +37,16 @@ def run(config: Config) -> ExitStatus:
     for notice in config.notices:
         warn(notice)
     # Asynchronous workers take turns as they like: so many steps of the fastest one are a step of all.
-    config = dataclasses.replace(config, num_batches=config.num_workers, num_warmup_batches=0)
+    length = dataclasses.replace(config.length, num_batches=config.processes.num_workers, num_warmup_batches=0)
+    config = dataclasses.replace(config, length=length)
     log = dataclasses.replace(empty_log(config), traced_always=True)
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.step_timeout_seconds)
+        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()
         start(config.runtime)
         deadlines.none()
         _take_steps(config, log, watchdog)
-    if config.cluster is None or config.cluster.own == config.cluster.leader:
+    if config.processes.cluster is None or config.processes.cluster.own == config.processes.cluster.leader:
         _print(log, config)
     return ExitStatus.OK
 
@@ -53,15 +55,15 @@ def _take_steps(config: Config, log: RunLog, watchdog: Watchdog) -> None:
     from benchmarks.cluster.member import Alone
     from benchmarks.one_run import cluster_run, session
 
-    if config.cluster:
-        cluster_run.train(config, config.cluster, log, Display(), watchdog)
+    if config.processes.cluster:
+        cluster_run.train(config, config.processes.cluster, log, Display(), watchdog)
     else:
         session.execute(config, log, Display(), Alone(watchdog))
 
 
 def _print(log: RunLog, config: Config) -> None:
     found = log.placement_of_all()
-    if config.output_format == "json":
+    if config.output.output_format == "json":
         say(json.dumps(found))
         return
     say(f"{found['manager']}\n")
@@ -86,9 +88,9 @@ def _print(log: RunLog, config: Config) -> None:
 
 def _resolve_and_run(given: Parsed, command: Sequence[str]) -> ExitStatus:
     resolved = config_rules.resolve(given.values, count_gpus)
-    if resolved.variable_update in REFERENCE_LOOPS:
+    if resolved.variables.variable_update in REFERENCE_LOOPS:
         raise UsageError(
-            f"placement shows the graph of a variable manager, and {resolved.variable_update} is a reference training "
+            f"placement shows the graph of a variable manager, and {resolved.variables.variable_update} is a reference training "
             "loop: pass another --variable_update."
         )
     if given.values["print_config"]:

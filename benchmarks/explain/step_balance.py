@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from benchmarks import record_files
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import amount, devices_with_a_peak
+from benchmarks.option import Flag
 from benchmarks.system import hardware, provenance
 from models import specs
 from results.record import Kind, Record, Status
@@ -129,15 +129,16 @@ class Rates:
             for record in reversed(self.records)
             if record.status is Status.OK
             and record.kind in (Kind.RUN, Kind.ALL_REDUCE)
-            and record.config.get("device") == config.device
+            and record.config.get("device") == config.devices.device
         ]
         records = [record for record in records if record.identity.hardware_key == records[0].identity.hardware_key]
         given = Rate(self.link_bytes_per_sec, "--link_gbytes_per_second") if self.link_bytes_per_sec else None
         return Balance(
-            batch_per_device=config.batch_per_device,
+            batch_per_device=config.workload.batch_per_device,
             sent_bytes=sent_bytes,
             images_per_sec=self._computing(records, config, flops_per_image),
-            link_bytes_per_sec=given or (None if config.cluster else _sending(records, config, gradient_bytes)),
+            link_bytes_per_sec=given
+            or (None if config.processes.cluster else _sending(records, config, gradient_bytes)),
         )
 
     def _computing(self, newest_first: Sequence[Record], config: Config, flops_per_image: float) -> Rate | None:
@@ -145,7 +146,9 @@ class Rates:
         runs = [] if self.peak_is_given else [one for one in newest_first if _is_alone(one, config)]
         rate = None
         if runs:
-            best = max(runs, key=lambda one: (_batch(one) == config.batch_per_device, one.derived.images_per_sec))
+            best = max(
+                runs, key=lambda one: (_batch(one) == config.workload.batch_per_device, one.derived.images_per_sec)
+            )
             assert best.derived.images_per_sec
             rate = Rate(best.derived.images_per_sec, f"run {best.identity.run_id}, batch {_batch(best)}")
         elif self.peak_flops_per_sec:
@@ -154,11 +157,11 @@ class Rates:
         if rate is None:
             return None
         at_once = devices_with_a_peak(
-            config.device,
-            num_devices=config.num_devices,
-            virtual_gpus=config.virtual_gpus,
-            num_workers=config.num_workers,
-            num_hosts=config.num_hosts,
+            config.devices.device,
+            num_devices=config.devices.num_devices,
+            virtual_gpus=config.devices.virtual_gpus,
+            num_workers=config.processes.num_workers,
+            num_hosts=config.processes.num_hosts,
         )
         return Rate(rate.value * at_once / config.towers_in_total, rate.source)
 
@@ -191,7 +194,7 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
         balances: by model.
     """
     found = []
-    on = "--device=cpu " if config.device == "cpu" else ""
+    on = "--device=cpu " if config.devices.device == "cpu" else ""
     if unmeasured := [model for model, balance in balances.items() if balance.images_per_sec is None]:
         verb, more = "sweep " if len(unmeasured) > 1 else "", len(unmeasured) - _MOST_NAMED
         named = f"{', '.join(unmeasured[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
@@ -202,33 +205,34 @@ def how_to_measure(config: Config, balances: Mapping[str, Balance]) -> list[str]
         )
     if any(balance.sent_bytes is None for balance in balances.values()):
         found.append("How much this setting sends is unknown: it has no formula.")
-    elif config.cluster and any(balance.exchange_seconds is None for balance in balances.values()):
+    elif config.processes.cluster and any(balance.exchange_seconds is None for balance in balances.values()):
         found.append(
             "No rate of the network is known: 'run_bench.py doctor' with the same cluster measures it; pass it as "
             "--link_gbytes_per_second."
         )
     elif any(balance.exchange_seconds is None for balance in balances.values()):
         found.append(
-            f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, config.num_devices)}' "
+            f"No rate of the links is known: 'run_bench.py allreduce {on}--num_gpus={max(2, config.devices.num_devices)}' "
             "measures it, or pass --link_gbytes_per_second."
         )
     return found
 
 
 def _stored_peak(config: Config) -> float | None:
-    inventory = hardware.gpu_inventory() if config.device == "gpu" else hardware.Inventory()
-    inventory = inventory if config.visible_gpus is None else inventory.only(config.visible_gpus)
-    if config.device == "gpu" and not inventory.gpus:
+    inventory = hardware.gpu_inventory() if config.devices.device == "gpu" else hardware.Inventory()
+    inventory = inventory if config.devices.visible_gpus is None else inventory.only(config.devices.visible_gpus)
+    if config.devices.device == "gpu" and not inventory.gpus:
         return None
     version = provenance.describe_software()["tensorflow_version"]
-    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, config.precision)
+    key = device_peak.peak_key(hardware.describe_hardware(inventory), version, config.computing.precision)
     found = device_peak.stored_peak(key)
     return found.flops_per_sec if found else None
 
 
 def _is_alone(record: Record, config: Config) -> bool:
     """Returns whether a record is of training the same model on one device, which exchanges nothing."""
-    same = all(record.config.get(name) == getattr(config, name) for name in ("model", "precision", "forward_only"))
+    fields = config.to_dict()
+    same = all(record.config.get(name) == fields[name] for name in ("model", "precision", "forward_only"))
     towers = (record.config.get("num_devices"), record.config.get("num_workers", 1))
     return record.kind is Kind.RUN and same and towers == (1, 1) and bool(record.derived.images_per_sec)
 
@@ -247,7 +251,11 @@ def _sending(newest_first: Sequence[Record], config: Config, gradient_bytes: int
         record, _ = item
         spec = record.config["modifiers"]["all_reduce_spec"]
         away = abs(math.log(record.measurement.message_bytes / gradient_bytes))  # type: ignore[operator]
-        return spec == config.modifiers.all_reduce_spec, record.config["num_devices"] == config.num_devices, -away
+        return (
+            spec == config.variables.modifiers.all_reduce_spec,
+            record.config["num_devices"] == config.devices.num_devices,
+            -away,
+        )
 
     measured = [(record, rate) for record in newest_first if (rate := _sent_per_sec(record))]
     if not measured:

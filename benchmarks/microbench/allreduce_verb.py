@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.config import config, device_options, outside_models
+from benchmarks.config import config, outside_models
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench.allreduce_report import Message, Report, of_size
+from benchmarks.option import Flag, Groups, only
 from benchmarks.outside_text import whole_number
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
@@ -25,6 +25,7 @@ from benchmarks.process.watchdog import watched
 from benchmarks.record_files import open_store
 from benchmarks.system import hardware
 from benchmarks.system.provenance import of_this_run
+from benchmarks.topology import device_options
 from benchmarks.topology.start import start
 from variable_mgr.modifiers import why_not
 from variable_mgr.place import Place
@@ -70,14 +71,14 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> AllRedu
     named = given["all_reduce_spec"].split(",") if given["all_reduce_spec"] else []
     counts = _counts(str(given["num_gpus"] or 1))
     chosen = config.resolve({**given, "num_gpus": counts[-1], "all_reduce_spec": None, "model": None}, count_gpus, {})
-    if chosen.num_devices < 2:
+    if chosen.devices.num_devices < 2:
         raise UsageError("allreduce needs several devices, as one has nothing to exchange: pass --num_gpus=2 or more.")
     wanted = tuple(dict.fromkeys(named or ALGORITHMS))
     cannot: dict[int, dict[str, str]] = {}
     for count in (count for count in counts if count > 1):
-        place = dataclasses.replace(chosen, num_devices=count).place
+        place = chosen.place_of(count)
         reasons = {
-            spec: why_not("replicated", dataclasses.replace(chosen.modifiers, all_reduce_spec=spec), place)
+            spec: why_not("replicated", dataclasses.replace(chosen.variables.modifiers, all_reduce_spec=spec), place)
             for spec in wanted
         }
         cannot[count] = {spec: reason for spec, reason in reasons.items() if reason}
@@ -130,11 +131,11 @@ def run(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
 def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
     chosen = plan.chosen
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, chosen.step_timeout_seconds)
+        deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
         deadlines.opening("Opening the results directory")
-        store = open_store(chosen.output_dir)
+        store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
-        provenance = of_this_run(command, on_gpus=chosen.device == "gpu")
+        provenance = of_this_run(command, on_gpus=chosen.devices.device == "gpu")
         deadlines.importing()
         _, session_config = start(chosen.runtime)
     from benchmarks.microbench import allreduce
@@ -144,20 +145,22 @@ def _measure(plan: AllReducePlan, command: Sequence[str]) -> ExitStatus:
         store,
         provenance,
         {
-            count: devices.plan(chosen.device, count, virtual_gpus=chosen.virtual_gpus, shared_on="cpu").description
+            count: devices.plan(
+                chosen.devices.device, count, virtual_gpus=chosen.devices.virtual_gpus, shared_on="cpu"
+            ).description
             for count in plan.counts
         },
         runtime=chosen.runtime,
-        precision=chosen.precision,
-        modifiers=chosen.modifiers,
-        as_text=chosen.output_format == "text",
+        precision=chosen.computing.precision,
+        modifiers=chosen.variables.modifiers,
+        as_text=chosen.output.output_format == "text",
     )
     report.open(plan.cannot)
-    places = {count: dataclasses.replace(chosen, num_devices=count).place for count in plan.counts if count > 1}
+    places = {count: chosen.place_of(count) for count in plan.counts if count > 1}
     reductions = _reductions(plan, places)
-    how_long = {"warmup_rounds": chosen.num_warmup_batches, "rounds": chosen.num_batches or 0}
-    limit, begun = chosen.time_limit_seconds or math.inf, time.monotonic()
-    with recorded(chosen.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
+    how_long = {"warmup_rounds": chosen.length.num_warmup_batches, "rounds": chosen.length.num_batches or 0}
+    limit, begun = chosen.length.time_limit_seconds or math.inf, time.monotonic()
+    with recorded(chosen.processes.step_timeout_seconds, lambda error: report.give_up(plan.specs, error)) as deadlines:
         deadlines.preparation("Building the models")
         wanted = list(itertools.product(_messages(plan), places))
         with progress.counted("reducing messages", len(wanted)):
@@ -188,7 +191,7 @@ def _reductions(plan: AllReducePlan, places: Mapping[int, Place]) -> dict[int, d
     numbers = itertools.count(step=_NUMBERS_PER_REDUCTION)
     return {
         count: {
-            spec: wrappers.reduction(place, plan.chosen.modifiers, spec, first_number=next(numbers))
+            spec: wrappers.reduction(place, plan.chosen.variables.modifiers, spec, first_number=next(numbers))
             for spec in plan.specs
             if spec not in plan.cannot[count]
         }

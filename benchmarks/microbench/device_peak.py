@@ -146,16 +146,16 @@ def measure_apart(config: Config, images_per_sec: float) -> tuple[Roofline | Non
     """
     try:
         return apart.call(
-            Runtime(device=config.device),  # what is visible has been inherited
+            Runtime(device=config.devices.device),  # what is visible has been inherited
             _SECONDS,
             measure,
-            specs.find(config.model),
-            device=config.device,
-            precision=config.precision,
-            batch=config.batch_per_device,
-            data_format=config.data_format,
-            num_classes=config.num_classes,
-            forward_only=config.forward_only,
+            specs.find(config.workload.model),
+            device=config.devices.device,
+            precision=config.computing.precision,
+            batch=config.workload.batch_per_device,
+            data_format=config.workload.data_format,
+            num_classes=config.workload.num_classes,
+            forward_only=config.workload.forward_only,
             images_per_sec=images_per_sec,
         ), ""
     except BenchError as error:

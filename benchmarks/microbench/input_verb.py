@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, only
-from benchmarks.config.input_options import IMAGE_FLAGS
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import BenchError, ExitStatus, UsageError
 from benchmarks.input.catalog import DATA_SETS, existing_directory
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process.deadlines import Deadlines, recorded
 from benchmarks.process.signals import until_stopped
 from benchmarks.process.watchdog import watched
@@ -48,7 +47,7 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> tuple[C
         UsageError: no data set is given, or a value is invalid.
     """
     chosen = config.resolve(values, count_gpus, environ={})
-    if chosen.data_name not in DATA_SETS:
+    if chosen.data.data_name not in DATA_SETS:
         raise UsageError("input measures how images are read: pass --data_dir=DIR.")
     return chosen, _DEFAULT_SECONDS if values["seconds"] is None else values["seconds"]
 
@@ -64,16 +63,18 @@ def run(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
 
 
 def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStatus:
-    as_text = chosen.output_format == "text"
-    assert chosen.data_dir is not None and chosen.input is not None, "a data set has a directory and options"
+    as_text = chosen.output.output_format == "text"
+    assert chosen.data.data_dir is not None and chosen.data.input is not None, "a data set has a directory and options"
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, chosen.step_timeout_seconds)
+        deadlines = Deadlines(watchdog, chosen.processes.step_timeout_seconds)
         deadlines.opening("Opening the results directory")
-        store = open_store(chosen.output_dir)
+        store = open_store(chosen.output.output_dir)
         deadlines.opening("Looking at this machine")
-        provenance = of_this_run(command, on_gpus=chosen.device == "gpu", session_id=chosen.session_id)
-        deadlines.opening(f"Opening --data_dir={chosen.data_dir}")
-        existing_directory(chosen.data_name, chosen.data_dir)  # reported before the seconds of TensorFlow's import
+        provenance = of_this_run(command, on_gpus=chosen.devices.device == "gpu", session_id=chosen.output.session_id)
+        deadlines.opening(f"Opening --data_dir={chosen.data.data_dir}")
+        existing_directory(
+            chosen.data.data_name, chosen.data.data_dir
+        )  # reported before the seconds of TensorFlow's import
         deadlines.importing()
         place, session_config = start(chosen.runtime)
     from benchmarks.input import host_pipeline
@@ -81,37 +82,37 @@ def _measure(chosen: Config, seconds: float, command: Sequence[str]) -> ExitStat
     from benchmarks.microbench import input_stages
     from benchmarks.training import run_input
 
-    model = specs.find(chosen.model)
+    model = specs.find(chosen.workload.model)
     spec = InputSpec(
-        batch_per_device=chosen.batch_per_device,
+        batch_per_device=chosen.workload.batch_per_device,
         image_size=model.image_size,
         channels=model.channels,
-        data_format=chosen.data_format,
-        num_classes=chosen.num_classes,
-        seed=chosen.seed,
+        data_format=chosen.workload.data_format,
+        num_classes=chosen.workload.num_classes,
+        seed=chosen.training.seed,
     )
-    how = {"in_turn": not chosen.modifiers.asynchronous, "pipelined": chosen.pipelined_input}
+    how = {"in_turn": not chosen.variables.modifiers.asynchronous, "pipelined": chosen.data.pipelined_input}
 
     data_set: str | None = None
 
     def save(error: BenchError) -> None:
         keep(store, _record(chosen, provenance, data_set=data_set, error=error))
 
-    with recorded(chosen.step_timeout_seconds, save) as deadlines:
-        deadlines.preparation(f"Reading --data_dir={chosen.data_dir}")
-        source = host_pipeline.find(chosen.data_name, chosen.data_dir, chosen.input.split)
+    with recorded(chosen.processes.step_timeout_seconds, save) as deadlines:
+        deadlines.preparation(f"Reading --data_dir={chosen.data.data_dir}")
+        source = host_pipeline.find(chosen.data.data_name, chosen.data.data_dir, chosen.data.input.split)
         data_set = source.identify()
         if as_text:
-            say(f"{DATA_SETS[chosen.data_name].title}: {source.describe()}")
+            say(f"{DATA_SETS[chosen.data.data_name].title}: {source.describe()}")
             cores = hardware.usable_cores()
-            say(f"{chosen.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
+            say(f"{chosen.workload.batch_per_device} images per batch, for {place.description}, {cores} cores\n")
         with input_stages.probes(
             source,
             spec,
-            chosen.input,
-            num_devices=chosen.num_devices,
+            chosen.data.input,
+            num_devices=chosen.devices.num_devices,
             session_config=session_config,
-            build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.input, source, **how),
+            build_copy=functools.partial(run_input.build, model, spec, place.towers, chosen.data.input, source, **how),
             deadlines=deadlines,
         ) as probes:
             rates = _rates(probes, seconds / _ROUNDS, deadlines)
@@ -132,14 +133,14 @@ def _shuffle_buffer(
     from benchmarks.input.small_images import Pixels
     from benchmarks.microbench import shuffle_fullness
 
-    assert chosen.input is not None, "a data set has options"
-    if isinstance(source, Pixels) or chosen.input.cache == "one_record":
+    assert chosen.data.input is not None, "a data set has options"
+    if isinstance(source, Pixels) or chosen.data.input.cache == "one_record":
         return {}
     return shuffle_fullness.measure(
         source,
         spec,
-        chosen.input,
-        num_devices=chosen.num_devices,
+        chosen.data.input,
+        num_devices=chosen.devices.num_devices,
         session_config=session_config,
         seconds=seconds,
         deadlines=deadlines,
@@ -188,10 +189,10 @@ def _finish(
     )
     record = _record(chosen, provenance, measurement, data_set=data_set)
     kept = keep(store, record)
-    if chosen.output_format != "text":
+    if chosen.output.output_format != "text":
         say(record.to_json())
         return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
-    _show(measurement, bare.rounds if bare else [], chosen.advised_options)
+    _show(measurement, bare.rounds if bare else [], chosen.data.advised)
     if kept:
         say(f"record: {store.jsonl_path} ({record.identity.run_id})")
     return ExitStatus.OK if kept else ExitStatus.RUN_FAILED
@@ -206,7 +207,7 @@ def _record(
     error: BenchError | None = None,
 ) -> Record:
     """Returns the record of a measurement, or of its failure."""
-    model, read = specs.find(chosen.model), {"data_set": data_set} if data_set else {}
+    model, read = specs.find(chosen.workload.model), {"data_set": data_set} if data_set else {}
     return Record(
         identity=provenance.identity({**chosen.key_fields(), **read, "kind": Kind.INPUT}),
         config={**chosen.to_dict(), **read},
@@ -215,7 +216,7 @@ def _record(
         model={"title": model.title, "image_size": model.image_size},
         placement={},
         measurement=measurement or Measurement(images_per_step=chosen.batch_global),
-        derived=derive(measurement, chosen.num_devices) if measurement else Derived(),
+        derived=derive(measurement, chosen.devices.num_devices) if measurement else Derived(),
         status=error.record_status if error else Status.OK,
         reason=str(error) if error else "",
         kind=Kind.INPUT,
@@ -268,7 +269,7 @@ INPUT_FLAGS: Groups = {
         *_in_words("Optimizer", "tf_random_seed", "seed of the order and the crops"),
         *_in_words("Several processes", "step_timeout_seconds", "how long a batch may take"),
     ),
-    **IMAGE_FLAGS,
+    **{title: RUN_FLAGS[title] for title in ("Data", "How images are read and prepared")},
     "Devices": RUN_FLAGS["Devices"],
     "Output": only(RUN_FLAGS["Output"], "output_dir", "output_format", "session_id"),
 }

@@ -52,12 +52,12 @@ def run(
     `count_gpus` is called only if needed. With `keeps_record` a failed cluster leaves a record, even if its leader
     saved none.
     """
-    cluster = config.cluster
+    cluster = config.processes.cluster
     assert cluster is not None, "there is a planned cluster"
     if cluster.local and not private_network.is_entered():
         if values["private_network"] is not False:
             _require_no_addresses(values)
-            if config.trackers.named and keeps_record:
+            if config.output.trackers.named and keeps_record:
                 return _run_and_send(config, command)
             launcher.enter_private_network(command)
         warn(f"--noprivate_network: {private_network.OPEN_PORTS}")
@@ -66,18 +66,18 @@ def run(
             "--hosts: the program ssh is missing on this host. Install OpenSSH's client (package openssh-client or "
             "openssh-clients), or start the tasks by hand: docs/howto/several-hosts.md#by-hand."
         )
-    store = open_store(config.output_dir)
+    store = open_store(config.output.output_dir)
     attempts = Attempts(time.time())
     while True:
         status, failures = _attempt(config, cluster, command, count_gpus, attempts, store, keeps_record=keeps_record)
-        if status not in _OF_LOST_TASKS or len(attempts.failures) == config.between.max_restarts:
+        if status not in _OF_LOST_TASKS or len(attempts.failures) == config.checkpoints.max_restarts:
             return status
         now = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
         attempts = attempts.after(f"{now}: {'; '.join(failures) or 'the leader left no record'}.")
         pause = _PAUSE_SECONDS if cluster.local else _PAUSE_OVER_SSH_SECONDS
         warn(
-            f"Restart {len(attempts.failures)} of {config.between.max_restarts} in {pause:g} s, from the newest "
-            f"checkpoint of --train_dir={config.between.train_dir}."
+            f"Restart {len(attempts.failures)} of {config.checkpoints.max_restarts} in {pause:g} s, from the newest "
+            f"checkpoint of --train_dir={config.checkpoints.train_dir}."
         )
         time.sleep(pause)
 
@@ -94,7 +94,7 @@ def _require_no_addresses(values: Mapping[str, Any]) -> None:
 
 def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
     """Runs the command in a private network, which reaches no tracker, and sends its records from here."""
-    store = open_store(config.output_dir)
+    store = open_store(config.output.output_dir)
     before, limit = store.size_bytes(), handover.STOPPED_SECONDS
     raise_on_termination()
     inside = subprocesses.Command(
@@ -105,9 +105,9 @@ def _run_and_send(config: Config, command: Sequence[str]) -> ExitStatus:
         limit = handover.SEND_SECONDS
     finally:  # also of a run that was stopped
         written = without_secrets(command)
-        announce = say if config.output_format == "text" else warn
+        announce = say if config.output.output_format == "text" else warn
         for record in (each for each in store.load(before).records if each.identity.command == written):
-            handover.send_of_run(record, config.trackers, [store.jsonl_path], announce, limit)
+            handover.send_of_run(record, config.output.trackers, [store.jsonl_path], announce, limit)
     return ExitStatus(ended.returncode) if ended.returncode in set(ExitStatus) else ExitStatus.CLUSTER
 
 
@@ -126,9 +126,9 @@ def _attempt(
     gpus = {}
     if cluster.local:
         cluster = launch_plan.with_free_ports(cluster)
-        if config.device == "gpu" and config.virtual_gpus == 1:
-            usable = config.visible_gpus or tuple(range(count_gpus()))
-            gpus = launcher.divide_gpus(cluster, config.num_devices, usable)
+        if config.devices.device == "gpu" and config.devices.virtual_gpus == 1:
+            usable = config.devices.visible_gpus or tuple(range(count_gpus()))
+            gpus = launcher.divide_gpus(cluster, config.devices.num_devices, usable)
     words_of = launcher.local_command(command, gpus)
 
     def here(task: Task, its_cluster: Cluster) -> Sequence[str]:
@@ -137,14 +137,14 @@ def _attempt(
     def there(task: Task, its_cluster: Cluster) -> Sequence[str]:
         return launch_plan.over_ssh(task, its_cluster, here(task, its_cluster))
 
-    outcome = launcher.run(cluster, here if cluster.local else there, Path(config.output_dir) / "logs")
+    outcome = launcher.run(cluster, here if cluster.local else there, Path(config.output.output_dir) / "logs")
     # The leader of another host may have saved its record there.
     reported_elsewhere = outcome.leader_reported and not cluster.local
     if not keeps_record or outcome.status == ExitStatus.USAGE or reported_elsewhere:
         return outcome.status, outcome.failures
     if any(_is_of(record, cluster) for record in store.load(before).records):
         return outcome.status, outcome.failures
-    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
+    provenance = of_this_run(command, on_gpus=config.devices.device == "gpu", session_id=config.output.session_id)
     reason = f"The leader of the cluster, {cluster.leader}, left no record."
     if outcome.failures:
         reason += f" {'; '.join(outcome.failures)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ _OF_A_HOST = ("visible_gpus", "gpu_memory_fraction")
 
 def train(config: Config, cluster: Cluster, log: RunLog, display: Display, watchdog: Watchdog) -> None:
     """Does this task's part of a run; raises what `take_part` and `session.execute` raise."""
-    training = [task for task in cluster.tasks if placement.trains(cluster, task, config.variable_update)]
+    training = [task for task in cluster.tasks if placement.trains(cluster, task, config.variables.variable_update)]
 
     def work(team: ClusterTeam) -> None:
         log.started("cluster")
@@ -51,18 +52,23 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
     devices.set_arithmetic(config.runtime)
     # A parameter server works while the workers wait, so it may have all cores.
     own_devices = graph.session_config(config) if computes else devices.session_config("cpu", 1)
-    if computes and config.device == "cpu" and not config.num_intra_threads:
+    if computes and config.devices.device == "cpu" and not config.devices.num_intra_threads:
         own_devices.intra_op_parallelism_threads = _share_of_cores(cluster)
     description = "CPU"
     if computes:
         plan = devices.plan(
-            config.device, config.num_devices, virtual_gpus=config.virtual_gpus, shared_on=config.shared_on
+            config.devices.device,
+            config.devices.num_devices,
+            virtual_gpus=config.devices.virtual_gpus,
+            shared_on=config.variables.shared_on,
         )
         description = plan.description
-    with joined(cluster, config.variable_update, watchdog, own_devices, config.start_timeout_seconds) as team:
+    with joined(
+        cluster, config.variables.variable_update, watchdog, own_devices, config.processes.start_timeout_seconds
+    ) as team:
         try:
             messages = team.agree(hello(_must_agree(config, cluster), description), 60.0)
-            if config.output_format == "text":
+            if config.output.output_format == "text":
                 for line in cluster.table({task: messages[str(task)]["devices"] for task in cluster.tasks}):
                     say(line)
             if work:
@@ -75,7 +81,7 @@ def take_part(config: Config, cluster: Cluster, watchdog: Watchdog, work: Callab
         except BenchError as error:
             team.leave_message(error)
             raise
-    if not work and config.output_format == "text":
+    if not work and config.output.output_format == "text":
         say("The other tasks have ended, so this one ends too.")
 
 
@@ -92,7 +98,9 @@ def _share_of_cores(cluster: Cluster) -> int:
 def _must_agree(config: Config, cluster: Cluster) -> dict[str, object]:
     """Returns the settings that all tasks that compute must share, which see GPUs of their own; servers serve any."""
     if cluster.own.job == "ps":
-        return {"variable_update": config.variable_update}
+        return {"variable_update": config.variables.variable_update}
     shared = {name: value for name, value in config.key_fields().items() if name not in _OF_A_HOST}
-    between = {name: list(v) if isinstance(v, tuple) else v for name, v in vars(config.between).items()}
-    return {**shared, **between, "num_batches": config.num_batches}
+    parts = (config.checkpoints, config.evaluation, config.summaries)
+    callbacks = {name: value for part in parts for name, value in dataclasses.asdict(part).items()}
+    callbacks = {name: list(v) if isinstance(v, tuple) else v for name, v in callbacks.items()}
+    return {**shared, **callbacks, "num_batches": config.length.num_batches}

@@ -24,7 +24,7 @@ from benchmarks.topology.devices import Devices
 
 def evaluator(config: Config, built: RunGraph, devices: Devices, team: Team) -> Evaluator | None:
     """Builds what evaluates during training; None if that is not wanted, and in processes that do not lead."""
-    if not (config.between.evaluates and team.is_leader):
+    if not (config.evaluation.is_scheduled and team.is_leader):
         return None
     return graph.build_evaluator(config, built.model, built.manager.checkpoint_variables(), devices)
 
@@ -49,8 +49,8 @@ def evaluation(
         display: shows them.
         earlier: what earlier runs have trained.
     """
-    wanted = config.between
-    if not wanted.evaluates:
+    wanted = config.evaluation
+    if not wanted.is_scheduled:
         return []
     images_per_epoch = steps.images_per_epoch(config, built.input)
 
@@ -117,7 +117,7 @@ def _measured(
     def timed() -> Iterator[tuple[Totals, float]]:
         batches = evaluator.steps(session)
         while True:
-            team.expect("A step (evaluation)", PREPARATION_FACTOR * config.step_timeout_seconds)
+            team.expect("A step (evaluation)", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
             begin = time.perf_counter()
             batch = next(batches, None)
             seconds = time.perf_counter() - begin

@@ -62,18 +62,26 @@ class RunGraph:
 
 def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
     """Builds everything that the session runs, in the default graph; earlier runs have drawn `images_before`."""
-    spec, model = specs.find(config.model), _build_model(config)
-    tower_input = build_input(config, devices.towers[:1] if config.pipeline else devices.towers, images_before)
+    spec, model = specs.find(config.workload.model), _build_model(config)
+    tower_input = build_input(
+        config, devices.towers[:1] if config.variables.pipeline else devices.towers, images_before
+    )
     of_input = len(tf.compat.v1.global_variables())
     trained, manager = _divided(config, model, devices)
     step = _build_step(config, trained, tower_input, devices, manager)
-    if config.xla == "jit":  # calls of compiled functions cannot be counted; every tower does the model's work
-        images = config.batch_per_device
+    if (
+        config.computing.xla == "jit"
+    ):  # calls of compiled functions cannot be counted; every tower does the model's work
+        images = config.workload.batch_per_device
         work = flop_count.of_built(
-            model, spec, batch=images, data_format=config.data_format, forward_only=config.forward_only
+            model,
+            spec,
+            batch=images,
+            data_format=config.workload.data_format,
+            forward_only=config.workload.forward_only,
         )
     else:
-        images = config.batch_per_device * len(devices.towers)
+        images = config.workload.batch_per_device * len(devices.towers)
         work = flop_count.count(loop.operation for loop in step.loops)
     gradients = [update.gradients for update in step.updates]
     built = RunGraph(
@@ -83,18 +91,18 @@ def build(config: Config, devices: Devices, images_before: int = 0) -> RunGraph:
         variables=tf.compat.v1.global_variables()[of_input:],
         input=tower_input,
         step=step,
-        drift=functools.cache(lambda: None if config.forward_only else manager.replica_drift()),
+        drift=functools.cache(lambda: None if config.workload.forward_only else manager.replica_drift()),
         finite=functools.cache(lambda: _finite(manager)),
         penalty=functools.cache(lambda: _penalty(config, model, manager)),
         placement={
-            **placement_table(manager, devices, training=not config.forward_only, variables=model.variables),
+            **placement_table(manager, devices, training=not config.workload.forward_only, variables=model.variables),
             "aggregations": aggregations(gradients) if devices.place.towers_in_total > 1 else [],
             "sent_per_step": _sent_per_step(config, model, manager),
             **work.per_image(images),
             **(_of_pipeline(trained, manager, devices, images) if isinstance(trained, pipeline.Pipeline) else {}),
         },
     )
-    if config.log_device_placement:  # TensorFlow prints it again whenever the graph has grown
+    if config.devices.log_device_placement:  # TensorFlow prints it again whenever the graph has grown
         for later in (built.drift, built.finite, built.penalty):
             later()
     return built
@@ -109,20 +117,22 @@ def _penalty(config: Config, model: building.Model, manager: VariableManager) ->
     kept = manager.checkpoint_variables()
     decayed = [part for spec in model.variables if spec.decayed for part in kept[spec.name]]
     with tf.device(device_planning.HOST):
-        return _objective(config).penalty(decayed) if config.weight_decay and decayed else None
+        return _objective(config).penalty(decayed) if config.training.weight_decay and decayed else None
 
 
 def _build_model(config: Config) -> building.Model:
     model = building.build(
-        specs.find(config.model),
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
-        precision=config.precision,
-        products=Products(conv1x1=config.conv1x1_as_matmul, filter_gradients=config.filter_gradients_as_matmul),
-        fused_bn=config.fused_bn,
+        specs.find(config.workload.model),
+        data_format=config.workload.data_format,
+        num_classes=config.workload.num_classes,
+        seed=config.training.seed,
+        precision=config.computing.precision,
+        products=Products(
+            conv1x1=config.computing.conv1x1_as_matmul, filter_gradients=config.computing.filter_gradients_as_matmul
+        ),
+        fused_bn=config.computing.fused_bn,
     )
-    return building.decaying(model, config.weight_decay_on)
+    return building.decaying(model, config.training.weight_decay_on)
 
 
 def _divided(
@@ -133,19 +143,19 @@ def _divided(
     Raises:
         UsageError: the model cannot be divided so.
     """
-    if config.pipeline:
-        stages = pipeline.plan(model, **vars(config.pipeline))
+    if config.variables.pipeline:
+        stages = pipeline.plan(model, **vars(config.variables.pipeline))
         return stages, Pipelined(stages.homes(devices.towers))
     trained: building.Model | splitting.SplitModel = model
-    if config.modifiers.fc_model_parallel:
+    if config.variables.modifiers.fc_model_parallel:
         trained = splitting.split(model)
-        if problem := splitting.why_not(trained, config.num_devices):
+        if problem := splitting.why_not(trained, config.devices.num_devices):
             raise UsageError(problem)
     return trained, factory.make(
-        config.variable_update,
+        config.variables.variable_update,
         devices.place,
         shared_devices=devices.shared,
-        modifiers=config.modifiers,
+        modifiers=config.variables.modifiers,
         divided=trained.divided,
     )
 
@@ -163,27 +173,27 @@ def _of_pipeline(model: pipeline.Pipeline, manager: VariableManager, devices: De
 
 def _sent_per_step(config: Config, model: building.Model, manager: VariableManager) -> dict[str, Any]:
     """Returns for the record what a step sends: in one process between devices, in a cluster between processes."""
-    if config.cluster:
-        links = manager.links(model.variables, training=not config.forward_only)
-        if config.forward_only and not links:
+    if config.processes.cluster:
+        links = manager.links(model.variables, training=not config.workload.forward_only)
+        if config.workload.forward_only and not links:
             return {}
-        number = manager.link_transfers(model.variables, training=not config.forward_only)
+        number = manager.link_transfers(model.variables, training=not config.workload.forward_only)
         total_bytes = sum(links.values()) if links else None
         by_kind = {"by_kind": {NETWORK: (number, total_bytes)}} if links else {}
         return {"links": dict(links), "total_bytes": total_bytes, "busiest_ps_bytes": busiest_server(links), **by_kind}
-    if config.forward_only:
+    if config.workload.forward_only:
         return {}
     by_formula = model_traffic(
         manager_on_real_devices(
-            config.variable_update,
-            config.modifiers,
-            device=config.device,
-            towers=config.num_devices,
-            shared_on=config.shared_on,
+            config.variables.variable_update,
+            config.variables.modifiers,
+            device=config.devices.device,
+            towers=config.devices.num_devices,
+            shared_on=config.variables.shared_on,
         ),
         model,
-        config.batch_per_device,
-        divided_over=config.num_devices if config.modifiers.fc_model_parallel else 0,
+        config.workload.batch_per_device,
+        divided_over=config.devices.num_devices if config.variables.modifiers.fc_model_parallel else 0,
     )
     return {**dataclasses.asdict(by_formula), "total_bytes": by_formula.total_bytes}
 
@@ -195,17 +205,17 @@ def build_input(config: Config, tower_devices: Sequence[str], images_before: int
         DataError: the data set is missing or incomplete.
     """
     source = None
-    if config.input is not None and config.data_dir is not None:
-        source = host_pipeline.find(config.data_name, config.data_dir, config.input.split)
+    if config.data.input is not None and config.data.data_dir is not None:
+        source = host_pipeline.find(config.data.data_name, config.data.data_dir, config.data.input.split)
     return run_input.build(
-        specs.find(config.model),
+        specs.find(config.workload.model),
         dataclasses.replace(input_spec(config), images_before=images_before),
         tower_devices,
-        config.input,
+        config.data.input,
         source,
-        in_turn=not config.modifiers.asynchronous,
-        pipelined=config.pipelined_input,
-        timed=not config.deterministic,
+        in_turn=not config.variables.modifiers.asynchronous,
+        pipelined=config.data.pipelined_input,
+        timed=not config.training.deterministic,
     )
 
 
@@ -217,17 +227,17 @@ def build_evaluator(
     Raises:
         DataError: the validation set is missing or incomplete.
     """
-    assert config.input is not None and config.data_dir is not None, "the configuration requires images"
+    assert config.data.input is not None and config.data.data_dir is not None, "the configuration requires images"
     images = run_input.build_validation(
-        specs.find(config.model),
+        specs.find(config.workload.model),
         dataclasses.replace(
-            input_spec(config), batch_per_device=config.between.eval_batch_size or config.batch_per_device
+            input_spec(config), batch_per_device=config.evaluation.eval_batch_size or config.workload.batch_per_device
         ),
         devices.towers,
-        of_validation(config.input),
-        host_pipeline.find(config.data_name, config.data_dir, "validation"),
+        of_validation(config.data.input),
+        host_pipeline.find(config.data.data_name, config.data.data_dir, "validation"),
     )
-    return Evaluator(model, weights, devices.towers, images, config.num_classes)
+    return Evaluator(model, weights, devices.towers, images, config.workload.num_classes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,16 +266,16 @@ def build_evaluation(config: Config, devices: Devices) -> EvaluationGraph:
 
 def input_spec(config: Config) -> InputSpec:
     """Returns what a run's towers need of their input."""
-    model, in_graph = specs.find(config.model), config.variable_update in IN_GRAPH
+    model, in_graph = specs.find(config.workload.model), config.variables.variable_update in IN_GRAPH
     return InputSpec(
-        batch_per_device=config.batch_global if config.pipeline else config.batch_per_device,
+        batch_per_device=config.batch_global if config.variables.pipeline else config.workload.batch_per_device,
         image_size=model.image_size,
         channels=model.channels,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
-        worker=config.cluster.own.index if config.cluster and not in_graph else 0,
-        workers=1 if in_graph else config.num_workers,
+        data_format=config.workload.data_format,
+        num_classes=config.workload.num_classes,
+        seed=config.training.seed,
+        worker=config.processes.cluster.own.index if config.processes.cluster and not in_graph else 0,
+        workers=1 if in_graph else config.processes.num_workers,
     )
 
 
@@ -277,31 +287,33 @@ def plan_devices(config: Config, *, eager: bool = False) -> Devices:
     """
     device_planning.set_threads(config.runtime)
     device_planning.require_gpus(config.runtime, eager=eager)
-    if config.own_device == "cpu" and config.data_format == "NCHW":
+    if config.own_device == "cpu" and config.workload.data_format == "NCHW":
         device_planning.require_nchw_on_cpu(config.runtime)
     if eager:
         device_planning.configure_eager_runtime(config.runtime)
     return device_planning.plan(
-        config.device,
-        config.num_devices,
-        virtual_gpus=config.virtual_gpus,
-        shared_on=config.shared_on,
-        cluster=config.cluster,
-        manager=config.variable_update,
+        config.devices.device,
+        config.devices.num_devices,
+        virtual_gpus=config.devices.virtual_gpus,
+        shared_on=config.variables.shared_on,
+        cluster=config.processes.cluster,
+        manager=config.variables.variable_update,
     )
 
 
 def session_config(config: Config) -> tf.compat.v1.ConfigProto:
     """Returns the configuration of a session, or of a task's server."""
-    made = device_planning.session_config(config.device, config.num_devices, **config.runtime.session_options())
+    made = device_planning.session_config(
+        config.devices.device, config.devices.num_devices, **config.runtime.session_options()
+    )
     rewriting = made.graph_options.rewrite_options
     # A second pass over the graph takes a quarter of the first step's time, and made no step faster. Nor did saving
     # memory on CPUs, where the search for it takes another quarter with 8 towers.
     rewriting.meta_optimizer_iterations = rewriting.ONE
     rewriting.layout_optimizer = rewriting.OFF  # on GPUs convolutions would not run in the recorded data_format
-    if config.device == "cpu" and config.num_devices > 1:
+    if config.devices.device == "cpu" and config.devices.num_devices > 1:
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
-    if config.deterministic:  # sums would be regrouped in another order in every process
+    if config.training.deterministic:  # sums would be regrouped in another order in every process
         rewriting.arithmetic_optimization = rewriting.OFF
     return made
 
@@ -315,38 +327,38 @@ def _build_step(
 ) -> training_step.Step:
     """Builds a step of training or inference."""
     objective = _objective(config)
-    if config.forward_only:
+    if config.workload.forward_only:
         assert isinstance(model, building.Model), "only training divides a model"
         return training_step.build_inference_step(
-            model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.xla == "jit"
+            model, tower_input.towers, devices, manager=manager, objective=objective, xla=config.computing.xla == "jit"
         )
     rate = None
-    if config.schedule:
+    if config.training.schedule:
         with tf.device(device_planning.HOST):
-            rate = tf.compat.v1.placeholder_with_default(config.learning_rate, [], name="learning_rate")
+            rate = tf.compat.v1.placeholder_with_default(config.training.learning_rate, [], name="learning_rate")
     step = training_step.build_training_step(
         model,
         tower_input.towers,
         devices,
         manager=manager,
         optimizer=optimizers.make(
-            config.optimizer,
-            learning_rate=config.learning_rate if rate is None else rate,
-            momentum=config.momentum,
-            constants=config.hyperparameters,
-            clipping=config.clipping,
-            lars_trust_coefficient=config.lars_trust_coefficient,
+            config.training.optimizer,
+            learning_rate=config.training.learning_rate if rate is None else rate,
+            momentum=config.training.momentum,
+            constants=config.training.hyperparameters,
+            clipping=config.training.clipping,
+            lars_trust_coefficient=config.training.lars_trust_coefficient,
         ),
         objective=objective,
         computing=config.computing,
-        timed=not config.deterministic,  # then TensorFlow refuses to read the clock within a step
+        timed=not config.training.deterministic,  # then TensorFlow refuses to read the clock within a step
     )
     return dataclasses.replace(step, loops=[dataclasses.replace(loop, learning_rate=rate) for loop in step.loops])
 
 
 def _objective(config: Config) -> objectives.Objective:
     return objectives.Objective(
-        loss=objectives.smoothed_cross_entropy(config.label_smoothing),
-        weight_decay=config.weight_decay,
-        with_accuracy=config.print_training_accuracy,
+        loss=objectives.smoothed_cross_entropy(config.training.label_smoothing),
+        weight_decay=config.training.weight_decay,
+        with_accuracy=config.workload.print_training_accuracy,
     )

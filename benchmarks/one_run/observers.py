@@ -47,22 +47,22 @@ def require_files(config: Config, *, is_leader: bool) -> None:
     Raises:
         UsageError: a file or a directory cannot be written.
     """
-    between = config.between
     for flag in ("trace_file", "graph_file", "partitioned_graph_file_prefix"):
-        path = getattr(between, flag)
+        path = getattr(config.summaries, flag)
         if path and is_leader:
             files.require_writable(Path(path), f"--{flag}={path}")
-    saves = bool(between.train_dir) and not config.forward_only and is_leader
-    if saves or between.summary_verbosity or between.profile_steps:
-        flag = "train_dir" if between.train_dir else "output_dir"
-        directory = between.train_dir or config.output_dir
+    train_dir = config.checkpoints.train_dir
+    saves = bool(train_dir) and not config.workload.forward_only and is_leader
+    if saves or config.summaries.summary_verbosity or config.summaries.profile_steps:
+        flag = "train_dir" if train_dir else "output_dir"
+        directory = train_dir or config.output.output_dir
         files.require_writable(place(directory) / "events", f"--{flag}={directory}")
 
 
 def write_graph(config: Config, graph: tf.Graph, *, is_leader: bool) -> None:
     """Writes the graph of a run, if a file is named."""
-    if config.between.graph_file and is_leader:
-        files.write_graph(graph.as_graph_def(), Path(config.between.graph_file))
+    if config.summaries.graph_file and is_leader:
+        files.write_graph(graph.as_graph_def(), Path(config.summaries.graph_file))
 
 
 class Observers:
@@ -99,23 +99,23 @@ class Observers:
         Raises:
             UsageError: steps are to be profiled that are not taken.
         """
-        interludes, asides = self._summaries(built) if self._config.between.summary_verbosity else ([], [])
+        interludes, asides = self._summaries(built) if self._config.summaries.summary_verbosity else ([], [])
         profile = self._profile(planned_steps)
         return Agenda(
             self._team,
             steps=self._steps_before,
             interludes=[*saving, *interludes],
             asides=[profile, *asides] if profile else asides,
-            ends_at=planned_steps if self._config.num_epochs and self._config.between.train_dir else None,
+            ends_at=planned_steps if self._config.length.num_epochs and self._config.checkpoints.train_dir else None,
         )
 
     def _summaries(self, built: RunGraph) -> tuple[list[Interlude], list[Aside]]:
-        between, kept = self._config.between, built.manager.checkpoint_variables()
-        assert between.train_dir is not None, "the configuration requires it"
+        train_dir, kept = self._config.checkpoints.train_dir, built.manager.checkpoint_variables()
+        assert train_dir is not None, "the configuration requires it"
         events = None
         if self._team.is_leader:
-            events = EventFile(place(between.train_dir), tf.compat.v1.get_default_graph(), self._steps_before)
-        verbosity, every = between.summary_verbosity, between.save_summaries_steps
+            events = EventFile(place(train_dir), tf.compat.v1.get_default_graph(), self._steps_before)
+        verbosity, every = self._config.summaries.summary_verbosity, self._config.summaries.save_summaries_steps
         asides: list[Aside] = []
         with tf.device(HOST):
             if verbosity >= GRADIENTS:
@@ -126,22 +126,25 @@ class Observers:
         return [Summaries(every, events, self._numbers, weights)], asides
 
     def _profile(self, planned_steps: int) -> Aside | None:
-        if not self._config.between.profile_steps:
+        if not self._config.summaries.profile_steps:
             return None
-        first, last = self._config.between.profile_steps
+        first, last = self._config.summaries.profile_steps
         if first > planned_steps:
             raise UsageError(f"--profile_steps={first}:{last}: the training ends after step {planned_steps}.")
         if last <= self._steps_before + 1:
             warn(f"No step is profiled: an earlier run took --profile_steps={first}:{last}.")
             return None
-        directory, own = place(self._config.between.train_dir or self._config.output_dir), self._config.cluster
+        directory, own = (
+            place(self._config.checkpoints.train_dir or self._config.output.output_dir),
+            self._config.processes.cluster,
+        )
         if own and not self._team.is_leader:  # processes of one host would write the same files
             directory /= f"{own.own.job}_{own.own.index}"
         directory.mkdir(parents=True, exist_ok=True)
         return ProfiledSteps(first, last, directory, self._take, self._show)
 
     def _show(self, lines: Sequence[str]) -> None:
-        if self._team.is_leader and self._config.output_format == "text":
+        if self._team.is_leader and self._config.output.output_format == "text":
             for line in lines:
                 say(line, wait=False)
 
@@ -153,7 +156,9 @@ class Observers:
     ) -> Sequence[Any]:
         """Takes a step that is not measured."""
         assert self._stepper.otherwise is not None, "the configuration refuses asynchronous towers"
-        self._team.expect("A step with a summary or a profile", PREPARATION_FACTOR * self._config.step_timeout_seconds)
+        self._team.expect(
+            "A step with a summary or a profile", PREPARATION_FACTOR * self._config.processes.step_timeout_seconds
+        )
         taken, values = self._stepper.otherwise(more, metadata)
         self._team.expect_nothing()
         self._log.asides.add(taken)
@@ -164,7 +169,7 @@ class Observers:
 
     def _numbers(self, step: int) -> dict[str, float]:
         """Returns the numbers of a step, and the rate of the steps since the last summary that observed nothing."""
-        phase, rate = self._log.latest, self._config.learning_rate
+        phase, rate = self._log.latest, self._config.training.learning_rate
         numbers = {
             "loss": phase.losses[-1],
             "learning_rate": self._rate_after(step - 1) if self._rate_after else rate,

@@ -56,28 +56,35 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     Raises:
         BenchError: as `benchmarks.one_run.session.execute`.
     """
-    team.expect("Building the model", PREPARATION_FACTOR * config.step_timeout_seconds)
+    team.expect("Building the model", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
     display.phase("building the model", None)
     devices = graph.plan_devices(config, eager=True)
     tower_input = graph.build_input(config, devices.towers)
-    in_fit = config.variable_update == "keras_fit"
+    in_fit = config.variables.variable_update == "keras_fit"
     strategy = tf.distribute.get_strategy()
-    if config.num_devices > 1 or not in_fit:
+    if config.devices.num_devices > 1 or not in_fit:
         strategy = tf.distribute.MirroredStrategy(devices.towers)
-    spec = specs.find(config.model)
+    spec = specs.find(config.workload.model)
     build = (
-        building.build_application if config.keras_application else functools.partial(building.build, spec, owning=True)
+        building.build_application
+        if config.variables.keras_application
+        else functools.partial(building.build, spec, owning=True)
     )
     with strategy.scope():
         model = build(
-            data_format=config.data_format, num_classes=config.num_classes, seed=config.seed, precision=config.precision
+            data_format=config.workload.data_format,
+            num_classes=config.workload.num_classes,
+            seed=config.training.seed,
+            precision=config.computing.precision,
         )
-        momentum = config.momentum if config.optimizer == "momentum" else 0.0
-        optimizer = _SGDWithDecay(model, config.weight_decay / config.num_devices, config.learning_rate, momentum)
+        momentum = config.training.momentum if config.training.optimizer == "momentum" else 0.0
+        optimizer = _SGDWithDecay(
+            model, config.training.weight_decay / config.devices.num_devices, config.training.learning_rate, momentum
+        )
         optimizer.build(model.keras_model.trainable_variables)
     trained = Trained(model.keras_model, optimizer, strategy, tower_input.towers, devices.towers)
     log.started("graph")
-    manager = _description(in_fit, config.num_devices, config.keras_application)
+    manager = _description(in_fit, config.devices.num_devices, config.variables.keras_application)
     log.placement = _placement(trained, devices.description, manager)
     images = tower_input.description
     if in_fit:
@@ -87,12 +94,12 @@ def run(config: Config, log: RunLog, display: Display, team: Team) -> None:
     try:
         with (keras_fit if in_fit else mirrored_strategy)(trained) as stepper:
             steps.measure(*steps.plan(config, tower_input), stepper, log, display, team, Agenda(team))
-        team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.step_timeout_seconds)
+        team.expect("Checking the variables after the run", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
         log.observe(replica_drift=_drift(trained))
         first_copies = [_copies(trained, variable)[0] for variable in trained.model.variables]
         log.weights_are_finite = bool(all_finite(copy for copy in first_copies if copy.dtype.is_floating))
     except tf.errors.OpError as error:
-        raise tower_input.translate(error, config.num_classes) from error
+        raise tower_input.translate(error, config.workload.num_classes) from error
     team.expect_nothing()
 
 

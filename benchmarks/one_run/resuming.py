@@ -53,7 +53,7 @@ class Earlier:
 
     def images_drawn(self, config: Config) -> int:
         """Returns how many images the training has drawn from the data set: those of staged gradients, too."""
-        is_staged = config.modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
+        is_staged = config.variables.modifiers.staged_vars and any(name.startswith(IN_FLIGHT) for name in self.values)
         return self.images + is_staged * config.batch_global
 
 
@@ -64,9 +64,9 @@ def only_training(config: Config, team: Team) -> Iterator[None]:
     Raises:
         UsageError: another training uses it.
     """
-    directory = config.between.train_dir
+    directory = config.checkpoints.train_dir
     with contextlib.ExitStack() as stack:
-        if directory is not None and team.is_leader and not (config.forward_only or time_slices.inherited()):
+        if directory is not None and team.is_leader and not (config.workload.forward_only or time_slices.inherited()):
             try:
                 if is_address(directory):
                     raise OSError(errno.ENOLCK, "its storage has no locks")
@@ -84,9 +84,9 @@ def find(config: Config, team: Team) -> Earlier:
             Or the initial weights cannot be read.
         UsageError: it is of another model or optimizer, or workers see different checkpoints.
     """
-    saved = _newest(config, team) if config.between.train_dir is not None else None
+    saved = _newest(config, team) if config.checkpoints.train_dir is not None else None
     if saved is None:
-        return Earlier(initial_weights=_of_other_training(config.between.initial_weights))
+        return Earlier(initial_weights=_of_other_training(config.checkpoints.initial_weights))
     values = saved.values
     if saved.facts.get("graph") != _graph(config):
         values = {name: value for name, value in values.items() if not name.startswith(IN_FLIGHT)}
@@ -102,25 +102,25 @@ def find(config: Config, team: Team) -> Earlier:
 
 def _newest(config: Config, team: Team) -> Saved | None:
     """Returns the newest whole checkpoint of `--train_dir`, which is the same for all workers; None if it has none."""
-    directory = str(config.between.train_dir)
+    directory = str(config.checkpoints.train_dir)
     weight_files.refuse_other_formats(directory, "train_dir", keras_too=False)
     if time_slices.inherited():
         raise UsageError("--train_dir: two runs in time slices would train the same weights. Omit it.")
-    saved = files.read(directory) if config.forward_only else files.latest(directory)
+    saved = files.read(directory) if config.workload.forward_only else files.latest(directory)
     steps = team.meet("looked for a checkpoint", saved and saved.steps)
     if len(set(steps.values())) > 1:
         seen = ", ".join(f"{task} {'none' if found is None else f'step {found}'}" for task, found in steps.items())
         raise UsageError(
             f"--train_dir={directory}: the workers see different checkpoints ({seen}). Pass a directory that all share."
         )
-    shows = config.output_format == "text" and team.is_leader
+    shows = config.output.output_format == "text" and team.is_leader
     if saved is None:
         if shows:
             say(f"Checkpoints: {directory} has none, so training begins.")
         return None
     _require_same(saved, config)
     if shows:
-        what = "weights" if config.forward_only else "continuing"
+        what = "weights" if config.workload.forward_only else "continuing"
         say(f"Checkpoints: {what} after step {saved.steps}, from {saved.prefix}.")
     return saved
 
@@ -155,7 +155,7 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     Raises:
         DataError: the values do not fit.
     """
-    if config.between.train_dir is None and config.between.initial_weights is None:
+    if config.checkpoints.train_dir is None and config.checkpoints.initial_weights is None:
         return Restoring()
     state = TrainingState(
         built.model.variables,
@@ -167,8 +167,8 @@ def restoring(config: Config, built: RunGraph, earlier: Earlier) -> Restoring:
     )
     if earlier.values:
         return Restoring(state, state.feeds(earlier.values), state.resumes(earlier.values))
-    if config.between.initial_weights is not None:
-        weights = earlier.initial_weights or keras_exchange.read(config.between.initial_weights, built.model)
+    if config.checkpoints.initial_weights is not None:
+        weights = earlier.initial_weights or keras_exchange.read(config.checkpoints.initial_weights, built.model)
         return Restoring(state, state.feeds(weights, weights_only=True))
     return Restoring(state)
 
@@ -179,8 +179,14 @@ def require_room(config: Config, state: TrainingState | None, team: Team) -> Non
     Raises:
         UsageError: it will not; of an address this is not known.
     """
-    directory = config.between.train_dir
-    if directory is None or is_address(directory) or config.forward_only or state is None or not team.is_leader:
+    directory = config.checkpoints.train_dir
+    if (
+        directory is None
+        or is_address(directory)
+        or config.workload.forward_only
+        or state is None
+        or not team.is_leader
+    ):
         return
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < state.size_bytes:
@@ -220,35 +226,35 @@ def saving(
         earlier: what earlier runs have trained.
         ends_at_step: the step at which the run is to end.
     """
-    directory = config.between.train_dir
-    if state is None or directory is None or config.forward_only:
+    directory = config.checkpoints.train_dir
+    if state is None or directory is None or config.workload.forward_only:
         return []
 
     per_epoch = images_per_epoch(config, built.input)
 
     def save(steps: int) -> None:
         facts = {
-            "model": config.model,
-            "model_digest": config.model_digest,
-            "data_name": config.data_name,
-            "num_classes": config.num_classes,
+            "model": config.workload.model,
+            "model_digest": config.workload.model_digest,
+            "data_name": config.data.data_name,
+            "num_classes": config.workload.num_classes,
             "images": earlier.images + (steps - earlier.steps) * config.batch_global,
             "images_per_epoch": per_epoch,
-            "optimizer": config.optimizer,
-            "variable_update": config.variable_update,
+            "optimizer": config.training.optimizer,
+            "variable_update": config.variables.variable_update,
             "graph": _graph(config),
             "ends_at_step": ends_at_step,
             "suite_version": SUITE_VERSION,
         }
         # Not with the options of the steps: the leader alone would count a run of the collectives.
-        files.write(directory, steps, state.fetch(session), facts, config.between.max_ckpts_to_keep)
+        files.write(directory, steps, state.fetch(session), facts, config.checkpoints.max_ckpts_to_keep)
 
     return [
         Saving(
             save,
             steps_before=earlier.steps,
-            every_steps=config.between.save_model_steps,
-            every_seconds=config.between.save_model_secs,
+            every_steps=config.checkpoints.save_model_steps,
+            every_seconds=config.checkpoints.save_model_secs,
         )
     ]
 
@@ -259,28 +265,28 @@ def _require_same(saved: Saved, config: Config) -> None:
     Raises:
         UsageError: it is of another model or optimizer.
     """
-    where = f"--train_dir={config.between.train_dir}"
+    where = f"--train_dir={config.checkpoints.train_dir}"
     instead = f"Pass that, or another --train_dir; --initial_weights={saved.prefix} begins a training with its weights."
-    wanted = {"model": config.model, "num_classes": config.num_classes}
-    if not config.forward_only:
-        wanted["optimizer"] = config.optimizer
+    wanted = {"model": config.workload.model, "num_classes": config.workload.num_classes}
+    if not config.workload.forward_only:
+        wanted["optimizer"] = config.training.optimizer
     for name, value in wanted.items():
         if saved.facts[name] != value:
             raise UsageError(
                 f"{where}: its checkpoint is of --{name}={saved.facts[name]}, and this run has --{name}={value}. "
                 f"{instead if name == 'optimizer' else 'Pass that, or another --train_dir.'}"
             )
-    if saved.facts["model_digest"] != config.model_digest:
-        warn(f"{where}: the code of {config.model} has changed since the checkpoint was saved.")
+    if saved.facts["model_digest"] != config.workload.model_digest:
+        warn(f"{where}: the code of {config.workload.model} has changed since the checkpoint was saved.")
 
 
 def _graph(config: Config) -> dict[str, Any]:
     """Returns what must be equal for values in flight to fit, as JSON has it."""
     return {
-        "variable_update": config.variable_update,
-        "modifiers": dataclasses.asdict(config.modifiers),
+        "variable_update": config.variables.variable_update,
+        "modifiers": dataclasses.asdict(config.variables.modifiers),
         "towers": config.towers_in_total,
-        "batch_per_device": config.batch_per_device,
-        "precision": config.precision,
-        "pipeline": None if config.pipeline is None else dataclasses.asdict(config.pipeline),
+        "batch_per_device": config.workload.batch_per_device,
+        "precision": config.computing.precision,
+        "pipeline": None if config.variables.pipeline is None else dataclasses.asdict(config.variables.pipeline),
     }

@@ -61,24 +61,24 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
     """
     for notice in config.notices:
         warn(notice)
-    provenance = of_this_run(command, on_gpus=config.device == "gpu", session_id=config.session_id)
+    provenance = of_this_run(command, on_gpus=config.devices.device == "gpu", session_id=config.output.session_id)
     log = empty_log(config)
     together = log.images_per_step if log.asynchronous else config.batch_global  # images of all that step together
     display = Display(together)
-    if config.output_format == "text":
+    if config.output.output_format == "text":
         display = TextDisplay(
-            display_every=config.display_every,
+            display_every=config.output.display_every,
             images_per_step=together,
-            accuracies=config.print_training_accuracy,
-            loss_type=config.loss_type_to_report,
+            accuracies=config.workload.print_training_accuracy,
+            loss_type=config.output.loss_type_to_report,
         )
     end = _End(config, log, display, provenance)
     # The other tasks of a cluster notice by themselves that one is lost.
-    sentry = sentinel.unless_dismissed(end.save_of_killed, wanted=config.cluster is None)
+    sentry = sentinel.unless_dismissed(end.save_of_killed, wanted=config.processes.cluster is None)
     with signals.raised_once(), sentry as end.dismiss:
         with watched(end.save, end.show) as watchdog:
-            Deadlines(watchdog).opening(f"Opening --output_dir={config.output_dir}")
-            end.store = open_store(config.output_dir)
+            Deadlines(watchdog).opening(f"Opening --output_dir={config.output.output_dir}")
+            end.store = open_store(config.output.output_dir)
             error = _attempt(config, log, display, watchdog)
         end.save(error)
     if not isinstance(error, StoppedError):
@@ -95,9 +95,12 @@ def run(config: Config, command: Sequence[str]) -> ExitStatus:
 def empty_log(config: Config) -> RunLog:
     """Returns the log of a run that has not begun."""
     return RunLog(
-        images_per_step=config.batch_global if _drives_all(config) else config.batch_per_device * config.num_devices,
-        towers=config.towers_in_total if _drives_all(config) else config.num_devices,
-        asynchronous=not _drives_all(config) and (config.modifiers.asynchronous or config.forward_only),
+        images_per_step=config.batch_global
+        if _drives_all(config)
+        else config.workload.batch_per_device * config.devices.num_devices,
+        towers=config.towers_in_total if _drives_all(config) else config.devices.num_devices,
+        asynchronous=not _drives_all(config)
+        and (config.variables.modifiers.asynchronous or config.workload.forward_only),
     )
 
 
@@ -122,7 +125,10 @@ class _End:
 
     def save(self, error: BenchError | None) -> None:
         """Saves the record if this process is the only one or the leader."""
-        is_leader = self.config.cluster is None or self.config.cluster.own == self.config.cluster.leader
+        is_leader = (
+            self.config.processes.cluster is None
+            or self.config.processes.cluster.own == self.config.processes.cluster.leader
+        )
         if self.store is None or not is_leader:
             self.dismiss()  # it would wait for the same directory
             return
@@ -155,7 +161,7 @@ class _End:
             status, reason = Status.OUT_OF_MEMORY, out_of_memory(what, self.config)
         record = record_without_run(self.config, self.provenance, status, reason)
         try:
-            keep(open_store(self.config.output_dir), record)
+            keep(open_store(self.config.output.output_dir), record)
         except Exception as error:
             warn(f"{error} The record of the run follows.")
             console.log(record.to_json())
@@ -169,8 +175,8 @@ class _End:
                 warn(warning)
         if error is not None:
             warn(str(error))
-        elif self.record is None and self.log.reports and self.config.cluster:
-            cluster = self.config.cluster
+        elif self.record is None and self.log.reports and self.config.processes.cluster:
+            cluster = self.config.processes.cluster
             self.display.part(self.log.own(), str(cluster.own), str(cluster.leader))
         if self.record is not None and self.store is not None and self.is_kept:
             run_id = self.record.identity.run_id
@@ -183,7 +189,7 @@ class _End:
         """Sends the saved record to trackers, which can no longer change a result or a status."""
         if self.record is not None and self.store is not None and self.is_kept:
             stored_in = [self.store.jsonl_path]
-            handover.send_of_run(self.record, self.config.trackers, stored_in, self.display.sent, limit_seconds)
+            handover.send_of_run(self.record, self.config.output.trackers, stored_in, self.display.sent, limit_seconds)
 
 
 def _attempt(config: Config, log: RunLog, display: Display, watchdog: Watchdog) -> BenchError | None:
@@ -203,9 +209,11 @@ def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog
     try:
         deadlines.none()
         tensorflow_setup.prepare(dataclasses.replace(config.runtime, visible_gpus=_visible_gpus(config)))
-        if config.data_dir is not None and config.cluster is None:  # in a cluster the others must learn of it
-            deadlines.opening(f"Opening --data_dir={config.data_dir}")
-            existing_directory(config.data_name, config.data_dir)
+        if (
+            config.data.data_dir is not None and config.processes.cluster is None
+        ):  # in a cluster the others must learn of it
+            deadlines.opening(f"Opening --data_dir={config.data.data_dir}")
+            existing_directory(config.data.data_name, config.data.data_dir)
         log.started("Python")
         deadlines.importing()
         tensorflow_setup.import_tensorflow()
@@ -214,8 +222,8 @@ def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog
 
         deadlines.none()
         log.started("TensorFlow")
-        if config.cluster:
-            cluster_run.train(config, config.cluster, log, display, watchdog)
+        if config.processes.cluster:
+            cluster_run.train(config, config.processes.cluster, log, display, watchdog)
         else:
             session.execute(config, log, display, Alone(watchdog))
     except UsageError:
@@ -228,7 +236,7 @@ def _carry_out(config: Config, log: RunLog, display: Display, watchdog: Watchdog
     except (KeyboardInterrupt, signals.Terminated):
         raise
     except OutsideCodeError as error:
-        return BenchError(f"--model={config.model}: {error}")
+        return BenchError(f"--model={config.workload.model}: {error}")
     except BaseException as error:  # the code of a layer may raise SystemExit
         display.stop()
         warn_of_exception()
@@ -244,35 +252,35 @@ def _record(config: Config, log: RunLog, error: BenchError | None, provenance: P
     status = Status.OK if error is None else error.record_status
     # An interrupted worker knows only its own part, which has no rate of all.
     has_rate = status in (Status.OK, Status.INTERRUPTED)
-    if has_rate and (_drives_all(config) or len(log.reports) == config.num_workers):
+    if has_rate and (_drives_all(config) or len(log.reports) == config.processes.num_workers):
         # XLA compiles within the first step, unless staging has computed before.
-        compiled = config.xla == "jit" and not config.modifiers.staged_vars
-        on_cpu = config.device == "cpu"
+        compiled = config.computing.xla == "jit" and not config.variables.modifiers.staged_vars
+        on_cpu = config.devices.device == "cpu"
         derived = derive(measurement, config.towers_in_total, compiled=compiled, towers_share_cores=on_cpu)
     derived = device_peak.beside_peak(
         derived,
         log.placement.get("flops_per_image"),
         provenance.environment,
-        device=config.device,
-        precision=config.precision,
+        device=config.devices.device,
+        precision=config.computing.precision,
         count=devices_with_a_peak(
-            config.device,
-            num_devices=config.num_devices,
-            virtual_gpus=config.virtual_gpus,
-            num_workers=config.num_workers,
-            num_hosts=config.cluster.num_worker_hosts if config.cluster else 1,
+            config.devices.device,
+            num_devices=config.devices.num_devices,
+            virtual_gpus=config.devices.virtual_gpus,
+            num_workers=config.processes.num_workers,
+            num_hosts=config.processes.cluster.num_worker_hosts if config.processes.cluster else 1,
         ),
     )
     conditions = Conditions(
         steps_per_round=config.steps_per_round,
         # Of a cluster's processes on this host only those that measure are known. Interleaved runs load each other.
-        load_per_core=provenance.load_per_core if config.cluster and measurement.step_seconds else None,
-        cpu_devices=config.towers_in_total // config.num_hosts if config.device == "cpu" else 0,
+        load_per_core=provenance.load_per_core if config.processes.cluster and measurement.step_seconds else None,
+        cpu_devices=config.towers_in_total // config.processes.num_hosts if config.devices.device == "cpu" else 0,
         cores=hardware.usable_cores(),
-        training=not config.forward_only,
-        input_options=config.advised_options,
-        evaluates_only=config.eval_only,
-        wanted_accuracy=config.between.stop_at_top_1_accuracy,
+        training=not config.workload.forward_only,
+        input_options=config.data.advised,
+        evaluates_only=config.workload.eval_only,
+        wanted_accuracy=config.evaluation.stop_at_top_1_accuracy,
     )
     return dataclasses.replace(
         record_without_run(config, provenance, status, str(error or ""), data_set=log.data_set),
@@ -303,7 +311,7 @@ def record_without_run(
         config={**config.to_dict(), **read},
         config_aside=config.aside_fields(),
         environment=provenance.environment,
-        model=specs.find(config.model).facts(config.num_classes),
+        model=specs.find(config.workload.model).facts(config.workload.num_classes),
         placement={},
         measurement=Measurement(images_per_step=config.batch_global),
         derived=Derived(),
@@ -319,15 +327,15 @@ def out_of_memory(what: str, requested: Config | Sequence[str]) -> str:
     `requested` are flags if there is no configuration.
     """
     if isinstance(requested, Config):
-        devices = counted(requested.num_devices, f"{requested.device.upper()} device")
-        images = counted(requested.batch_per_device, "image")
-        return f"{what}: {requested.model} with {images} per device on {devices}. Try a smaller --batch_size."
+        devices = counted(requested.devices.num_devices, f"{requested.devices.device.upper()} device")
+        images = counted(requested.workload.batch_per_device, "image")
+        return f"{what}: {requested.workload.model} with {images} per device on {devices}. Try a smaller --batch_size."
     return f"{what}: {' '.join(requested)}. Try a smaller --batch_size."
 
 
 def _drives_all(config: Config) -> bool:
     """Returns whether this process takes the steps of all towers, alone or as the client of all workers."""
-    return config.cluster is None or config.variable_update in IN_GRAPH
+    return config.processes.cluster is None or config.variables.variable_update in IN_GRAPH
 
 
 def _visible_gpus(config: Config) -> Sequence[int] | None:
@@ -336,10 +344,10 @@ def _visible_gpus(config: Config) -> Sequence[int] | None:
     MirroredStrategy avoids NCCL if it sees more GPUs than it uses, so a reference loop sees only those. Of a divided
     GPU (MIG), CUDA shows one instance by itself, and a number would name another GPU.
     """
-    if config.device == "cpu":
-        return config.visible_gpus
+    if config.devices.device == "cpu":
+        return config.devices.visible_gpus
     if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
         return None
-    if config.variable_update not in REFERENCE_LOOPS or config.virtual_gpus > 1:
-        return config.visible_gpus
-    return (config.visible_gpus or range(config.num_devices))[: config.num_devices]
+    if config.variables.variable_update not in REFERENCE_LOOPS or config.devices.virtual_gpus > 1:
+        return config.devices.visible_gpus
+    return (config.devices.visible_gpus or range(config.devices.num_devices))[: config.devices.num_devices]

@@ -37,9 +37,9 @@ def execute(config: Config, log: RunLog, display: Display, team: Team) -> None:
     """
     device_planning.set_arithmetic(config.runtime)
     _reach(config, display, team)
-    run = reference_loops.run if config.variable_update in REFERENCE_LOOPS else _train
-    (evaluating.run if config.eval_only else run)(config, log, display, team)
-    if config.check_precision:
+    run = reference_loops.run if config.variables.variable_update in REFERENCE_LOOPS else _train
+    (evaluating.run if config.workload.eval_only else run)(config, log, display, team)
+    if config.computing.check_precision:
         log.observe(peak_host_memory_bytes=largest_resident_bytes())
         try:
             log.observe(fp32_losses=_train_in_fp32(config, log, display))
@@ -58,12 +58,15 @@ def _reach(config: Config, display: Display, team: Team) -> None:
         UsageError: TensorFlow has no file system for one.
         DataError: one cannot be reached.
     """
-    between = config.between
-    named = {"data_dir": config.data_dir, "train_dir": between.train_dir, "initial_weights": between.initial_weights}
+    named = {
+        "data_dir": config.data.data_dir,
+        "train_dir": config.checkpoints.train_dir,
+        "initial_weights": config.checkpoints.initial_weights,
+    }
     for flag, path in named.items():
         if path and is_address(path):
             display.phase(f"waiting for the storage of --{flag}", None)
-            team.expect(f"An answer from the storage of --{flag}={path}", config.step_timeout_seconds)
+            team.expect(f"An answer from the storage of --{flag}={path}", config.processes.step_timeout_seconds)
             place(path).exists()
             team.expect_nothing()
 
@@ -78,7 +81,7 @@ def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) 
     """Builds the graph and runs it in a session."""
     devices = graph.plan_devices(config)
     earlier = resuming.find(config, team)
-    patience = PREPARATION_FACTOR * config.step_timeout_seconds
+    patience = PREPARATION_FACTOR * config.processes.step_timeout_seconds
     team.expect("Building the graph", patience)
     display.phase("building the graph", None)
     with tf.Graph().as_default() as built_in, tf.device(team.device or None):
@@ -113,9 +116,9 @@ def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) 
                     values=restoring.values,
                     resuming=restoring.resumes,
                 )
-                if config.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
+                if config.output.loss_type_to_report == "total_loss" and (penalty := built.penalty()) is not None:
                     display.add_penalty(session.make_callable(penalty))
-                ends = earlier.steps + max(1, config.num_warmup_batches) + count
+                ends = earlier.steps + max(1, config.length.num_warmup_batches) + count
                 saving = resuming.saving(config, built, restoring.state, session, earlier, ends)
                 evaluation = evaluating.evaluation(config, built, evaluator, session, log, display, earlier)
                 rate_after = steps.rate_after(config, built.input, earlier.steps, earlier.images)
@@ -132,7 +135,7 @@ def _build_and_train(config: Config, log: RunLog, display: Display, team: Team) 
                 _look_after_the_run(session, built, log, options)
                 traced_steps.trace(session, built.step.loops, options, config, log, team)
         except tf.errors.OpError as error:
-            raise team.explain(error) or built.input.translate(error, config.num_classes) from error
+            raise team.explain(error) or built.input.translate(error, config.workload.num_classes) from error
     team.expect_nothing()
     _measure_input(config, built, log, display, team)
 
@@ -150,16 +153,16 @@ def _measure_input(config: Config, built: graph.RunGraph, log: RunLog, display: 
     waited = sum(log.measured.observed.get("input_wait_seconds", []))
     if source is not None and waited >= LEAST_REPORTED_WAIT * sum(log.measured.step_seconds):
         display.phase("measuring the input's stages", None)
-        assert config.input is not None, "input that is read has options"
+        assert config.data.input is not None, "input that is read has options"
         stages = input_stages.measure_after_run(
             source,
             graph.input_spec(config),
-            config.input,
+            config.data.input,
             num_devices=len(built.input.towers),
             session_config=device_planning.session_config(
-                "cpu", config.num_devices, **config.runtime.session_options()
+                "cpu", config.devices.num_devices, **config.runtime.session_options()
             ),
-            deadlines=Deadlines(team, config.step_timeout_seconds),
+            deadlines=Deadlines(team, config.processes.step_timeout_seconds),
         )
         log.observe(input_stages=stages)
 
@@ -182,7 +185,8 @@ def _look_after_the_run(
 
 def _train_in_fp32(config: Config, log: RunLog, display: Display) -> list[float]:
     """Takes the run's steps again in fp32, and returns the losses of those that were measured."""
-    plain = dataclasses.replace(config, precision="fp32", loss_scaling=None)
+    in_fp32 = dataclasses.replace(config.computing, precision="fp32", loss_scaling=None)
+    plain = dataclasses.replace(config, computing=in_fp32)
     device_planning.set_arithmetic(plain.runtime)
     before, measured = len(log.first.losses) + len(log.warmup.losses), len(log.measured.losses)
     display.phase("training again in fp32", before + measured)
@@ -204,7 +208,9 @@ def _losses_apart(config: Config, count: int) -> list[float]:
 
 def _losses(config: Config, count: int) -> list[float]:
     """Trains anew for so many steps, and returns the loss of each."""
-    patience = tf.compat.v1.RunOptions(timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.step_timeout_seconds))
+    patience = tf.compat.v1.RunOptions(
+        timeout_in_ms=int(1000 * PREPARATION_FACTOR * config.processes.step_timeout_seconds)
+    )
     with tf.Graph().as_default() as built_in:
         built = graph.build(config, graph.plan_devices(config))
         with tf.compat.v1.Session(graph=built_in, config=graph.session_config(config)) as session:

@@ -149,11 +149,15 @@ def measure(
     with prepared_telemetry(config) as log.telemetry:
         age = log.started("variables")
         log.observe(startup_seconds=age)
-        until = math.inf if config.time_limit_seconds is None else time.perf_counter() + config.time_limit_seconds - age
-        deadline = math.inf if config.cluster else until  # workers agree on a number of steps instead
+        until = (
+            math.inf
+            if config.length.time_limit_seconds is None
+            else time.perf_counter() + config.length.time_limit_seconds - age
+        )
+        deadline = math.inf if config.processes.cluster else until  # workers agree on a number of steps instead
 
         def take(name: str, count: int, phase: Phase, *after_step: Callable[[Phase], None]) -> None:
-            limit = config.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
+            limit = config.processes.step_timeout_seconds * (PREPARATION_FACTOR if phase is log.first else 1)
 
             def watched() -> Taken:
                 team.expect(f"A step ({name})", limit)
@@ -175,8 +179,8 @@ def measure(
             )
 
         take(FIRST_STEP, 1, log.first)
-        take("warm-up", max(0, config.num_warmup_batches - 1), log.warmup)
-        if config.cluster:
+        take("warm-up", max(0, config.length.num_warmup_batches - 1), log.warmup)
+        if config.processes.cluster:
             steps = _agreed_steps(steps, until, log, team, config.steps_per_round)
             stepper.forget()
         interleaved = _interleaved(config, steps, log, team)
@@ -192,17 +196,17 @@ def prepared_telemetry(config: Config) -> contextlib.AbstractContextManager[tele
     """
     if time_slices.inherited() and time_slices.can_interleave(config):
         return contextlib.nullcontext()
-    if config.cluster and config.variable_update in IN_GRAPH:
+    if config.processes.cluster and config.variables.variable_update in IN_GRAPH:
         return telemetry.prepared(0, energy_of="")  # this process does not see the other workers' devices
-    on_gpus = config.device == "gpu"
-    physical = -(-config.num_devices // config.virtual_gpus) if on_gpus else 0
+    on_gpus = config.devices.device == "gpu"
+    physical = -(-config.devices.num_devices // config.devices.virtual_gpus) if on_gpus else 0
     return telemetry.prepared(physical, energy_of=telemetry.GPU_ONLY if on_gpus else telemetry.CPU_PACKAGE)
 
 
 @contextlib.contextmanager
 def _interleaved(config: Config, steps: int, log: RunLog, team: Team) -> Iterator[list[Callable[[Phase], None]]]:
     """Yields what to call after each measured step so that another run has its time slices."""
-    with time_slices.taken(time_slices.can_interleave(config), config.step_timeout_seconds) as own:
+    with time_slices.taken(time_slices.can_interleave(config), config.processes.step_timeout_seconds) as own:
         if own is None:
             yield []
             return
@@ -249,17 +253,17 @@ def plan(
     """
     if ends_at_step is not None:
         return _with_warmup_in(config, ends_at_step - steps_before)
-    if config.num_batches:
-        return config, config.num_batches
-    assert config.num_epochs is not None, "the configuration gives either batches or epochs"
-    images = config.num_epochs * images_per_epoch(config, tower_input)
-    if config.between.train_dir is None or config.forward_only:
+    if config.length.num_batches:
+        return config, config.length.num_batches
+    assert config.length.num_epochs is not None, "the configuration gives either batches or epochs"
+    images = config.length.num_epochs * images_per_epoch(config, tower_input)
+    if config.checkpoints.train_dir is None or config.workload.forward_only:
         rounds = -(-max(1, round(images / config.batch_global)) // config.steps_per_round)
         return config, rounds * config.steps_per_round
     left = round((images - images_before) / config.batch_global)
     if left <= 0 and steps_before:
         raise UsageError(
-            f"--num_epochs={config.num_epochs:g}: {config.between.train_dir} has a training of {steps_before} steps, "
+            f"--num_epochs={config.length.num_epochs:g}: {config.checkpoints.train_dir} has a training of {steps_before} steps, "
             "which are as many epochs. Pass more epochs, another --train_dir, or --num_batches for more steps."
         )
     return _with_warmup_in(config, left)
@@ -267,15 +271,17 @@ def plan(
 
 def _with_warmup_in(config: Config, left: int) -> tuple[Config, int]:
     """Divides the steps that are left between the warm-up and the measurement, at least one for each."""
-    warmup = min(max(1, config.num_warmup_batches), max(1, left - 1))
-    return dataclasses.replace(config, num_warmup_batches=warmup), max(1, left - warmup)
+    warmup = min(max(1, config.length.num_warmup_batches), max(1, left - 1))
+    return dataclasses.replace(config, length=dataclasses.replace(config.length, num_warmup_batches=warmup)), max(
+        1, left - warmup
+    )
 
 
 def images_per_epoch(config: Config, tower_input: RunInput) -> int:
     """Returns the images of the data set; an epoch of synthetic images is as long as one of the real data set."""
     if tower_input.source:
         return tower_input.source.count()
-    return data_set_of(specs.find(config.model).data_name).train_images
+    return data_set_of(specs.find(config.workload.model).data_name).train_images
 
 
 def rate_after(
@@ -285,31 +291,33 @@ def rate_after(
 
     Earlier runs took `steps_before` steps on `images_before` images; their batches may have had another size.
     """
-    if config.schedule is None:
+    if config.training.schedule is None:
         return None
-    rate, per_epoch = config.schedule.rate, images_per_epoch(config, tower_input)
+    rate, per_epoch = config.training.schedule.rate, images_per_epoch(config, tower_input)
     return lambda steps: rate((images_before + (steps - steps_before) * config.batch_global) / per_epoch)
 
 
 def facts(config: Config, data: str, placement: Mapping[str, Any]) -> dict[str, str]:
     """Returns what the text output shows of a run before it starts; `data` describes the input."""
-    spec = specs.find(config.model)
-    mode = "evaluation" if config.eval_only else "inference only" if config.forward_only else "training"
+    spec = specs.find(config.workload.model)
+    mode = (
+        "evaluation" if config.workload.eval_only else "inference only" if config.workload.forward_only else "training"
+    )
     per_device = placement["variable_bytes_per_device"].items()
     parts = placement.get("pipeline")
-    batch = f"{config.batch_per_device} per device, {config.batch_global} global"
+    batch = f"{config.workload.batch_per_device} per device, {config.batch_global} global"
     if parts:
         batch += f", in {parts['micro_batches']} micro-batches of {parts['images_per_micro_batch']}"
     return {
         "TensorFlow": tf.__version__,
-        "Model": f"{spec.name} ({spec.title}), {mode}, {config.precision}, {config.data_format}",
+        "Model": f"{spec.name} ({spec.title}), {mode}, {config.computing.precision}, {config.workload.data_format}",
         "Data": data,
         "Batch size": batch,
         "Devices": placement["devices"],
-        "Variables": f"{config.variable_update}: {placement['manager']}",
-        "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.num_workers > 1)}; "
+        "Variables": f"{config.variables.variable_update}: {placement['manager']}",
+        "Placement": f"{placement['variables']} variables{' that this worker sees' * (config.processes.num_workers > 1)}; "
         + ", ".join(f"{size / 1e6:.1f} MB on {device}" for device, size in per_device),
         **(pipeline.stage_facts(parts) if parts else {}),
-        "Optimizer": f"{config.optimizer}, {config.schedule or f'learning rate {config.learning_rate:g}'}, "
-        f"weight decay {config.weight_decay:g}",
+        "Optimizer": f"{config.training.optimizer}, {config.training.schedule or f'learning rate {config.training.learning_rate:g}'}, "
+        f"weight decay {config.training.weight_decay:g}",
     }

@@ -60,9 +60,9 @@ def can_interleave(config: Config) -> bool:
 
     A GPU's memory belongs to one process; input pipelines, and asynchronous towers and workers, continue meanwhile.
     """
-    is_alone = config.cluster is None and config.num_workers == 1 and config.num_ps == 0
-    goes_on = config.input is not None or config.modifiers.asynchronous
-    return config.device == "cpu" and is_alone and not goes_on and config.time_limit_seconds is None
+    is_alone = config.processes.cluster is None and config.processes.num_workers == 1 and config.processes.num_ps == 0
+    goes_on = config.data.input is not None or config.variables.modifiers.asynchronous
+    return config.devices.device == "cpu" and is_alone and not goes_on and config.length.time_limit_seconds is None
 
 
 def environment(steps_per_slice: int | None) -> dict[str, int]:

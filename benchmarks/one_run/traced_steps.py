@@ -12,8 +12,8 @@ from statistics import fmean
 import tensorflow as tf
 
 from benchmarks.between_steps import chrome_trace, files
+from benchmarks.between_steps.options import Summaries
 from benchmarks.cluster.member import Team
-from benchmarks.config.between_options import BetweenSteps
 from benchmarks.config.config import Config
 from benchmarks.console import warn
 from benchmarks.errors import headline
@@ -50,12 +50,12 @@ def trace(
     Raises:
         BenchError: another task is lost, so no step can be taken.
     """
-    several = config.towers_in_total > 1 or config.cluster is not None
-    written = config.between.trace_file or config.between.partitioned_graph_file_prefix
+    several = config.towers_in_total > 1 or config.processes.cluster is not None
+    written = config.summaries.trace_file or config.summaries.partitioned_graph_file_prefix
     fully = bool(several or written or log.traced_always)
-    if not (fully or config.device == "gpu") or log.steps_per_slice is not None:
+    if not (fully or config.devices.device == "gpu") or log.steps_per_slice is not None:
         return
-    towers = config.towers_in_total if config.variable_update in IN_GRAPH else config.num_devices
+    towers = config.towers_in_total if config.variables.variable_update in IN_GRAPH else config.devices.num_devices
     every: list[tf.compat.v1.RunMetadata] = []
     begin = time.perf_counter()
     with _excused(team):
@@ -65,13 +65,13 @@ def trace(
     seconds = time.perf_counter() - begin
     used = [size for size in map(step_trace.peak_gpu_memory_bytes, every) if size is not None]
     log.observe(peak_gpu_memory_bytes=max(used, default=None))
-    _write(every, config.between, team)
+    _write(every, config.summaries, team)
     if every and (several or log.traced_always):
         log.placement = {**log.placement, "measured_per_step": _transfers(every, config, log)}
     lacking = fully and any(map(step_trace.lacks_kernels, every))
     if lacking:
         warn(step_trace.NO_KERNELS)
-    if len(loops) > 1 or towers < 2 or config.pipeline:
+    if len(loops) > 1 or towers < 2 or config.variables.pipeline:
         return
     budget = max(LEAST_SECONDS, min(_MOST_SECONDS, _SHARE * sum(log.measured.step_seconds)))
     can_trace = every and not lacking
@@ -79,7 +79,7 @@ def trace(
     taken = []
     with _excused(team):
         for _ in range(count):
-            team.expect("The steps between traced steps", PREPARATION_FACTOR * config.step_timeout_seconds)
+            team.expect("The steps between traced steps", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
             for _ in range(between):
                 session.run(steps.fetches(loops[0]), options=options)
             taken.append(step_trace.tower_seconds(_metadata(session, loops[0], options, config, team), towers))
@@ -129,36 +129,36 @@ def _metadata(
     """Takes a step with the fetches of a measured one, so that its graph is not optimised again."""
     traced = steps.traced(options, with_graphs=with_graphs, with_kernels=with_kernels)
     metadata = tf.compat.v1.RunMetadata()
-    team.expect("A traced step", PREPARATION_FACTOR * config.step_timeout_seconds)
+    team.expect("A traced step", PREPARATION_FACTOR * config.processes.step_timeout_seconds)
     session.run(steps.fetches(loop), options=traced, run_metadata=metadata)
     team.expect_nothing()
     return metadata
 
 
-def _write(every: Sequence[tf.compat.v1.RunMetadata], between: BetweenSteps, team: Team) -> None:
+def _write(every: Sequence[tf.compat.v1.RunMetadata], wanted: Summaries, team: Team) -> None:
     """Writes the trace of a step, and each device's graph. Asynchronous towers took theirs one after the other."""
-    if between.trace_file:
+    if wanted.trace_file:
         rows = [dataclasses.astuple(event) for metadata in every for event in events(metadata)]
         rows_of = chrome_trace.gather(rows, team)
         if team.is_leader and any(rows_of.values()):
-            chrome_trace.write(Path(between.trace_file), chrome_trace.trace(rows_of))
-    if between.partitioned_graph_file_prefix and team.is_leader:
+            chrome_trace.write(Path(wanted.trace_file), chrome_trace.trace(rows_of))
+    if wanted.partitioned_graph_file_prefix and team.is_leader:
         graphs = (one for metadata in every for one in metadata.partition_graphs)
-        files.write_partitions(graphs, Path(between.partitioned_graph_file_prefix))
+        files.write_partitions(graphs, Path(wanted.partitioned_graph_file_prefix))
 
 
 def _transfers(every: Sequence[tf.compat.v1.RunMetadata], config: Config, log: RunLog) -> dict[str, object]:
     """Returns the transfers of one step of each loop, for the record."""
     by_formula = (log.placement.get("sent_per_step") or {}).get("by_kind") or {}
     # Logical CPU devices: the first one is the host's, and a tower's. It counts as what the manager uses it for.
-    cpu_is_host = config.device != "cpu" or not by_formula or bool({TO_DEVICE, TO_HOST} & by_formula.keys())
-    in_graph = config.variable_update in IN_GRAPH
+    cpu_is_host = config.devices.device != "cpu" or not by_formula or bool({TO_DEVICE, TO_HOST} & by_formula.keys())
+    in_graph = config.variables.variable_update in IN_GRAPH
     found = [
         step_trace.crossings(
             metadata,
             cpu_is_host=cpu_is_host,
             towers_in_total=config.towers_in_total,
-            workers=1 if in_graph else config.num_workers,
+            workers=1 if in_graph else config.processes.num_workers,
         )
         for metadata in every
     ]

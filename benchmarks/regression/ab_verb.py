@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.console import in_words, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.regression import builds, outputs, rounds
 from benchmarks.regression.builds import Build

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import DataError, ExitStatus, UsageError, did_you_mean
+from benchmarks.option import Flag, Groups, only
 from benchmarks.regression import outputs
 from benchmarks.regression.compare_verb import WHERE
 from benchmarks.regression.outputs import OUTPUT_FLAGS

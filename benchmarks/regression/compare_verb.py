@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import record_files
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.verb import Verb
 from benchmarks.errors import DataError, ExitStatus, UsageError
+from benchmarks.option import Flag, Groups
 from benchmarks.regression import outputs
 from benchmarks.regression.outputs import OUTPUT_FLAGS
 from results.gate import comparison

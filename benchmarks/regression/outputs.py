@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config.flag import Flag
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.option import Flag
 from results import store
 from results.gate.findings import Findings
 from results.gate.views import json_view, junit_view, text_view

@@ -21,20 +21,30 @@ _GFLOPS_PER_CORE, _GFLOPS_PER_GPU = 100.0, 15_000.0
 _MARGIN = 1.1
 
 
-def estimate_seconds(config: Config, earlier: Sequence[Record]) -> float:
-    """Returns how long a run may take, its start included; `earlier` records of its configuration time a step."""
+def estimate_seconds(config: Config, earlier: Sequence[Record], steps: int | None = None) -> float:
+    """Returns how long a run may take, its start included.
+
+    Args:
+        config: of the run.
+        earlier: records; those of its configuration time a step.
+        steps: that are measured; None: as configured.
+    """
     key = key_of(config.key_fields())
     alike = [record for record in earlier if record.identity.config_key == key and record.status is Status.OK]
     if alike:
         start = statistics.median((r.measurement.startup_seconds or _START_SECONDS) for r in alike)
         step = statistics.median(statistics.median(r.measurement.step_seconds) for r in alike)
     else:
-        gflop = specs.find(config.model).gflop_per_image * (1 if config.forward_only else 3)
-        at_once = _GFLOPS_PER_GPU * config.num_devices if config.device == "gpu" else _GFLOPS_PER_CORE * usable_cores()
+        gflop = specs.find(config.workload.model).gflop_per_image * (1 if config.workload.forward_only else 3)
+        at_once = (
+            _GFLOPS_PER_GPU * config.devices.num_devices
+            if config.devices.device == "gpu"
+            else _GFLOPS_PER_CORE * usable_cores()
+        )
         start, step = _START_SECONDS, gflop * config.batch_global / at_once
-    steps = (config.num_batches or 100) + config.num_warmup_batches + 2
+    steps = (steps or config.length.num_batches or 100) + config.length.num_warmup_batches + 2
     seconds = start + steps * step
-    return min(seconds, config.time_limit_seconds) if config.time_limit_seconds else seconds
+    return min(seconds, config.length.time_limit_seconds) if config.length.time_limit_seconds else seconds
 
 
 class Durations(Generic[T]):

@@ -14,6 +14,7 @@ from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
 from benchmarks.console import progress
 from benchmarks.errors import UsageError, did_you_mean
+from benchmarks.option import Groups
 from benchmarks.outside_text import parse_toml, shortened
 from benchmarks.topology import launch_plan
 from benchmarks.trackers import catalog as trackers
@@ -59,12 +60,12 @@ class Cell:
         return self.config is not None and not self.same_as_before
 
 
-def help_groups(own: flag.Groups) -> flag.Groups:
+def help_groups(own: Groups) -> Groups:
     """Returns the flags of a sweep for its help: its own and those of `run`."""
     return {**own, **_RUN_FLAGS}
 
 
-def sweep_groups(own: flag.Groups) -> flag.Groups:
+def sweep_groups(own: Groups) -> Groups:
     """Returns the flags of a sweep for its parser: its own, and those of `run` as texts, which may be lists."""
     as_texts = {
         title: [dataclasses.replace(f, kind=str, choices=(), same_as="") for f in group]
@@ -178,7 +179,7 @@ def runnable(grids: Sequence[Mapping[str, Sequence[str]]], count_gpus: Callable[
     """
     found = cells(grids, count_gpus)
     for cell in found:
-        if cell.config and cell.config.cluster and not launch_plan.is_asked_for_in(cell.arguments):
+        if cell.config and cell.config.processes.cluster and not launch_plan.is_asked_for_in(cell.arguments):
             raise UsageError(
                 "Runs of a grid cannot be one task of a cluster that others start, by flags or by TF_CONFIG: start a "
                 "cluster for each with --local_cluster or --hosts, or unset TF_CONFIG."

@@ -155,7 +155,7 @@ class CellRunner:
     def _without_run(self, cell: Cell, status: Status, reason: str) -> Record:
         """Returns the record of a run that left none, or that there cannot be."""
         provenance = dataclasses.replace(self.provenance, command=list(cell.arguments))
-        if cell.config is None or cell.config.device == "cpu":  # such a run does not look at GPUs
+        if cell.config is None or cell.config.devices.device == "cpu":  # such a run does not look at GPUs
             provenance = dataclasses.replace(provenance, inventory=hardware.Inventory())
         if cell.config:
             return dataclasses.replace(record_without_run(cell.config, provenance, status, reason), warnings=[])

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.config.flag import Flag, Groups, without
 from benchmarks.config.run_flags import DEFAULTS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.option import Flag, Groups, without
 from benchmarks.outside_text import whole_number
 from benchmarks.sweep import grid, sweep_verb
 from benchmarks.sweep.grid import Cell
@@ -43,7 +43,7 @@ def run(values: Mapping[str, Any], command: Sequence[str]) -> ExitStatus:
     noun = "worker" if values["local_cluster"] or values["hosts"] else "device"
     cells = grid.runnable([_grid(values)], hardware.count_gpus)
     _refuse_one_number(cells, noun)
-    if noun == "device" and any(cell.config and cell.config.device == "cpu" for cell in cells):
+    if noun == "device" and any(cell.config and cell.config.devices.device == "cpu" for cell in cells):
         warn(f"Nothing will be predicted. {_SHARED} {_INSTEAD}")
 
     def show(finished: Sequence[Record]) -> None:
@@ -98,7 +98,11 @@ def _up_to(most: int) -> list[int]:
 
 def _refuse_one_number(cells: Sequence[Cell], noun: str) -> None:
     """Raises a `UsageError` unless cells of different numbers of devices can run."""
-    numbers = {config.num_devices if noun == "device" else config.num_workers for c in cells if (config := c.config)}
+    numbers = {
+        config.devices.num_devices if noun == "device" else config.processes.num_workers
+        for c in cells
+        if (config := c.config)
+    }
     if len(numbers) < 2:
         why = next((cell.why_not for cell in cells if cell.config is None), "")
         raise UsageError(

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.config.flag import Flag, Groups, only
 from benchmarks.config.run_flags import DEFAULTS, RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus
+from benchmarks.option import Flag, Groups, only
 from benchmarks.process import subprocesses
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
@@ -84,12 +84,12 @@ def run_cells(
     repeats = values["repeats"] or 1
     grid.refuse_too_many(len(cells) * repeats)
     output_dir = values["output_dir"] or DEFAULTS["output_dir"]
-    for targets in {cell.config.trackers for cell in cells if cell.config}:
+    for targets in {cell.config.output.trackers for cell in cells if cell.config}:
         trackers.require(targets)
     store = open_store(output_dir)
     earlier = store.load().records
     estimates = [estimate_seconds(cell.config, earlier) if cell.config else 0.0 for cell in cells]
-    on_gpus = any(cell.config and cell.config.device == "gpu" for cell in cells)
+    on_gpus = any(cell.config and cell.config.devices.device == "gpu" for cell in cells)
     runner = CellRunner(
         program=program,
         store=store,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from benchmarks.config.precision_options import LossScaling
+from benchmarks.training.computing import LossScaling
 from benchmarks.training.optimizers import Gradients, Optimizer, Updates, Variables
 
 _SMALLEST, _LARGEST = 2.0**-24, 2.0**32

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.config.optimizer_options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters
+from benchmarks.training.options import LARS_TRUST_COEFFICIENT, Clipping, Hyperparameters
 
 _USUAL, _UNLIMITED = Hyperparameters(), Clipping()
 Variables = Sequence[tf.Variable]

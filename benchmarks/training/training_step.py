@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.config.precision_options import Computing
 from benchmarks.errors import UsageError
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.measure import injected_delay
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import model_parallel, pipeline
+from benchmarks.training.computing import Computing
 from benchmarks.training.loss_scale import LossScale
 from benchmarks.training.objectives import Objective, Score
 from benchmarks.training.optimizers import Optimizer

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.config import config, run_flags
-from benchmarks.config.between_options import BETWEEN_FLAGS
 from benchmarks.config.config import Config
 from benchmarks.console import progress, warn
 from benchmarks.errors import BenchError, OutOfMemoryError, UsageError
@@ -44,7 +43,11 @@ _STEPS: dict[str, Any] = {"num_batches": 2, "num_warmup_batches": 1}
 # Flags that a trial does not get: the length of the run, its output, and what it does between its steps.
 _NOT_PASSED_ON = (
     *("num_epochs", "time_limit_seconds", "output_dir", "output_format", "display_every"),
-    *(flag.name for group in BETWEEN_FLAGS.values() for flag in group),
+    *(
+        flag.name
+        for title in ("Checkpoints", "Evaluation", "Summaries and profiles")
+        for flag in run_flags.RUN_FLAGS[title]
+    ),
     *trackers.FLAGS,
 )
 PROGRAM = (sys.executable, str(subprocesses.RUN_BENCH))
@@ -145,18 +148,20 @@ def resolve(
         BenchError: a trial failed for another reason than memory, or not even one image fits.
     """
     usual = config.resolve({**values, "batch_size": None}, count_gpus)
-    if usual.cluster:
+    if usual.processes.cluster:
         raise UsageError("--batch_size=auto runs trials in one process: with several processes, give a number.")
-    provenance = of_this_run(command, on_gpus=usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
-    question = {"what": "batch_size", "check_precision": usual.check_precision, **usual.key_fields()}
+    provenance = of_this_run(command, on_gpus=usual.devices.device == "gpu", session_id=uuid.uuid4().hex[:12])
+    question = {"what": "batch_size", "check_precision": usual.computing.check_precision, **usual.key_fields()}
     key = cache.key(provenance.identity({}), question)
     found = _cached(key, usual)
     if found is None:
         if values["print_config"]:
             raise UsageError("--batch_size=auto runs trials, and --print_config runs nothing: give a number.")
         begun = time.monotonic()
-        open_store(usual.output_dir)  # refuses a directory that cannot be written before the search, not after it
-        directory = str(Path(usual.output_dir) / _DIRECTORY)
+        open_store(
+            usual.output.output_dir
+        )  # refuses a directory that cannot be written before the search, not after it
+        directory = str(Path(usual.output.output_dir) / _DIRECTORY)
         runner = CellRunner(
             program=program,
             store=open_store(directory),
@@ -181,7 +186,7 @@ def _cached(key: str, usual: Config) -> Found | None:
     if not isinstance(images, int) or images < 1:
         cache.FILE.ignore(ValueError(f"a batch of {images!r}"))
         return None
-    if usual.device == "cpu" and isinstance(peak, int) and peak > free:
+    if usual.devices.device == "cpu" and isinstance(peak, int) and peak > free:
         warn(
             f"--batch_size=auto: {images} images fitted on {time_utc[:10]} with {peak / 2**30:.1f} GiB of host memory, "
             f"but only {free / 2**30:.1f} GiB are free now: searching again."
@@ -200,7 +205,7 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
         progress.begin(f"--batch_size=auto: trying {images} images", measured=True)
         record = runner.run(cell, next(numbers))
         progress.end()
-        probed = _probed(record, images, is_checked=usual.check_precision, smallest_that_fits=min(fitted))
+        probed = _probed(record, images, is_checked=usual.computing.check_precision, smallest_that_fits=min(fitted))
         fitted.extend([images] if probed.fits else [])
         peak = f", {probed.peak_bytes / 2**30:.1f} GiB of host memory at most" if probed.peak_bytes else ""
         warn(f"--batch_size=auto: {images} {'fit' + peak if probed.fits else 'do not fit: ' + probed.reason}")
@@ -208,9 +213,9 @@ def _search(values: Mapping[str, Any], usual: Config, runner: CellRunner, count_
 
     raise_on_termination()
     room, headroom = math.inf, _HEADROOM_ON_GPUS
-    if usual.device == "cpu":
+    if usual.devices.device == "cpu":
         room, headroom = _SHARE_OF_MEMORY * linux.available_bytes(), 0.0
-    found = largest_that_fits(usual.batch_per_device, probe, room_bytes=room, headroom=headroom)
+    found = largest_that_fits(usual.workload.batch_per_device, probe, room_bytes=room, headroom=headroom)
     if not found.largest:
         raise OutOfMemoryError(f"--batch_size=auto: not even one image fits. {found.limit}")
     return found

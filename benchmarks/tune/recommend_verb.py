@@ -12,11 +12,11 @@ from typing import Any
 
 from benchmarks.config import config, run_flags
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups
 from benchmarks.config.run_flags import RUN_FLAGS
 from benchmarks.config.verb import Verb
 from benchmarks.console import say, warn
 from benchmarks.errors import ExitStatus, UsageError
+from benchmarks.option import Flag, Groups
 from benchmarks.process.signals import until_stopped
 from benchmarks.record_files import open_store
 from benchmarks.sweep.isolated_run import CellRunner
@@ -51,9 +51,9 @@ def resolve(values: Mapping[str, Any], count_gpus: Callable[[], int]) -> Recomme
     given = {name: value for name, value in given.items() if value != "auto" or name not in _VARIED_IF_AUTO}
     given = {"model": "resnet50", **given}
     usual = config.resolve(run_flags.unset(given), count_gpus)
-    if usual.cluster:
+    if usual.processes.cluster:
         raise UsageError("recommend searches settings for one process, but TF_CONFIG names a cluster: unset it.")
-    if usual.pipeline:
+    if usual.variables.pipeline:
         raise UsageError(
             "recommend tries managers and numbers of devices, and a pipeline fixes both: omit --pipeline_stages, or "
             "use sweep --micro_batches=4,8,16."
@@ -77,7 +77,7 @@ def run(plan: RecommendPlan, command: Sequence[str], count_gpus: Callable[[], in
     Raises:
         UsageError: the results directory cannot be written.
     """
-    provenance = of_this_run(command, on_gpus=plan.usual.device == "gpu", session_id=uuid.uuid4().hex[:12])
+    provenance = of_this_run(command, on_gpus=plan.usual.devices.device == "gpu", session_id=uuid.uuid4().hex[:12])
     question = {
         "what": "recommend",
         "fixed": plan.fixed,
@@ -144,9 +144,13 @@ def _write_flagfile(directory: str, answer: Answer) -> str | None:
 
 def _by_topology(usual: Config) -> str | None:
     """Returns what the connections between the GPUs suggest; None where there are no whole GPUs."""
-    if usual.device == "cpu" or usual.virtual_gpus > 1:
+    if usual.devices.device == "cpu" or usual.devices.virtual_gpus > 1:
         return None
-    return advice(gpu_topology.read().only((usual.visible_gpus or range(usual.num_devices))[: usual.num_devices]))
+    return advice(
+        gpu_topology.read().only(
+            (usual.devices.visible_gpus or range(usual.devices.num_devices))[: usual.devices.num_devices]
+        )
+    )
 
 
 RECOMMEND_FLAGS: Groups = {

@@ -89,7 +89,7 @@ class Finder:
             found = cells(stage, plan.fixed, self._chosen, plan.usual, self._count_gpus)
             self._candidates = {cell.arguments: (choice, cell) for choice, cell in found}
             possible = [words for words, (_, cell) in self._candidates.items() if cell.runs]
-            is_last_chance = number == len(sizes) - 1 and self._best_devices < plan.usual.num_devices
+            is_last_chance = number == len(sizes) - 1 and self._best_devices < plan.usual.devices.num_devices
             if len(possible) > 1 or is_last_chance:
                 now = time.monotonic()
                 seconds = (self._end - now) * max(sizes[number], 1) / max(sum(sizes[number:]), 1)
@@ -107,7 +107,7 @@ class Finder:
         """Returns the results so far."""
         if self._open:
             self._close_stage()
-        is_untested = 0 < self._best_devices < self._plan.usual.num_devices
+        is_untested = 0 < self._best_devices < self._plan.usual.devices.num_devices
         best = None if is_untested and self._failed_on_all else self._best
         return Answer(
             arguments=run_flags.words({**self._plan.fixed, **self._chosen}) if best else [],
@@ -117,23 +117,27 @@ class Finder:
             seconds=time.monotonic() - self._begun,
             is_complete=is_complete,
             results=str(self._runner.store.jsonl_path),
-            untested_on=self._plan.usual.num_devices if best and is_untested else 0,
+            untested_on=self._plan.usual.devices.num_devices if best and is_untested else 0,
         )
 
     def _seconds_left(self, is_first_run: bool) -> float:
         """Returns how long a run may take; a candidate's first run may use the time of later stages."""
         assert self._open is not None, "a stage is open"
         usual, reserved = self._plan.usual, 0.0
-        if self._open[0].on_one_device and usual.num_devices > 1:
+        if self._open[0].on_one_device and usual.devices.num_devices > 1:
             # A run on all devices must still fit. Logical CPU devices share the cores.
-            reserved = _RESERVED_RUNS * self._longest_seconds * (usual.num_devices if usual.device == "cpu" else 1)
+            reserved = (
+                _RESERVED_RUNS
+                * self._longest_seconds
+                * (usual.devices.num_devices if usual.devices.device == "cpu" else 1)
+            )
         return min(self._end if is_first_run else self._stage_end, self._end - reserved) - time.monotonic()
 
     def _close_stage(self) -> None:
         """Adds the table of the open stage, and chooses its best candidate."""
         assert self._open is not None, "a stage is open"
         (stage, search), self._open = self._open, None
-        devices = 1 if stage.on_one_device else self._plan.usual.num_devices
+        devices = 1 if stage.on_one_device else self._plan.usual.devices.num_devices
         impossible = {
             words: Row(reason=f"cannot run: {cell.why_not}")
             for words, (_, cell) in self._candidates.items()
@@ -171,7 +175,9 @@ class Finder:
             result = f"{rate([outcome]):.2f} images/s in {len(outcome.step_seconds)} steps"
         else:
             result = outcome.reason
-            self._failed_on_all |= not outcome.cut_off and cell.config.num_devices == self._plan.usual.num_devices
+            self._failed_on_all |= (
+                not outcome.cut_off and cell.config.devices.num_devices == self._plan.usual.devices.num_devices
+            )
         left = max(0.0, self._end - time.monotonic())
         warn(f"  {tried}: {result}   ({in_words(left)} left)")
         return outcome
@@ -201,7 +207,7 @@ class Finder:
     def _estimate(self, words: Words, steps: int) -> float:
         config = self._candidates[words][1].config
         assert config is not None, "only possible cells are run"
-        return estimate_seconds(dataclasses.replace(config, num_batches=steps), [])
+        return estimate_seconds(config, [], steps)
 
     def _first_steps(self, candidates: Sequence[Words]) -> int:
         step_seconds, most = self._step_seconds, _MOST_STEPS
@@ -213,14 +219,16 @@ class Finder:
     def _warnings(self) -> Iterator[str]:
         """Yields what the user should know about the chosen settings."""
         usual, batch = self._plan.usual, self._chosen.get("batch_size")
-        if batch and int(batch) != usual.batch_per_device:
+        if batch and int(batch) != usual.workload.batch_per_device:
             yield (
-                f"A batch of {batch} instead of {usual.batch_per_device} trains differently: "
-                f"--batch_size={usual.batch_per_device} keeps it."
+                f"A batch of {batch} instead of {usual.workload.batch_per_device} trains differently: "
+                f"--batch_size={usual.workload.batch_per_device} keeps it."
             )
         if self._chosen.get("precision", "fp32") != "fp32":
             yield f"{self._chosen['precision']} changes the arithmetic: run it once with --check_precision."
-        elif not self._plan.any_precision and usual.precision == "fp32" and "precision" not in self._plan.fixed:
+        elif (
+            not self._plan.any_precision and usual.computing.precision == "fp32" and "precision" not in self._plan.fixed
+        ):
             yield "Only fp32 was tried, since other precisions change the arithmetic: --any_precision tries them, too."
         load = self._runner.provenance.load_per_core
         if load > BUSY_LOAD_PER_CORE:
@@ -233,7 +241,7 @@ class Finder:
 def _shortened(cell: Cell, **length: Any) -> Cell:
     """Returns a cell with flags of its length; on a CPU, where steps take long, with a single step of warm-up."""
     assert cell.config is not None, "only possible cells are run"
-    if cell.config.device == "cpu":
+    if cell.config.devices.device == "cpu":
         length["num_warmup_batches"] = 1
     words = tuple(f"--{name}={value}" for name, value in length.items())
     return Cell((*cell.arguments, *words), dataclasses.replace(cell.config, **length))

@@ -12,12 +12,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping
 
-from benchmarks.config import precision_options
 from benchmarks.config.config import Config
-from benchmarks.config.precision_options import ONEDNN_MODES, PRECISIONS, XLA_MODES, as_matmul_of
 from benchmarks.sweep import grid
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import hardware
+from benchmarks.training import computing
+from benchmarks.training.computing import AS_MATMUL, PRECISIONS, as_matmul_of
 from models import specs
 from variable_mgr.reductions.algorithms import ALGORITHMS
 
@@ -48,8 +48,8 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
 
     `fixed` are the user's flags, which are not varied; `usual` is the configuration that they give.
     """
-    batches = dict.fromkeys(str(max(1, int(factor * usual.batch_per_device))) for factor in _BATCH_FACTORS)
-    exchanges = usual.num_devices > 1 and not usual.forward_only
+    batches = dict.fromkeys(str(max(1, int(factor * usual.workload.batch_per_device))) for factor in _BATCH_FACTORS)
+    exchanges = usual.devices.num_devices > 1 and not usual.workload.forward_only
     repackings = _axis("gradient_repacking", _REPACKINGS if exchanges else (), fixed)
     found = [
         *_computing(fixed, usual, any_precision),
@@ -57,7 +57,7 @@ def stages(fixed: Texts, usual: Config, *, any_precision: bool) -> list[Stage]:
         Stage("variable manager", _agreeing(_managers(usual), fixed), False),
         Stage("gradient repacking", [{}, *filter(None, repackings)], False),
     ]
-    if usual.device == "cpu":
+    if usual.devices.device == "cpu":
         kernels = Stage("kernels of the CPU", _kernels(fixed), True)
         found = [kernels, *found, Stage("threads of the CPU", _agreeing(_threads(usual), fixed), False)]
     return found
@@ -67,7 +67,7 @@ def cells(
     stage: Stage, fixed: Texts, chosen: Texts, usual: Config, count_gpus: Callable[[], int]
 ) -> list[tuple[Texts, Cell]]:
     """Returns the different choices of a stage, each with its cell; an impossible cell has the reason."""
-    alone = {"num_gpus": "1"} if stage.on_one_device and usual.num_devices > 1 else {}
+    alone = {"num_gpus": "1"} if stage.on_one_device and usual.devices.num_devices > 1 else {}
     merged = [{**fixed, **alone, **chosen, **choice} for choice in stage.choices]
     found = grid.cells([{name: [value] for name, value in flags.items()} for flags in merged], count_gpus)
     return [(choice, cell) for choice, cell in zip(stage.choices, found, strict=True) if not cell.same_as_before]
@@ -92,26 +92,26 @@ def _agreeing(choices: Iterable[Texts], fixed: Texts) -> list[Texts]:
 
 
 def _kernels(fixed: Texts) -> list[Texts]:
-    other = precision_options.other_onednn_mode(os.environ)
-    modes = () if _is_fixed("onednn", fixed) else [other] if other else ONEDNN_MODES
+    other = computing.other_onednn_mode(os.environ)
+    modes = () if _is_fixed("onednn", fixed) else [other] if other else ["on", "off"]
     return [{}, *({"onednn": mode} for mode in modes)]
 
 
 def _computing(fixed: Texts, usual: Config, any_precision: bool) -> list[Stage]:
-    layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != usual.data_format)
-    if any(getattr(usual, flag) for flag in precision_options.AS_MATMUL):
+    layouts = sorted(("NHWC", "NCHW"), key=lambda layout: layout != usual.workload.data_format)
+    if any(getattr(usual.computing, flag) for flag in AS_MATMUL):
         layouts = ["NHWC"]  # which products need
-    computing = [_axis("data_format", layouts, fixed), _axis("xla", XLA_MODES, fixed)]
+    layout_and_xla = [_axis("data_format", layouts, fixed), _axis("xla", ("off", "jit"), fixed)]
     precisions = _axis("precision", PRECISIONS if any_precision else (), fixed)
-    if usual.device == "gpu":
-        return [Stage("layout, precision and compilation", _product(*computing, precisions), True)]
-    flags = as_matmul_of(specs.find(usual.model), forward_only=usual.forward_only)
-    if "data_format" in fixed and usual.data_format == "NCHW":
+    if usual.devices.device == "gpu":
+        return [Stage("layout, precision and compilation", _product(*layout_and_xla, precisions), True)]
+    flags = as_matmul_of(specs.find(usual.workload.model), forward_only=usual.workload.forward_only)
+    if "data_format" in fixed and usual.workload.data_format == "NCHW":
         flags = ()
     products = _product(*(_axis(flag, ("false", "true"), fixed) for flag in flags))
     return [
         Stage("precision", precisions, True),
-        Stage("layout and compilation", _product(*computing), True),
+        Stage("layout and compilation", _product(*layout_and_xla), True),
         Stage("convolutions as products", products, True),
     ]
 
@@ -122,11 +122,11 @@ def _product(*axes: Iterable[Texts]) -> list[Texts]:
 
 def _managers(usual: Config) -> list[Texts]:
     """Returns the managers that train the same model as one device with the whole batch would."""
-    if usual.num_devices == 1:
+    if usual.devices.num_devices == 1:
         return [{"variable_update": "parameter_server"}, {"variable_update": "replicated"}]
-    devices = sorted(("cpu", "gpu"), key=lambda device: device != usual.shared_on)
+    devices = sorted(("cpu", "gpu"), key=lambda device: device != usual.variables.shared_on)
     shared = [{"variable_update": "parameter_server", "local_parameter_device": device} for device in devices]
-    if usual.forward_only:
+    if usual.workload.forward_only:
         return [*shared, {"variable_update": "replicated"}]
     return [
         *shared,
@@ -142,7 +142,7 @@ def _threads(usual: Config) -> list[Texts]:
 
     TensorFlow gives both all cores. Fewer may be faster if devices compute at the same time, or threads share a core.
     """
-    cores, count = hardware.usable_cores(), usual.num_devices
+    cores, count = hardware.usable_cores(), usual.devices.num_devices
     within = sorted({max(1, cores // count), max(1, cores // 2), 1} - {cores}, reverse=True)
     at_once = [{"num_inter_threads": str(count)}] if count != cores else []
     return [{}, *({"num_intra_threads": str(threads)} for threads in within), *at_once]

@@ -121,7 +121,7 @@ def cases() -> Iterator[Case]:
 
 def rule_of(config: Config) -> Rule | None:
     """Returns the update rule that the configuration chooses; None for plain SGD, which is always compared."""
-    rule = Rule(config.optimizer, config.clipping.value, config.clipping.norm)
+    rule = Rule(config.training.optimizer, config.training.clipping.value, config.training.clipping.norm)
     return None if rule == SGD else rule
 
 

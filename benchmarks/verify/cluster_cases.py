@@ -75,9 +75,9 @@ def results(
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
     for number, case in enumerate(under(rule, cases() if chosen is None else chosen), start=1):
         plan = device_planning.plan(
-            config.device,
-            config.num_devices,
-            virtual_gpus=config.virtual_gpus,
+            config.devices.device,
+            config.devices.num_devices,
+            virtual_gpus=config.devices.virtual_gpus,
             shared_on=case.shared_on,
             cluster=cluster,
             manager=case.manager,
@@ -90,9 +90,9 @@ def results(
             yield CaseResult(case, None, reason)
         elif trains(cluster, cluster.own, case.manager):
             options = device_planning.session_config(
-                config.device, config.num_devices, **config.runtime.session_options()
+                config.devices.device, config.devices.num_devices, **config.runtime.session_options()
             )
-            seconds = config.step_timeout_seconds
+            seconds = config.processes.step_timeout_seconds
             yield CaseResult(case, _error(case, plan, options, team.under(case.manager), number, seconds))
 
 

@@ -25,7 +25,7 @@ _LOCAL_STEPS = 2  # so that the weights of towers differ after some steps
 
 def cases(config: Config, *, one_setting: bool = False) -> list[Case]:
     """Returns the comparisons of the configured model: under its manager with its modifiers, or under all managers."""
-    settings = [(config.variable_update, config.modifiers, config.shared_on)]
+    settings = [(config.variables.variable_update, config.variables.modifiers, config.variables.shared_on)]
     if not one_setting:
         of_manager = {
             name: Modifiers(local_sgd_steps=_LOCAL_STEPS if "local_sgd_steps" in entry.modifiers else 0)
@@ -33,7 +33,7 @@ def cases(config: Config, *, one_setting: bool = False) -> list[Case]:
         }
         settings = [(name, modifiers, "cpu") for name, modifiers in of_manager.items()]
     return [
-        Case(manager, modifiers, shared_on, TOWERS, f"{config.model} under {titled(manager, modifiers)}")
+        Case(manager, modifiers, shared_on, TOWERS, f"{config.workload.model} under {titled(manager, modifiers)}")
         for manager, modifiers, shared_on in settings
     ]
 
@@ -47,29 +47,29 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
         watchdog: ends the process if a step takes longer; None: no limit.
     """
     tf.config.experimental.enable_tensor_float_32_execution(False)  # as in a run: fp32 means fp32
-    model, count, team = specs.find(config.model), config.num_devices, Alone(watchdog)
-    options = device_planning.session_config(config.device, count, **config.runtime.session_options())
+    model, count, team = specs.find(config.workload.model), config.devices.num_devices, Alone(watchdog)
+    options = device_planning.session_config(config.devices.device, count, **config.runtime.session_options())
     build = functools.partial(
         building.build,
         model,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
+        data_format=config.workload.data_format,
+        num_classes=config.workload.num_classes,
+        seed=config.training.seed,
     )
     images = InputSpec(
         batch_per_device=model_oracle.IMAGES_PER_TOWER,
         image_size=model.image_size,
         channels=model.channels,
-        data_format=config.data_format,
-        num_classes=config.num_classes,
-        seed=config.seed,
+        data_format=config.workload.data_format,
+        num_classes=config.workload.num_classes,
+        seed=config.training.seed,
     )
-    limited: dict[str, Any] = {"team": team, "step_timeout_seconds": config.step_timeout_seconds}
+    limited: dict[str, Any] = {"team": team, "step_timeout_seconds": config.processes.step_timeout_seconds}
     first = config.place.towers[0]
     with model_oracle.LoneTower(build, images, first, options, **limited) as tower:
         for case in under(rule_of(config), chosen):
             devices = device_planning.plan(
-                config.device, count, virtual_gpus=config.virtual_gpus, shared_on=case.shared_on
+                config.devices.device, count, virtual_gpus=config.devices.virtual_gpus, shared_on=case.shared_on
             )
             reason = why_not(case.manager, case.modifiers, devices.place) or why_not_under(case)
             if reason:
@@ -80,13 +80,21 @@ def results(config: Config, chosen: Sequence[Case], watchdog: Watchdog | None = 
                 case.manager,
                 case.modifiers,
                 tower.compute,
-                learning_rate=config.learning_rate,
+                learning_rate=config.training.learning_rate,
                 rule=case.rule,
             )
             make = maker(case.manager, devices, case.modifiers)
             try:
                 found = model_oracle.deviation(
-                    make, wanted, build, images, devices, config.learning_rate, options, rule=case.rule, **limited
+                    make,
+                    wanted,
+                    build,
+                    images,
+                    devices,
+                    config.training.learning_rate,
+                    options,
+                    rule=case.rule,
+                    **limited,
                 )
                 result = CaseResult(case, found.error)
                 yield result if result.passed else CaseResult(case, found.error, f"differs most in {found.where}")

@@ -15,11 +15,11 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster.member import Alone, Team
-from benchmarks.config.optimizer_options import Clipping
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.process.deadlines import PREPARATION_FACTOR
 from benchmarks.topology.devices import HOST, Devices
 from benchmarks.training import objectives, optimizers, pipeline, training_step
+from benchmarks.training.options import Clipping
 from models import building, splitting
 from models.layers import Layers
 from variable_mgr.expected import DECAY, MOMENTUM, PER_TOWER, RATE, STEPS, WITH_MOMENTUM, Rule, Trajectory, X

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.config import config as config_rules
-from benchmarks.config import device_options
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag, Groups, Parsed
+from benchmarks.config.flag import Parsed
 from benchmarks.config.run_flags import RUN_FLAGS, SEVERAL_DEVICES
 from benchmarks.config.verb import Verb
 from benchmarks.console import progress, say, warn
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.one_run import cluster_launch
+from benchmarks.option import Flag, Groups
 from benchmarks.process.deadlines import Deadlines
 from benchmarks.process.watchdog import Watchdog, watched
 from benchmarks.system import hardware
-from benchmarks.topology import discovery, launch_plan
+from benchmarks.topology import device_options, discovery, launch_plan
 from benchmarks.topology.cluster import Cluster
 from benchmarks.topology.start import start
 from results.text import counted
@@ -57,7 +57,7 @@ def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] =
     if models:
         return _of_models(models, one_setting)
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, config.step_timeout_seconds)
+        deadlines = Deadlines(watchdog, config.processes.step_timeout_seconds)
         deadlines.importing()
         plan, _ = start(config.runtime)
         deadlines.none()
@@ -65,17 +65,19 @@ def run(config: Config, *, one_setting: bool = False, models: Sequence[Config] =
 
         chosen = None
         if one_setting:
-            of_manager = cases.of_setting(config.variable_update, config.modifiers, config.shared_on)
-            chosen = [cases.PIPELINE] if config.pipeline else of_manager
-        if config.cluster:
-            return _in_cluster(config, config.cluster, chosen, watchdog)
+            of_manager = cases.of_setting(
+                config.variables.variable_update, config.variables.modifiers, config.variables.shared_on
+            )
+            chosen = [cases.PIPELINE] if config.variables.pipeline else of_manager
+        if config.processes.cluster:
+            return _in_cluster(config, config.processes.cluster, chosen, watchdog)
         return _in_one_process(config, plan.description, chosen, watchdog)
 
 
 def _of_models(configs: Sequence[Config], one_setting: bool) -> ExitStatus:
     """Compares on models that the user names, in one process, instead of on the small ones; see `run`."""
     with watched() as watchdog:
-        deadlines = Deadlines(watchdog, configs[0].step_timeout_seconds)
+        deadlines = Deadlines(watchdog, configs[0].processes.step_timeout_seconds)
         deadlines.importing()
         plan, _ = start(configs[0].runtime)
         deadlines.none()
@@ -86,28 +88,28 @@ def _of_models(configs: Sequence[Config], one_setting: bool) -> ExitStatus:
             results = itertools.chain.from_iterable(
                 model_cases.results(config, of_model, watchdog) for config, of_model in chosen
             )
-            what = configs[0].variable_update if one_setting else "Every manager"
-            return _report(results, f"{what} on {plan.description}", configs[0].output_format, _AGAINST_TOWERS)
+            what = configs[0].variables.variable_update if one_setting else "Every manager"
+            return _report(results, f"{what} on {plan.description}", configs[0].output.output_format, _AGAINST_TOWERS)
 
 
 def _in_one_process(config: Config, devices: str, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
     from benchmarks.topology.devices import session_config
     from benchmarks.verify import cases
 
-    what = config.variable_update if chosen else "Every manager, reduction and modifier"
+    what = config.variables.variable_update if chosen else "Every manager, reduction and modifier"
     rule = cases.rule_of(config)
     with progress.counted("comparing", len(list(cases.under(rule, chosen or cases.cases())))):
         results = cases.results(
-            config.device,
-            config.num_devices,
-            config.virtual_gpus,
-            lambda count: session_config(config.device, count, **config.runtime.session_options()),
+            config.devices.device,
+            config.devices.num_devices,
+            config.devices.virtual_gpus,
+            lambda count: session_config(config.devices.device, count, **config.runtime.session_options()),
             watchdog,
-            config.step_timeout_seconds,
+            config.processes.step_timeout_seconds,
             chosen,
             rule,
         )
-        return _report(results, f"{what} on {devices}", config.output_format)
+        return _report(results, f"{what} on {devices}", config.output.output_format)
 
 
 def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None, watchdog: Watchdog) -> ExitStatus:
@@ -122,8 +124,10 @@ def _in_cluster(config: Config, cluster: Cluster, chosen: Sequence[Case] | None,
         nonlocal status
         results = cluster_cases.results(config, cluster, team, chosen)
         if team.is_leader:
-            what = config.variable_update if chosen else "Every manager that works across processes"
-            status = _report(results, f"{what} on {counted(cluster.num_workers, 'worker')}", config.output_format)
+            what = config.variables.variable_update if chosen else "Every manager that works across processes"
+            status = _report(
+                results, f"{what} on {counted(cluster.num_workers, 'worker')}", config.output.output_format
+            )
         else:
             collections.deque(results, maxlen=0)
 
@@ -215,7 +219,7 @@ def _resolve_models(values: Mapping[str, Any]) -> tuple[list[Config], bool]:
     if "" in names:
         raise UsageError(f"--model={values['model']}: a name is empty; write names with commas between them.")
     configs = [config_rules.resolve({**given, "model": name}, hardware.count_gpus) for name in names]
-    return list({config.model: config for config in configs}.values()), _chooses_one(values)
+    return list({config.workload.model: config for config in configs}.values()), _chooses_one(values)
 
 
 _NO_RULE = "its updates are not compared under managers. Choose sgd, momentum, nesterov or lars"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.config import flag, precision_options, run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.doctor import breakdown_run, doctor_verb
 from benchmarks.doctor.breakdown import Part
@@ -28,6 +28,7 @@ from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.microbench import device_peak
 from benchmarks.microbench.roofline import Peak, Roofline
 from benchmarks.process import subprocesses
+from benchmarks.training import computing
 from results.loading import load
 from results.record import Record
 from tests.support.commands import Finished
@@ -426,7 +427,7 @@ def test_devices(tmp_path: Path, arguments: Sequence[str], gpus: int, device: st
 
 @pytest.mark.parametrize("has_bf16", [True, False])
 def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_bf16: bool) -> None:
-    monkeypatch.setattr(precision_options, "has_instructions", lambda precision: has_bf16 and precision == "bf16")
+    monkeypatch.setattr(computing, "has_instructions", lambda precision: has_bf16 and precision == "bf16")
     settings = [planned(tmp_path, "--device=cpu", f"--model={model}").setting for model in ("resnet50", "vgg16")]
     assert [setting.as_matmul for setting in settings] == [
         ("conv1x1_as_matmul", "filter_gradients_as_matmul"),
@@ -434,7 +435,7 @@ def test_advice_knows_the_cpu_and_the_model(tmp_path: Path, monkeypatch: pytest.
     ]
     assert {setting.has_bf16 for setting in settings} == {has_bf16}
     assert planned(tmp_path, gpus=1).setting.has_bf16
-    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: "on")
+    monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: "on")
     settings = [planned(tmp_path, "--device=cpu", *more).setting for more in ((), ("--onednn=off",))]
     assert [setting.other_onednn for setting in settings] == ["on", None], "the user's word is not argued with"
 

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cli import main
-from benchmarks.config import config, flag, precision_options, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
 from benchmarks.errors import ExitStatus, UsageError
 from benchmarks.sweep import isolated_run
 from benchmarks.sweep.grid import Cell
 from benchmarks.system import cache as answers
 from benchmarks.system import gpu_topology, hardware
+from benchmarks.training import computing
 from benchmarks.tune import recommend_verb, search, stages
 from benchmarks.tune.report import Answer
 from results.record import Record, Status
@@ -144,7 +145,7 @@ def test_kernels_are_chosen_first(
     factor: float,
     best: str | None,
 ) -> None:
-    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda environ: other)
+    monkeypatch.setattr(computing, "other_onednn_mode", lambda environ: other)
     runs.rate = lambda chosen: _rate(chosen) * (factor if chosen.onednn == (other or "on") else 1)
     _recommend(*(flag for flag in ON_CPU if "onednn" not in flag), "--output_format=json")
     answer = _answer(capsys)
@@ -232,7 +233,7 @@ def test_batch_size_auto_means_that_it_is_varied(runs: Runs) -> None:
 def test_precision_is_varied_only_if_any_is_fine(
     runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision_options, "has_instructions", lambda precision, cpuinfo: precision != "tf32")
+    monkeypatch.setattr(computing, "has_instructions", lambda precision, cpuinfo: precision != "tf32")
     runs.rate = lambda chosen: _rate(chosen) * (3 if chosen.precision == "bf16" else 1)
     _recommend(*ON_CPU)
     assert _varied(runs, "precision") == set()

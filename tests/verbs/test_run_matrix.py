@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.cli.main import dispatch
-from benchmarks.config import precision_options
 from benchmarks.measure.run_log import RunLog
 from benchmarks.process import apart
 from benchmarks.process.tensorflow_setup import Runtime
+from benchmarks.training import computing
 from models import specs
 from tests.support import models
 from tests.support.clusters import local
@@ -119,8 +119,8 @@ def test_batch_normalisation_in_separate_operations_changes_no_loss(train_here: 
 def test_tf32_is_checked_in_a_process_that_computes_in_fp32(
     train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision_options, "has_instructions", lambda *_: True)
-    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda *_: None)
+    monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
+    monkeypatch.setattr(computing, "other_onednn_mode", lambda *_: None)
     modes, call = [], apart.call
 
     def noted(runtime: Runtime, *rest: Any) -> Any:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import tensorflow as tf
 
-from benchmarks.config import device_options
 from benchmarks.errors import ExitStatus
-from benchmarks.topology import devices
+from benchmarks.topology import device_options, devices
 from benchmarks.verify import cases as verify
 from benchmarks.verify import cluster_cases
 from tests.support.commands import Finished

@@ -12,11 +12,11 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.checkpoints.training_state import IN_FLIGHT, TrainingState
-from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.errors import DataError
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training.computing import Computing, LossScaling
 from models import building, splitting
 from models.layers import Layers
 from tests.support.rotation import rotating

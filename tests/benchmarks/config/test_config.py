@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import config, flag, precision_options, run_flags
+from benchmarks.config import config, flag, run_flags
 from benchmarks.errors import UsageError
 from benchmarks.input.options import InputOptions
+from benchmarks.training import computing
 from results.record import key_of
 from tests.support.nvidia import Machine
 from variable_mgr.modifiers import Modifiers
@@ -22,8 +23,8 @@ def resolve(*arguments: str, gpus: int = 0) -> config.Config:
 
 
 def test_tf32_is_a_mode_of_onednn_on_cpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision_options, "has_instructions", lambda *_: True)
-    monkeypatch.setattr(precision_options, "other_onednn_mode", lambda *_: None)
+    monkeypatch.setattr(computing, "has_instructions", lambda *_: True)
+    monkeypatch.setattr(computing, "other_onednn_mode", lambda *_: None)
     assert resolve("--device=cpu", "--precision=tf32").runtime.fpmath == "BF16"
     assert resolve("--device=cpu", "--precision=bf16").runtime.fpmath is None
     assert resolve("--device=gpu", "--precision=tf32", gpus=1).runtime.fpmath is None

@@ -14,8 +14,8 @@ from benchmarks.cli import main
 from benchmarks.cli.verbs import VERBS, flags_of
 from benchmarks.config import config, flag, peer_flags, run_flags
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
+from benchmarks.option import Flag
 from benchmarks.sweep import grid, sweep_verb
 
 OURS = {one.name: one for group in run_flags.RUN_FLAGS.values() for one in group}

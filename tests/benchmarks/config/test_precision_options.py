@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.config import precision_options
-from benchmarks.config.precision_options import AS_MATMUL, Computing, LossScaling, resolve
 from benchmarks.errors import UsageError
+from benchmarks.training import computing
+from benchmarks.training.computing import AS_MATMUL, Computing, LossScaling, resolve
 from variable_mgr.modifiers import Modifiers
 
 _FLAGS = (
@@ -122,7 +122,7 @@ def test_the_peers_spellings_mean_the_same() -> None:
 def test_the_other_kernels_are_known(
     tmp_path: Path, instructions: str, environ: dict[str, str], other: str | None
 ) -> None:
-    assert precision_options.other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
+    assert computing.other_onednn_mode(environ, _cpu(tmp_path, instructions)) == other
 
 
 def test_float16_scales_the_loss() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
+from benchmarks.option import Flag
 from benchmarks.sweep import grid, sweep_verb
 from tests.support import docs
 

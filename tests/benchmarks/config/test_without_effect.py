@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.config import config, flag, run_flags
 from benchmarks.config.config import Config
-from benchmarks.config.flag import Flag
 from benchmarks.errors import UsageError
+from benchmarks.option import Flag
 
 TABLE = {one.name: one for group in run_flags.RUN_FLAGS.values() for one in group}
 RUNS = {

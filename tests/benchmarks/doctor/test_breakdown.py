@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.cli import main
-from benchmarks.config import device_options, flag, run_flags
+from benchmarks.config import flag, run_flags
 from benchmarks.doctor import advice
 from benchmarks.doctor.breakdown import Breakdown, Part, Setting, Significance, Span, Stage
 from benchmarks.microbench import allreduce_verb, input_verb
+from benchmarks.topology import device_options
 from benchmarks.tune import recommend_verb
 
 GPUS = Setting(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config.precision_options import Computing, LossScaling
 from benchmarks.input.tower_input import TowerInput
 from benchmarks.topology import devices
 from benchmarks.training import objectives, optimizers, training_step
+from benchmarks.training.computing import Computing, LossScaling
 from models.building import ModelVariable
 from variable_mgr import factory
 from variable_mgr.modifiers import Modifiers

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.config.optimizer_options import Clipping, Hyperparameters
 from benchmarks.training import optimizers
+from benchmarks.training.options import Clipping, Hyperparameters
 
 RATE, MOMENTUM, STEPS = 0.1, 0.9, 4
 OTHERS = Hyperparameters(

@@ -1,0 +1,370 @@
+"""All rules on flags of a run that involve more than one flag. Their kinds and terms are explained in `rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from benchmarks.between_steps.options import WHEN_TO_EVALUATE, Summaries
+from benchmarks.config.rules import Excludes, Fact, Needs, NoEffect, Rule
+from benchmarks.input.options import INPUT_FLAGS
+from benchmarks.option import flags_of
+from benchmarks.training.options import SCHEDULE_FLAGS, Training
+from variable_mgr.catalog import IN_GRAPH, MANAGERS, REFERENCE_LOOPS
+
+FACTS: Mapping[str, Fact] = {
+    "@cpu": Fact("a run on CPUs", ("--device=cpu",)),
+    "@gpu": Fact("a run on GPUs", ("--device=gpu",)),
+    "@cluster": Fact("several processes", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
+    "@controller": Fact("a controller", ("--controller_host=h:1", "--worker_hosts=h:2", "--job_name=controller")),
+    "@synthetic": Fact("synthetic images", ()),
+    "@synthetic_host": Fact("synthetic images that are made on the host", ("--data_name=synthetic_host",)),
+    "@small_images": Fact("CIFAR-10 and MNIST", ("--model=resnet20", "--data_dir=/tmp")),
+    "@mnist": Fact("MNIST", ("--model=lenet", "--data_dir=/tmp")),
+    "@nchw": Fact("the layout NCHW", ("--data_format=NCHW",)),
+    "@nhwc_only": Fact("a model whose code builds it for NHWC only", ("--model=keras:ConvNeXtTiny",)),
+    "@no_conv1x1": Fact("a model without convolutions of one pixel", ("--model=vgg16",)),
+    "@no_larger_convolutions": Fact("a model without larger convolutions", ("--model=trivial",)),
+    "@no_batch_norm": Fact("a model without batch normalisation", ("--model=vgg16",)),
+    "@no_resnet": Fact("a model that is no ResNet for ImageNet", ("--model=vgg16",)),
+    "@no_trials": Fact("a command that does not try batches", ()),
+    "@workers": Fact("several workers", ("--local_cluster=worker:2", "--variable_update=collective_all_reduce")),
+    "@no_shared_devices": Fact("a manager that shares nothing within a process", ("--variable_update=independent",)),
+}
+_LOOPS = f"variable_update={'|'.join(REFERENCE_LOOPS)}"
+_NO_LOOP = "Leave it out, or use --variable_update=replicated."
+_OWN_CLIENTS = f"variable_update!={'|'.join(IN_GRAPH)}"
+_UNLIKE_UPDATES = "variable_update=" + "|".join(
+    name for name, entry in MANAGERS.items() if not entry.exchanges_gradients
+)
+_RATE = " ".join(flag.name for flag in SCHEDULE_FLAGS)
+_DECAYS = ("resnet_base_lr", "piecewise_learning_rate_schedule", "num_epochs_per_decay", "cosine_decay_epochs")
+_UPDATES = " ".join(
+    [_RATE, *(flag.name for flag in flags_of(Training) if flag.name not in ("tf_random_seed", "deterministic"))]
+)
+# What reference loops read of it; of what is added to the others, they know nothing.
+_IN_LOOPS = "optimizer momentum weight_decay weight_decay_on init_learning_rate"
+_NOT_IN_LOOPS = " ".join(f"~{name}" for name in _UPDATES.split() if name not in _IN_LOOPS.split())
+_CHECKPOINTS = "train_dir initial_weights save_model_steps save_model_secs"
+_EVALUATIONS = " ".join(WHEN_TO_EVALUATE)
+_SUMMARIES = " ".join(flag.name for flag in flags_of(Summaries))
+_ABOUT_TOWERS = (
+    "nocross_replica_sync variable_consistency=relaxed staged_vars all_reduce_spec gradient_repacking "
+    "agg_small_grads_max_bytes compact_gradient_transfer local_sgd_steps fc_model_parallel"
+)
+_ASYNCHRONOUS = "nocross_replica_sync"
+_INPUT = " ".join(f"~{flag.name}" for flag in INPUT_FLAGS)
+# These also act on batches that are made on the host, not read.
+_HOST_BATCHES = ("~datasets_prefetch_buffer_size", "~datasets_use_prefetch", "~datasets_num_private_threads")
+
+WITHOUT_EFFECT: tuple[Rule, ...] = (
+    NoEffect(
+        "allow_growth batchnorm_persistent force_gpu_compatible", "@cpu", "it is about GPUs, and this run uses none"
+    ),
+    NoEffect(
+        "local_parameter_device",
+        "@no_shared_devices",
+        "no variables are shared within a process, and no gradients are averaged by copies",
+    ),
+    NoEffect(_UPDATES, "forward_only eval", "nothing is updated"),
+    NoEffect(
+        "num_batches num_epochs num_warmup_batches print_training_accuracy save_model_steps save_model_secs "
+        f"max_ckpts_to_keep stop_at_top_1_accuracy {_EVALUATIONS}",
+        "eval",
+        "--eval trains nothing, and takes every image of the validation set once",
+    ),
+    NoEffect("max_ckpts_to_keep", "!train_dir", "only checkpoints in --train_dir are counted"),
+    NoEffect("momentum", "optimizer!=momentum|nesterov|lars", "only --optimizer=momentum, nesterov and lars read it"),
+    NoEffect("lars_trust_coefficient", "optimizer!=lars", "only --optimizer=lars reads it"),
+    NoEffect("weight_decay_on", "weight_decay=0", "--weight_decay=0 acts on nothing"),
+    NoEffect(
+        "rmsprop_decay rmsprop_momentum rmsprop_epsilon", "optimizer!=rmsprop", "only --optimizer=rmsprop reads it"
+    ),
+    NoEffect("adam_beta1 adam_beta2 adam_epsilon", "optimizer!=adam", "only --optimizer=adam reads it"),
+)
+
+_OF_DEVICES: tuple[Rule, ...] = (
+    Excludes(
+        "~gpus ~gpu_memory_frac ~gpu_memory_limit_mb virtual_gpus!=1|auto ~gpu_thread_mode ~per_gpu_thread_count",
+        "@cpu",
+        "it is about GPUs",
+    ),
+    Excludes("onednn", "@gpu", "it chooses kernels of CPUs"),
+    Excludes("gpu_memory_limit_mb", "gpu_memory_frac", "both limit a GPU's memory"),
+    Needs("server_port", "hosts cluster", "elsewhere every address has its port"),
+    Needs("ssh", "hosts", "these are the hosts to start workers on"),
+    Needs("max_restarts noprivate_network", "local_cluster hosts", "it is about tasks that this command starts"),
+    Excludes("noprivate_network", "hosts", "only the tasks of --local_cluster have such a network"),
+    Excludes(
+        "@controller",
+        _OWN_CLIENTS,
+        "there every worker is its own client",
+        instead="Use --variable_update=distributed_all_reduce, or in_graph_parameter_server with parameter servers.",
+    ),
+)
+
+_OF_ARITHMETIC: tuple[Rule, ...] = (
+    Excludes("conv1x1_as_matmul", "@no_conv1x1", "there is nothing to compute as matrix products"),
+    Excludes("filter_gradients_as_matmul", "@no_larger_convolutions forward_only", "there are no such gradients"),
+    Excludes("nofused_bn", "@no_batch_norm", "there is nothing to fuse"),
+    Excludes(
+        "conv1x1_as_matmul filter_gradients_as_matmul",
+        "@nchw",
+        "it needs channels as the last dimension",
+        instead="Use --data_format=NHWC, or leave it out.",
+    ),
+    Excludes(
+        "data_format=NCHW", "@nhwc_only", "channels are its last dimension", instead="Use --data_format=NHWC or auto."
+    ),
+    Excludes("fc_model_parallel", "precision=bf16|fp16", "layers that it divides compute in fp32"),
+    Excludes("xla=jit", "fc_model_parallel", "XLA compiles each tower alone, and the other connects them"),
+    Excludes("precision=tf32", "xla=jit", "on CPUs it is a mode of oneDNN, which XLA does not use", when="@cpu"),
+    Excludes(
+        "compact_gradient_transfer",
+        "precision=fp16",
+        "it sends gradients unscaled, and in float16 small ones vanish",
+        when="compact_gradient_dtype=float16",
+        instead="Use --compact_gradient_dtype=bfloat16, or, under NCCL, which has none, leave it out.",
+    ),
+    Excludes(
+        "fp16_loss_scale fp16_enable_auto_loss_scale fp16_inc_loss_scale_every_n",
+        "precision!=fp16 forward_only",
+        "only gradients in float16 are scaled",
+        instead="Use --precision=fp16 and train, or leave it out.",
+    ),
+    Needs("fp16_inc_loss_scale_every_n", "fp16_enable_auto_loss_scale", "only a dynamic scale is increased"),
+    Excludes(
+        "fp16_enable_auto_loss_scale",
+        f"{_UNLIKE_UPDATES} {_ASYNCHRONOUS}",
+        "all towers must skip the same updates, and there they update independently",
+        instead="Use --variable_update=replicated, or give a fixed --fp16_loss_scale.",
+    ),
+    Excludes(
+        "fp16_enable_auto_loss_scale",
+        "staged_vars variable_update=staged variable_consistency=relaxed",
+        "gradients are applied a step later, when an overflow is seen too late",
+        instead="Give a fixed --fp16_loss_scale, or leave out the other.",
+    ),
+    Excludes(
+        "check_precision",
+        "precision=fp32",
+        "it compares another precision with fp32",
+        instead="Use --precision=bf16, fp16 or tf32.",
+    ),
+    Excludes("check_precision", "datasets_sloppy_parallel_interleave", "it needs the same images twice"),
+    Excludes(
+        "check_precision",
+        f"forward_only {_ASYNCHRONOUS} @cluster",
+        "it trains twice in this process and compares the losses of all towers together",
+    ),
+    Excludes(_CHECKPOINTS, "check_precision", "the check trains again from the start"),
+)
+
+_OF_VARIABLES: tuple[Rule, ...] = (
+    Needs("compact_gradient_dtype", "compact_gradient_transfer", "it is the type in which gradients are sent"),
+    Excludes("nostaged_vars", "variable_update=staged", "staged is parameter_server with it"),
+    Excludes(
+        f"{_ABOUT_TOWERS} variable_update=staged", "forward_only", "no gradients are computed, and nothing is updated"
+    ),
+    Needs("micro_batches", "pipeline_stages", "it divides the images of a pipeline"),
+    Excludes("pipeline_stages", "@cluster", "a pipeline works in one process only"),
+    Excludes(
+        "pipeline_stages",
+        "variable_update!=parameter_server",
+        "a pipeline has one copy of each variable, on the device of its stage, as under parameter_server",
+        instead="Leave out --variable_update.",
+    ),
+    Excludes(
+        f"{_ABOUT_TOWERS}", "pipeline_stages", "it is about several towers, and a pipeline is one over all devices"
+    ),
+    Excludes("local_parameter_device", "pipeline_stages", "in a pipeline, variables are on the device of their stage"),
+    Excludes("xla=jit", "pipeline_stages", "XLA compiles a tower as a whole, and stages cut it"),
+    Excludes("forward_only", "pipeline_stages", "a pipeline only trains"),
+    Excludes("deterministic", _ASYNCHRONOUS, "asynchronous towers update in any order"),
+    Excludes("deterministic", "datasets_sloppy_parallel_interleave", "images must not come in any order"),
+)
+
+_OF_REFERENCE_LOOPS: tuple[Rule, ...] = (
+    Excludes(
+        "keras_application",
+        "variable_update!=keras_fit model!=resnet50",
+        "it trains Keras' own ResNet-50 with Keras' fit",
+        instead="Use --variable_update=keras_fit --model=resnet50, or leave it out.",
+    ),
+    Excludes(
+        "@cluster",
+        _LOOPS,
+        "it works in one process only",
+        instead="Leave out the cluster, or use --variable_update=collective_all_reduce.",
+    ),
+    Excludes(
+        "optimizer!=sgd|momentum weight_decay_on!=kernels nofused_bn",
+        _LOOPS,
+        "it uses sgd or momentum, decays kernels, and has fused batch normalisation",
+        instead=_NO_LOOP,
+    ),
+    Excludes(
+        _NOT_IN_LOOPS,
+        _LOOPS,
+        "it trains at a constant rate, on plain labels, without limits of gradients",
+        instead=_NO_LOOP,
+    ),
+    Excludes(
+        "precision=fp16 xla=jit check_precision conv1x1_as_matmul filter_gradients_as_matmul",
+        _LOOPS,
+        "it trains once, with Keras' convolutions, without XLA and without scaling the loss",
+        instead=_NO_LOOP,
+    ),
+    Excludes(
+        "data_dir data_name=synthetic_host forward_only print_training_accuracy",
+        _LOOPS,
+        "it trains on synthetic images that are on the devices, and reports the loss only",
+        instead=_NO_LOOP,
+    ),
+    Excludes(
+        "local_parameter_device log_device_placement force_gpu_compatible use_nccl",
+        _LOOPS,
+        "it decides by itself where variables, operations and gradients are, and how they are reduced",
+        instead=_NO_LOOP,
+    ),
+    Excludes(
+        f"{_CHECKPOINTS} {_EVALUATIONS} {_SUMMARIES} eval",
+        _LOOPS,
+        "it is measured as it is, with nothing between its steps",
+        instead=_NO_LOOP,
+    ),
+)
+
+_BETWEEN_STEPS: tuple[Rule, ...] = (
+    Needs("max_restarts", "train_dir", "tasks are started again from a checkpoint"),
+    Needs("save_model_steps save_model_secs", "train_dir", "checkpoints are saved there"),
+    Excludes(
+        f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity",
+        "forward_only",
+        "nothing is trained that could be saved or evaluated",
+    ),
+    Excludes(
+        f"save_model_steps save_model_secs {_EVALUATIONS} summary_verbosity profile_steps",
+        _ASYNCHRONOUS,
+        "asynchronous towers never pause",
+        instead="Leave it out: --train_dir alone saves a checkpoint at the end, --eval evaluates it, and --trace_file "
+        "shows a step.",
+    ),
+    Excludes(
+        "save_model_secs",
+        _OWN_CLIENTS,
+        "the workers save at a common step",
+        when="@workers",
+        instead="Use --save_model_steps.",
+    ),
+    Needs("eval", "train_dir", "it evaluates a checkpoint of the directory of a training"),
+    Needs(f"{_EVALUATIONS} eval", "data_dir", "synthetic images have no validation set"),
+    Excludes("eval", "forward_only", "it only evaluates a checkpoint"),
+    Excludes(
+        "eval",
+        "@cluster",
+        "an evaluation takes one process, which can have several devices",
+        instead="Leave out the cluster: its checkpoints are like those of one process.",
+    ),
+    Excludes("eval", "pipeline_stages fc_model_parallel", "each device gets the whole model"),
+    Needs("stop_at_top_1_accuracy", _EVALUATIONS, "it is about the result of an evaluation"),
+    Needs("eval_batch_size", f"{_EVALUATIONS} eval", "it is about an evaluation"),
+    Needs(
+        "save_summaries_steps",
+        "summary_verbosity",
+        "at 0 nothing is written",
+        instead="Add --summary_verbosity=1, 2 or 3.",
+    ),
+    Needs("summary_verbosity", "train_dir", "summaries are written there"),
+    Needs("summary_verbosity", "save_summaries_steps", "that says how often it is written"),
+    Excludes(
+        "summary_verbosity=2|3",
+        "save_summaries_steps=1",
+        "steps with histograms of gradients are not measured, and those would be all",
+        instead="Pass --save_summaries_steps=2 or more, or --summary_verbosity=1.",
+    ),
+)
+
+_OF_IMAGES: tuple[Rule, ...] = (
+    Excludes(
+        "pipelined_input",
+        "@synthetic",
+        "it copies images to the devices, where these already are",
+        instead="Give --data_dir, or leave it out.",
+    ),
+    Excludes(_INPUT, "@synthetic", "it is about images that are read", instead="Give --data_dir, or leave it out."),
+    Excludes(
+        " ".join(flag for flag in _INPUT.split() if flag not in _HOST_BATCHES),
+        "@synthetic_host",
+        "it is about images that are read",
+        instead="Give --data_dir, or leave it out.",
+    ),
+    Excludes(
+        "~fuse_decode_and_crop ~decode_scaling ~resize_method ~distortions ~distort_color_in_yiq "
+        "~datasets_parallel_interleave_cycle_length ~datasets_shuffle_records ~datasets_sloppy_parallel_interleave "
+        "~datasets_use_caching ~on_bad_record",
+        "@small_images",
+        "it is about photos",
+    ),
+    Excludes("~image_crop", "@mnist", "digits are not cropped"),
+    Excludes(
+        "datasets_use_caching", "datasets_repeat_cached_sample", "one keeps all records and the other a single one"
+    ),
+    Excludes("datasets_prefetch_buffer_size", "nodatasets_use_prefetch", "nothing is prefetched"),
+    Needs("distort_color_in_yiq nodistort_color_in_yiq", "distortions", "it is how colours are distorted"),
+    Excludes("distortions", "image_crop=central eval", "distortions are for training"),
+    Excludes(
+        "distortions",
+        "forward_only",
+        "distortions are for training",
+        when="image_crop!=distorted",
+        instead="Give --image_crop=distorted as well, or leave it out.",
+    ),
+    Excludes("decode_scaling", "nofuse_decode_and_crop", "only the part that is kept is scaled"),
+    Needs("datasets_autotune_cpu_budget", "datasets_parallel_calls=-1", "it limits what tf.data chooses"),
+    Excludes(
+        "on_bad_record=skip",
+        "datasets_sloppy_parallel_interleave datasets_use_caching datasets_repeat_cached_sample",
+        "records are counted as they are read, once each and in a fixed order",
+    ),
+)
+
+_OF_THE_RATE: tuple[Rule, ...] = (
+    *(
+        Excludes(decay, " ".join(_DECAYS[number + 1 :]), "both lower the learning rate")
+        for number, decay in enumerate(_DECAYS[:-1])
+    ),
+    Needs("num_epochs_per_decay", "learning_rate_decay_factor", "it multiplies the rate"),
+    Needs("learning_rate_decay_factor", "num_epochs_per_decay", "it says when the rate changes"),
+    Needs(
+        "minimum_learning_rate", "num_epochs_per_decay cosine_decay_epochs", "it limits how far these lower the rate"
+    ),
+    Excludes("init_learning_rate", "piecewise_learning_rate_schedule resnet_base_lr", "both set the learning rate"),
+    Excludes(
+        "resnet_base_lr",
+        f"@no_resnet {_ASYNCHRONOUS} num_learning_rate_warmup_epochs",
+        "it is the schedule of ResNets on ImageNet by images of a whole step, with its own warm-up",
+        instead="Leave it out, or use --piecewise_learning_rate_schedule.",
+    ),
+    Excludes(
+        "optimizer=lars gradient_clip_norm",
+        "fc_model_parallel",
+        "it needs the norm of whole gradients, and the other divides some",
+    ),
+)
+
+REFUSALS: tuple[Rule, ...] = (
+    Excludes(
+        "batch_size=auto",
+        "@no_trials",
+        "it is found by trying, which only the commands `run` and `recommend` do",
+        instead="Give a number.",
+    ),
+    Excludes("num_batches", "num_epochs", "both set the length of the measurement"),
+    *_OF_DEVICES,
+    *_OF_REFERENCE_LOOPS,
+    *_OF_VARIABLES,
+    *_OF_ARITHMETIC,
+    *_OF_IMAGES,
+    *_OF_THE_RATE,
+    *_BETWEEN_STEPS,
+)

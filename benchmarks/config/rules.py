@@ -1,0 +1,184 @@
+"""The kinds of rules on flags that involve more than one flag, and the function that applies them.
+
+A rule is data: `rule_table` lists all of them, the documentation prints them, and one test goes through them. A rule
+names flags, and what they do not go with, by terms:
+
+    name           the flag has a value that is not empty, 0 or false
+    noname         the flag is given as false
+    name=a|b       the flag has one of these values, given or by default
+    name!=a|b      it has another one
+    ~name          the flag is given with another value than its default
+    !name          the flag has no value
+    @fact          what is decided before, see `rule_table.FACTS`
+
+A value of one flag that is impossible whatever the others are is refused by the flag's own range, see `option`; what
+needs arithmetic on values is refused by the code that decides on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.errors import UsageError
+from benchmarks.option import Flag
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+    """What rules may ask for besides flags.
+
+    Attributes:
+        text: in a sentence.
+        example: words of a command line with which it holds.
+    """
+
+    text: str
+    example: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """What rules are applied to.
+
+    Attributes:
+        given: flag values by name; None: not given.
+        facts: names of the facts that hold.
+        flags: all flags of a run by name.
+        texts: of all facts.
+    """
+
+    given: Mapping[str, Any]
+    facts: frozenset[str]
+    flags: Mapping[str, Flag]
+    texts: Mapping[str, Fact]
+
+    def holds(self, term: str) -> bool:
+        """Returns whether a term is true here."""
+        name, sign, values = _parts(term)
+        if sign == "@":
+            return term in self.facts
+        if name not in self.flags:
+            return self.given[name.removeprefix("no")] is False
+        own, usual = self.given[name], self.flags[name].usual
+        if values:
+            own = usual if own is None else own
+            return (str(own).lower() in values) == (sign == "=")
+        return own not in (None, usual) if sign == "~" else bool(own) == (sign != "!")
+
+    def spelled(self, term: str) -> str:
+        """Returns a term as a user writes or understands it, such as `--optimizer=adam` or `several processes`."""
+        name, sign, _ = _parts(term)
+        if sign == "@":
+            return self.texts[term].text
+        if name not in self.flags:
+            return f"--{name}"
+        own = self.given[name]
+        if self.flags[name].kind is bool:
+            return f"--{'no' if own is False else ''}{name}"
+        return (
+            f"--{name}={spelled(self.flags[name].usual)} (the default)" if own is None else f"--{name}={spelled(own)}"
+        )
+
+
+def _parts(term: str) -> tuple[str, str, Sequence[str]]:
+    """Returns the name in a term, its sign (one of `@`, `~`, `!`, `=`, `!=`, or none), and the values it names."""
+    name, is_equal, values = term.partition("=")
+    if is_equal:
+        return name.removesuffix("!"), "!=" if name.endswith("!") else "=", values.lower().split("|")
+    return (name[1:], name[0], ()) if name[0] in "@~!" else (name, "", ())
+
+
+def spelled(value: Any) -> str:
+    """Returns a flag's value as it is written on a command line."""
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Says what flags need, or do not go with.
+
+    Attributes:
+        flags: terms with blanks between them; the rule is about each.
+        others: terms with blanks between them; see the kinds of rules.
+        because: the reason, to follow a colon.
+        instead: what to do, if it is more than to leave the flag out.
+        when: terms with blanks between them; the rule holds only where all of them do.
+    """
+
+    flags: str
+    others: str
+    because: str
+    _: dataclasses.KW_ONLY
+    instead: str = ""
+    when: str = ""
+
+    def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
+        """Yields each of `flags` that breaks the rule, and a sentence on it."""
+        raise NotImplementedError
+
+
+class Excludes(Rule):
+    """None of `flags` goes with any of `others`."""
+
+    def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
+        """Yields each flag that is there beside one of the others."""
+        other = next(filter(now.holds, self.others.split()), None)
+        for flag in filter(now.holds, self.flags.split() if other else ()):
+            instead = self.instead or ("Leave it out." if str(other).startswith("@") else "Leave out one of them.")
+            yield flag, f"{now.spelled(flag)} does not go with {now.spelled(str(other))}: {self.because}. {instead}"
+
+
+class Needs(Rule):
+    """Each of `flags` needs one of `others`."""
+
+    def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
+        """Yields each flag that is there without any of the others."""
+        if not any(map(now.holds, self.others.split())):
+            needed = " or ".join(_wanted(term, now) for term in self.others.split())
+            for flag in filter(now.holds, self.flags.split()):
+                instead = self.instead or "Add that, or leave it out."
+                yield flag, f"{now.spelled(flag)} needs {needed}: {self.because}. {instead}"
+
+
+class NoEffect(Rule):
+    """Any of `flags` does nothing where one of `others` holds. It is passed over with a notice, not refused.
+
+    Scripts for tf_cnn_benchmarks pass such flags everywhere. A flag is refused instead (`Excludes`) if the result could
+    be mistaken for one that it acted on.
+    """
+
+    def problems(self, now: Situation) -> Iterator[tuple[str, str]]:
+        """Yields each flag that is given where it does nothing."""
+        if any(map(now.holds, self.others.split())):
+            for flag in self.flags.split():
+                if now.given[flag] is not None:
+                    yield flag, f"--{flag}={spelled(now.given[flag])} has no effect: {self.because}."
+
+
+def _wanted(term: str, now: Situation) -> str:
+    return now.texts[term].text if term.startswith("@") else f"--{term}"
+
+
+def apply(rules: Sequence[Rule], now: Situation, usual: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the flag values without those that have no effect, and a notice for each that was dropped.
+
+    Args:
+        rules: applied in their order.
+        now: the situation.
+        usual: the defaults that hold here; a flag without effect that has its default passes silently.
+
+    Raises:
+        UsageError: a rule is broken.
+    """
+    kept, notices = dict(now.given), []
+    for rule in rules:
+        if all(map(now.holds, rule.when.split())):
+            for flag, sentence in rule.problems(dataclasses.replace(now, given=dict(kept))):
+                if not isinstance(rule, NoEffect):
+                    raise UsageError(sentence)
+                if kept[flag] != usual[flag]:
+                    notices.append(sentence)
+                kept[flag] = None
+    return kept, tuple(notices)

@@ -1,0 +1,244 @@
+"""Which variable manager a run has, and how it works. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.topology.device_options import Devices
+from variable_mgr import catalog
+from variable_mgr.catalog import MANAGERS, named
+from variable_mgr.modifiers import LOCAL_SGD_STEPS, NCCL_GROUPED_BYTES, Modifiers
+
+_MANAGERS_IN_WORDS = "; ".join(
+    f"{name} is {manager} with {flag}" for name, (manager, flag) in catalog.SHORTHANDS.items()
+)
+_LOOPS_IN_WORDS = "; ".join(f"{name} is {meaning}" for name, meaning in catalog.REFERENCE_LOOPS.items())
+_NO_HOROVOD = (
+    "Horovod is not used: use --variable_update=collective_all_reduce, which also averages gradients over all workers. "
+    "Start it with `mpirun -np N ... --cluster=mpi` or `srun ... --cluster=slurm`; for several GPUs of one host, a "
+    "single process with --num_gpus is enough."
+)
+_MOST_PER_STAGE = 4  # by default; then a pipeline is idle for at most a fifth of a step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pipelining:
+    """A model in stages, one per device, and the number of equal parts into which a step divides its images."""
+
+    stages: int
+    micro_batches: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variables:
+    """The part of a configuration on variables and gradients.
+
+    Attributes:
+        shared_on: `cpu`: shared variables and copied gradients are on the host; `gpu`: spread over the devices that
+            compute, GPUs or CPUs.
+        pipeline: None: every tower has the whole model.
+    """
+
+    variable_update: str = option(
+        "variable manager: how variables are placed, read and updated; "
+        f"{_MANAGERS_IN_WORDS}; training loops of others, for comparison: {_LOOPS_IN_WORDS}",
+        default=catalog.DEFAULT,
+        choices=(*catalog.MANAGERS, *catalog.SHORTHANDS, *catalog.REFERENCE_LOOPS),
+        gone=(("horovod", _NO_HOROVOD),),
+    )
+    keras_application: bool = option(
+        "keras_fit: train keras.applications.ResNet50, not this suite's resnet50", default=False
+    )
+    shared_on: Literal["cpu", "gpu"] = option(
+        "where shared variables live and copied gradients are averaged: cpu: the host; gpu: spread over the devices "
+        "that compute, GPUs or CPUs",
+        flag="local_parameter_device",
+        default_text="gpu on GPUs, cpu on a CPU",
+    )
+    modifiers: Modifiers = Modifiers()
+    pipeline: Pipelining | None = None
+
+
+VARIABLE_FLAGS = (
+    *flags_of(Variables),
+    Flag(
+        "cross_replica_sync",
+        bool,
+        "parameter_server: all towers step together; with --nocross_replica_sync each applies its own gradient "
+        "without waiting",
+        default=True,
+    ),
+    Flag("sync", bool, "the same as --cross_replica_sync", default=True, same_as="cross_replica_sync"),
+    Flag("async", bool, "the same as --nocross_replica_sync", same_as="nocross_replica_sync"),
+    Flag(
+        "variable_consistency",
+        str,
+        "relaxed: apply the gradients of the step before",
+        ("strong", "relaxed"),
+        default="strong",
+    ),
+    Flag(
+        "hierarchical_copy",
+        bool,
+        "the same as --all_reduce_spec=hierarchical",
+        same_as="all_reduce_spec",
+        stands_for=("hierarchical", ""),
+    ),
+    Flag("use_nccl", bool, "the 2017 guide's spelling: reduce gradients of `replicated` with NCCL"),
+    Flag(
+        "pipeline_stages",
+        int,
+        "cut the model into this many stages, one per device, and send each step's images through them in parts",
+        at_least=1,
+    ),
+    Flag(
+        "micro_batches",
+        int,
+        "of a pipeline: equal parts into which a step divides its images, batch_size times devices",
+        default="4, 2 or 1 per stage: the most that divide batch_size",
+        at_least=1,
+    ),
+)
+
+
+def decide(
+    given: Mapping[str, Any], devices: Devices, *, in_cluster: bool, owns_gpus: bool, batch_per_device: int
+) -> tuple[Variables, tuple[str, ...]]:
+    """Returns the manager and its modifiers, and sentences on how flags were understood.
+
+    Args:
+        given: flag values by name; None: not given.
+        devices: of this process.
+        in_cluster: there are several processes.
+        owns_gpus: every tower has a whole GPU of its own.
+        batch_per_device: images.
+
+    Raises:
+        UsageError: flags contradict each other, or the manager cannot run on these devices.
+    """
+    manager = named(given["variable_update"])
+    supported = MANAGERS[manager].modifiers if manager in MANAGERS else ()
+    asked, notices = _resolve_spec(given, devices, manager)
+    shared_on = given["local_parameter_device"] or devices.device
+    spec = _reduction(asked, manager, given, shared_on, in_cluster=in_cluster, owns_gpus=owns_gpus)
+    if "nccl" in (spec or "") and not owns_gpus and devices.on_gpu and devices.virtual_gpus == 1:
+        raise UsageError(
+            "--all_reduce_spec=nccl: NCCL needs a whole GPU for each tower, and here one is divided (MIG), or workers "
+            "share GPUs: use another reduction, or give each worker its own with --gpus or --local_cluster."
+        )
+    modifiers = filled(
+        Modifiers,
+        given,
+        asynchronous=given["cross_replica_sync"] is False,
+        staged_vars=bool(given["staged_vars"]) or given["variable_update"] == "staged",
+        relaxed_consistency=given["variable_consistency"] == "relaxed",
+        all_reduce_spec=spec,
+        agg_small_grads_max_bytes=_largest_grouped(given, spec, supported),
+        local_sgd_steps=given["local_sgd_steps"] or (LOCAL_SGD_STEPS if "local_sgd_steps" in supported else 0),
+    )
+    if given["agg_small_grads_max_group"] and not modifiers.agg_small_grads_max_bytes:
+        raise UsageError("--agg_small_grads_max_group acts only with --agg_small_grads_max_bytes: add it.")
+    pipeline = _pipeline(given, devices.num_devices, batch_per_device)
+    return filled(
+        Variables, given, variable_update=manager, shared_on=shared_on, modifiers=modifiers, pipeline=pipeline
+    ), notices
+
+
+def _reduction(
+    asked: str | None, manager: str, given: Mapping[str, Any], shared_on: str, *, in_cluster: bool, owns_gpus: bool
+) -> str | None:
+    """Returns the reduction to use if `asked` is what flags name; None is the manager's own."""
+    entry = MANAGERS.get(manager)
+    if entry is None or "all_reduce_spec" not in entry.modifiers:
+        return asked
+    if not entry.reductions:
+        return asked or ("pscpu" if shared_on == "cpu" else "psgpu")
+    if entry.copies_by_default(in_cluster=in_cluster):
+        return asked
+    reduces = not (given["forward_only"] or given["eval"])
+    if asked is None and owns_gpus and reduces and given["compact_gradient_dtype"] != "bfloat16":
+        return "nccl"
+    return None if asked == "collective" else asked
+
+
+def _largest_grouped(given: Mapping[str, Any], spec: str | None, supported: Sequence[str]) -> int:
+    """Returns up to how many bytes gradients travel in groups; by default none, or under NCCL alone most."""
+    is_nccl = spec is not None and "nccl" in spec and ":" not in spec
+    is_chosen = any(given[name] is not None for name in ("agg_small_grads_max_bytes", "gradient_repacking"))
+    if is_nccl and not is_chosen and "agg_small_grads_max_bytes" in supported:
+        return NCCL_GROUPED_BYTES
+    return given["agg_small_grads_max_bytes"] or 0
+
+
+def _resolve_spec(given: Mapping[str, Any], devices: Devices, manager: str) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the requested reduction, whichever flag names it, and notices about it."""
+    asked = {
+        "--all_reduce_spec": given["all_reduce_spec"],
+        "--variable_update=nccl": "nccl" if given["variable_update"] == "nccl" else None,
+    }
+    if given["use_nccl"] and any(spec not in (None, "nccl") for spec in asked.values()):
+        asked["--use_nccl=true"] = "nccl"
+    named = {flag: spec for flag, spec in asked.items() if spec}
+    if len(set(named.values())) > 1:
+        raise UsageError(f"{' and '.join(named)} each choose a reduction: use one of them.")
+    if named or not given["use_nccl"]:
+        return next(iter(named.values()), None), ()
+    if manager != "replicated":
+        return None, (f"--use_nccl=true has no effect under {manager}, only under replicated.",)
+    if devices.on_gpu and devices.virtual_gpus == 1:
+        return "nccl", ("--use_nccl=true: understood as --all_reduce_spec=nccl.",)
+    return None, (
+        "--use_nccl=true: NCCL works between physical GPUs only, so gradients are averaged by copies to "
+        "--local_parameter_device instead.",
+    )
+
+
+def _pipeline(given: Mapping[str, Any], num_devices: int, batch_per_device: int) -> Pipelining | None:
+    """Returns the stages of a pipeline and the parts of a step.
+
+    Raises:
+        UsageError: there is not one device per stage, or the images have no so many equal parts.
+    """
+    stages = given["pipeline_stages"]
+    if not stages:
+        return None
+    if stages != num_devices:
+        raise UsageError(
+            f"--pipeline_stages={stages} needs {stages} devices, one per stage, and --num_gpus gives {num_devices}: "
+            f"use --num_gpus={stages}."
+        )
+    images = num_devices * batch_per_device
+    count = given["micro_batches"] or stages * math.gcd(_MOST_PER_STAGE, batch_per_device)
+    if images % count:
+        smaller = max(divisor for divisor in range(1, min(count, images) + 1) if images % divisor == 0)
+        raise UsageError(
+            f"--micro_batches={count}: the {images} images of a step (--batch_size={batch_per_device} times "
+            f"{num_devices} devices) have no {count} equal parts: use --micro_batches={smaller}, or another batch size."
+        )
+    return Pipelining(stages=stages, micro_batches=count)
+
+
+def shares_devices(given: Mapping[str, Any], *, on_gpu: bool, in_cluster: bool) -> bool:
+    """Returns whether weights are shared, or gradients or weights are averaged, on devices that a flag chooses.
+
+    Args:
+        given: flag values by name; None: not given.
+        on_gpu: GPUs compute.
+        in_cluster: there are several processes.
+    """
+    manager = named(given["variable_update"])
+    if manager not in MANAGERS:  # reference loops refuse the flag
+        return True
+    entry = MANAGERS[manager]
+    if entry.one_copy:
+        return not in_cluster
+    if given["forward_only"]:
+        return False
+    by_nccl = given["use_nccl"] and on_gpu and manager == "replicated"
+    is_chosen = given["variable_update"] == "nccl" or given["all_reduce_spec"] or by_nccl
+    return entry.copies_by_default(in_cluster=in_cluster) and not is_chosen

@@ -1,0 +1,247 @@
+"""What a user can set: flags, and the parts of a configuration, whose fields declare the flags that set them.
+
+A part is a frozen dataclass. `option` declares a field and its flag at once, so that name, type, range, default and
+help are written once:
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Training:
+        label_smoothing: float = option("share of a label that all classes get", default=0.0, at_least=0, at_most=1)
+
+`flags_of` returns the flags of a part, and `filled` makes one from their values. A field that no flag sets alone is an
+ordinary one, or is declared by `decided`; the code that decides on the part passes its value to `filled`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+_LONGEST_CHOICES = 60
+_MOST_IN_BRIEF = 20
+_NO_RANGE = {int: "whole number", float: "number"}
+# Larger numbers, or products of them, overflow what counts bytes, images and time; none is meant.
+_LARGEST, _LARGEST_SECONDS = 10**12, 10**9
+_Part = TypeVar("_Part")
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """One flag.
+
+    Attributes:
+        name: as on the command line.
+        kind: bool, int, float or str.
+        help: what it means, the most important first, up to a semicolon; values and default are added to it.
+        choices: the words that a str may be, in any case; an int may be one of them instead of a number.
+        boolean: the value that `--name` stands for, and that of `--noname`.
+        default: the value if it is not given, or a phrase if that depends on something; None: nothing, or false.
+        at_least, above, at_most: the range of a number.
+        known: values that exist, where the code behind the flag decides which it takes.
+        path: what kind of path a str is.
+        addresses: whether the path may also be one of another storage, such as gs://bucket/x.
+        same_as: the flag that this is another spelling of; `noname` negates a bool. Parsed values have that one only.
+        stands_for: of a bool that is `same_as` a flag with words: the word for true, and that for false; an empty word
+            only says that it has not the other one.
+        unset: the value that means the same as no value.
+        gone: words that are no choice any more, each with a sentence on what to use instead.
+    """
+
+    name: str
+    kind: type
+    help: str
+    choices: tuple[str, ...] = ()
+    boolean: tuple[str, str] | None = None
+    _: dataclasses.KW_ONLY
+    default: bool | int | float | str | None = None
+    at_least: int | None = None
+    above: int | None = None
+    at_most: int | None = None
+    known: tuple[str, ...] = ()
+    path: Literal["file", "directory"] | None = None
+    addresses: bool = False
+    same_as: str = ""
+    stands_for: tuple[str, str] | None = None
+    unset: int | float | str | None = None
+    gone: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def usual(self) -> Any:
+        """The value that holds if it is not given; None if that is nothing, or depends on something."""
+        is_phrase = isinstance(self.default, str) and self.default not in self.choices
+        return bool(self.default) if self.kind is bool and not is_phrase else None if is_phrase else self.default
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that its value may be, in the order of the table."""
+        return ("true", "false") if self.kind is bool else self.choices or self.known
+
+    @property
+    def values_text(self) -> str:
+        """The values that it takes, such as `1 or more`, `sgd|adam`, `true|false`, `directory`."""
+        if self.kind in (bool, str):
+            return "|".join(self.words) or self.path or "text"
+        return ", or ".join([self._range_text, *self.words])
+
+    @property
+    def default_text(self) -> str:
+        """What holds if it is not given; empty if that is nothing."""
+        if self.kind is bool and not isinstance(self.default, str):
+            return str(bool(self.default)).lower()
+        if self.default is None:
+            return ""
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    @property
+    def spelling(self) -> str:
+        """How it is written, such as `--name=INT`, `--name=text|json` or `--[no]name`."""
+        if self.kind is bool:
+            return f"--[no]{self.name}"
+        choices = "|".join(self.choices)
+        if len(choices) > _LONGEST_CHOICES or self.known:
+            return f"--{self.name}=NAME"
+        words = [self.kind.__name__] if self.kind is not str else [] if choices else [self.path or "text"]
+        return f"--{self.name}=" + "|".join([*map(str.upper, words), *self.choices])
+
+    def described(self, *, brief: bool = False) -> str:
+        """Returns its help with the values, unless its spelling shows them, and the default.
+
+        Args:
+            brief: only the first clause of the help, and neither a range nor many words.
+        """
+        facts = []
+        if self.kind not in (bool, str):
+            facts += [] if brief or self._range_text in _NO_RANGE.values() else [self._range_text]
+        elif self.kind is str and self.words and not self.spelling.endswith("|".join(self.words)):
+            facts += [] if brief and len(self.words) > _MOST_IN_BRIEF else [", ".join(self.words)]
+        if self.default_text not in ("", "false"):
+            facts.append(f"default: {self.default_text}")
+        return (self.help.partition(";")[0] if brief else self.help) + (f" ({'; '.join(facts)})" if facts else "")
+
+    def why_not(self, value: Any) -> str | None:
+        """Returns a sentence if a number is out of range; None, and words, are not numbers."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return None
+        largest = _LARGEST if self.kind is int else math.inf
+        at_most = self.at_most or (_LARGEST_SECONDS if self.name.endswith(("_seconds", "_secs")) else largest)
+        if not -math.inf < value < math.inf:
+            return f"--{self.name}={value}: give a finite number."
+        if self.at_least is not None and value < self.at_least:
+            return f"--{self.name}={value} is too small: it must be at least {self.at_least} ({self.help})."
+        if self.above is not None and value <= self.above:
+            return f"--{self.name}={value} must be above {self.above} ({self.help})."
+        if value > at_most:
+            return f"--{self.name}={value} is too large: it must be at most {at_most} ({self.help})."
+        if value < -largest:
+            return f"--{self.name}={value} is too small: it must be at least {-largest} ({self.help})."
+        return None
+
+    @property
+    def _range_text(self) -> str:
+        if self.at_least is not None:
+            return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
+        limits = {"above": self.above, "at most": self.at_most}
+        named = ", ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
+        return named or _NO_RANGE[self.kind]
+
+
+Groups = Mapping[str, Sequence[Flag]]
+
+
+def only(group: Sequence[Flag], *names: str) -> list[Flag]:
+    """Returns the flags of a group that have these names."""
+    return [flag for flag in group if flag.name in names]
+
+
+def without(group: Sequence[Flag], *names: str) -> list[Flag]:
+    """Returns the flags of a group that have other names."""
+    return [flag for flag in group if flag.name not in names]
+
+
+def option(
+    help: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    default_text: str = "",
+    flag: str = "",
+    kind: type | None = None,
+    in_key: bool = True,
+    **of_flag: Any,
+) -> Any:
+    """Declares a field of a part, and the flag that sets it.
+
+    Args:
+        help: what it means, as in `Flag`.
+        default: the value if the flag is not given. Without it, the code that decides on the part passes the value.
+        default_text: in the help instead of the default, where that is nothing or depends on something.
+        flag: the flag's name, if it is not the field's.
+        kind: of the flag's value, if it is not that of the field's annotation, where a `Literal` is a choice of words.
+        in_key: whether the value can change what is measured, so that results of unlike values are not compared.
+        of_flag: further attributes of `Flag`, such as `at_least`.
+    """
+    declared = {"help": help, "default_text": default_text, "flag": flag, "kind": kind, **of_flag}
+    return dataclasses.field(default=default, metadata={"option": declared, "in_key": in_key})
+
+
+def decided(*, default: Any = dataclasses.MISSING, in_key: bool = True) -> Any:
+    """Declares a field of a part that no flag sets alone; see `option`."""
+    return dataclasses.field(default=default, metadata={"in_key": in_key})
+
+
+@functools.cache
+def flags_of(part: Any) -> tuple[Flag, ...]:
+    """Returns the flags that set fields of a part, and of the parts in it, in the order of the fields."""
+    return tuple(flag for _, flag, inner in _fields(part) for flag in ([flag] if flag else inner))
+
+
+def filled(part: Callable[..., _Part], given: Mapping[str, Any], **decided: Any) -> _Part:
+    """Returns a part.
+
+    Args:
+        part: its class.
+        given: flag values by name; None: not given.
+        decided: fields that are decided otherwise; every other one has the value of its flag, or its default.
+    """
+    values = dict(decided)
+    for field, flag, inner in _fields(part):
+        if field.name not in values and inner:
+            values[field.name] = filled(_hints(part)[field.name], given)
+        elif field.name not in values and flag and given[flag.name] is not None:
+            values[field.name] = given[flag.name]
+    return part(**values)
+
+
+def _fields(part: Any) -> Iterator[tuple[dataclasses.Field[Any], Flag | None, Sequence[Flag]]]:
+    """Yields each field with its flag, or the flags of the part that it holds."""
+    for field in dataclasses.fields(part):
+        hint = _hints(part)[field.name]
+        yield (
+            field,
+            _flag(part, field),
+            flags_of(hint) if isinstance(hint, type) and dataclasses.is_dataclass(hint) else (),
+        )
+
+
+@functools.cache
+def _hints(part: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(part)
+
+
+def _flag(part: Any, field: dataclasses.Field[Any]) -> Flag | None:
+    """Returns the flag that sets a field; None if none does alone."""
+    if "option" not in field.metadata:
+        return None
+    attributes = dict(field.metadata["option"])
+    name, kind, text = (attributes.pop(key) for key in ("flag", "kind", "default_text"))
+    hint = _hints(part)[field.name]
+    hints = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    (hint,) = (one for one in hints if one is not types.NoneType) if kind is None else (kind,)
+    if typing.get_origin(hint) is Literal:
+        attributes.setdefault("choices", typing.get_args(hint))
+        hint = str
+    default = text or (None if field.default is dataclasses.MISSING else field.default)
+    return Flag(name or field.name, hint, default=default, **attributes)

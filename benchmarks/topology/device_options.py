@@ -1,0 +1,313 @@
+"""Which devices compute, and how TensorFlow uses them. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.outside_text import whole_number
+from benchmarks.process.tensorflow_setup import SPLIT_FRACTION
+from benchmarks.system import gpu_support, hardware
+from benchmarks.system.provenance import describe_software
+from benchmarks.topology.cluster import Cluster
+from results.text import counted
+
+_MOST_DEVICES = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """The part of a configuration on devices.
+
+    Attributes:
+        num_devices: towers, one per device; in a pipeline, stages.
+        virtual_gpus: into how many each GPU is split.
+        visible_gpus: numbers of those that may be used; None: all.
+        gpu_memory_fraction, gpu_memory_limit_mib: of each GPU that may be taken; None: TensorFlow's default.
+        gpu_thread_mode: None leaves it to TensorFlow and the user's variable.
+        onednn: None leaves it to TensorFlow and the user's variable.
+    """
+
+    device: Literal["cpu", "gpu"]
+    num_devices: int
+    virtual_gpus: int = 1
+    visible_gpus: tuple[int, ...] | None = None
+    gpu_memory_fraction: float | None = option(
+        "share of a GPU's memory that may be taken", default=None, flag="gpu_memory_frac", above=0, at_most=1
+    )
+    gpu_memory_limit_mib: int | None = option(
+        "MiB of each GPU's memory that may be taken, instead of --gpu_memory_frac; of split GPUs, by all parts "
+        "together",
+        default=None,
+        flag="gpu_memory_limit_mb",
+        at_least=1,
+    )
+    gpu_allow_growth: bool = option(
+        "take a GPU's memory as it is needed, not all at the start", default=False, flag="allow_growth"
+    )
+    gpu_thread_mode: Literal["global", "gpu_private", "gpu_shared"] | None = option(
+        "threads that launch GPU kernels: global, private to each GPU, or shared by all",
+        default=None,
+        default_text="gpu_private with --data_dir, else TensorFlow's",
+    )
+    per_gpu_thread_count: int = option(
+        "such threads per GPU, unless they are global; 0: TensorFlow's default", default=0, at_least=0
+    )
+    force_gpu_compatible: bool = option(
+        "pin all host memory of tensors, so that GPUs copy it directly",
+        default=False,
+        default_text="true if images come from the host",
+    )
+    num_intra_threads: int = option("threads within one operation; 0: TensorFlow's default", default=0, at_least=0)
+    num_inter_threads: int = option("operations at a time; 0: TensorFlow's default", default=0, at_least=0)
+    onednn: Literal["on", "off"] | None = option(
+        "use oneDNN's kernels on CPUs",
+        default=None,
+        default_text="TensorFlow's choice: on where the CPU has AVX512-VNNI or similar",
+    )
+    log_device_placement: bool = option("print where each operation runs", default=False, in_key=False)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether GPUs compute."""
+        return self.device == "gpu"
+
+
+DEVICE_FLAGS = (
+    Flag(
+        "device",
+        str,
+        "what computes; auto: GPUs if there are any, else the CPU; gpu fails without a GPU",
+        ("auto", "cpu", "gpu"),
+        default="auto; with --num_gpus or --gpus, gpu",
+    ),
+    Flag("num_gpus", int, "devices, one tower each; with --device=cpu, logical CPU devices", default=1, at_least=1),
+    Flag("gpus", str, "which GPUs may be used, such as 0,2", default="all that are visible"),
+    Flag(
+        "virtual_gpus",
+        int,
+        "split each GPU into this many; auto: as many as --num_gpus needs",
+        ("auto",),
+        default=1,
+        at_least=1,
+        at_most=64,
+    ),
+    *flags_of(Devices),
+)
+
+
+def choose(given: Mapping[str, Any], count_gpus: Callable[[], int]) -> Devices:
+    """Returns the kind and number of devices, and how GPUs are split; what else there is to decide has its default.
+
+    `--num_gpus` without `--device` fails rather than fall back to a CPU.
+
+    Args:
+        given: flag values by name; None is not given.
+        count_gpus: counts the GPUs of this machine; called only if that matters.
+
+    Raises:
+        UsageError: there are too few GPUs.
+    """
+    wanted = 1 if given["num_gpus"] is None else given["num_gpus"]
+    if wanted > _MOST_DEVICES:
+        raise UsageError(f"--num_gpus={wanted}: one process drives at most {_MOST_DEVICES:,} devices.")
+    on_cpu = Devices(device="cpu", num_devices=wanted)
+    if given["device"] == "cpu":
+        return on_cpu
+    visible = _visible_gpus(given["gpus"])
+    existing = count_gpus()
+    demanded = given["num_gpus"] is not None and given["device"] != "auto" or visible or given["device"] == "gpu"
+    if not existing and not demanded:
+        return on_cpu
+    there_are = f"this machine has {counted(existing, 'NVIDIA GPU')} that this process may see."
+    if visible and max(visible) >= existing:
+        raise UsageError(f"--gpus={given['gpus']} names GPU {max(visible)}; {there_are}")
+    usable = len(visible) if visible else existing
+    split = _split(given["virtual_gpus"], wanted, usable)
+    if wanted > usable * split:
+        asked = f"--num_gpus={wanted}" if given["num_gpus"] else f"--device={given['device']}"
+        limit = f"--gpus={given['gpus']} names {usable}." if visible else there_are
+        if any(gpu.is_divided for gpu in hardware.gpu_inventory().gpus):
+            limit += " Of GPUs that are divided (MIG), CUDA shows a process one instance."
+        raise UsageError(
+            f"{asked} asks for {counted(wanted, 'GPU')}; {limit} Ask for fewer, split them with --virtual_gpus, or "
+            f"use --device=cpu for {counted(wanted, 'logical CPU device')}."
+        )
+    return Devices(device="gpu", num_devices=wanted, virtual_gpus=split, visible_gpus=visible)
+
+
+def decide(
+    chosen: Devices,
+    given: Mapping[str, Any],
+    cluster: Cluster | None,
+    environ: Mapping[str, str],
+    *,
+    read: bool,
+    from_host: bool,
+) -> tuple[Devices, tuple[str, ...]]:
+    """Returns the devices of a run, and a sentence if workers share GPUs.
+
+    An input pipeline keeps TensorFlow's threads busy, so GPUs have their own to launch kernels, unless the user's
+    variable decides; and it makes tensors in memory that is not pinned by itself.
+
+    Args:
+        chosen: as `choose` returns them.
+        given: flag values by name; None is not given.
+        cluster: the tasks; None for a single process.
+        environ: the environment variables.
+        read: images are read.
+        from_host: images come from the host.
+
+    Raises:
+        UsageError: threads are counted that do not exist, or workers would take more memory than there is.
+    """
+    own = {name: getattr(chosen, name) for name in ("device", "num_devices", "virtual_gpus", "visible_gpus")}
+    devices = filled(Devices, given, **own)
+    if not devices.on_gpu:
+        return devices, ()
+    mode = devices.gpu_thread_mode
+    if mode is None and read:
+        mode = os.environ.get("TF_GPU_THREAD_MODE", "gpu_private").lower()  # type: ignore[assignment]
+    if devices.per_gpu_thread_count and mode in (None, "global"):
+        raise UsageError(
+            f"--per_gpu_thread_count={devices.per_gpu_thread_count} counts threads of each GPU, and there are only "
+            "global ones: use --gpu_thread_mode=gpu_private or gpu_shared as well, or leave it out."
+        )
+    pinned = from_host if given["force_gpu_compatible"] is None else devices.force_gpu_compatible
+    devices = dataclasses.replace(devices, gpu_thread_mode=mode, force_gpu_compatible=pinned)
+    return _share_of_worker(devices, given, cluster, environ)
+
+
+def judge(devices: Devices, *, precision: str, xla: str) -> tuple[str, ...]:
+    """Returns sentences on what the chosen GPUs of this machine do badly; nothing where its driver shows none.
+
+    Args:
+        devices: as they are chosen.
+        precision: of the arithmetic.
+        xla: whether XLA compiles, `jit` or `off`.
+
+    Raises:
+        UsageError: these GPUs, this driver or its libraries cannot do it.
+    """
+    order, override = (os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "NVIDIA_TF32_OVERRIDE"))
+    if order not in (None, "PCI_BUS_ID"):
+        raise UsageError(
+            f"CUDA_DEVICE_ORDER={order}: the driver, which names and measures GPUs, counts them by PCI_BUS_ID: unset "
+            "it, and choose GPUs with --gpus."
+        )
+    if (precision, override) == ("tf32", "0"):
+        raise UsageError("--precision=tf32: NVIDIA_TF32_OVERRIDE=0 turns TF32 off: unset it, or use --precision=fp32.")
+    inventory = chosen_gpus(devices)
+    capabilities = {gpu.name: gpu.compute_capability for gpu in inventory.gpus}
+    found = gpu_support.judge(
+        capabilities,
+        inventory.cuda_version,
+        describe_software(),
+        precision=precision,
+        xla=xla,
+    )
+    if found and found[0].is_fatal:
+        raise UsageError(found[0].sentence)
+    return tuple(one.sentence for one in found)
+
+
+def owns_gpus(devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]) -> bool:
+    """Returns whether every tower has a whole GPU of its own, as NCCL needs it."""
+    if devices.device == "cpu" or devices.virtual_gpus > 1 or _shares_gpus(devices, given, cluster, environ):
+        return False
+    return not any(gpu.is_divided for gpu in chosen_gpus(devices).gpus)
+
+
+def chosen_gpus(devices: Devices) -> hardware.Inventory:
+    """Returns the GPUs of this machine that are used, as far as its driver shows them."""
+    physical = -(-devices.num_devices // devices.virtual_gpus)
+    return hardware.gpu_inventory().only((devices.visible_gpus or range(physical))[:physical])
+
+
+def _visible_gpus(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    numbers = [whole_number(word) for word in text.split(",")]
+    given = tuple(number for number in numbers if number is not None)
+    if len(set(given)) < len(numbers):
+        raise UsageError(f"--gpus={text}: name different GPUs by their numbers, such as --gpus=0,2.")
+    return given
+
+
+def _split(parts: int | str | None, wanted: int, usable: int) -> int:
+    if parts == "auto":
+        return max(1, -(-wanted // max(1, usable)))
+    return int(parts or 1)
+
+
+def of_rank(
+    given: Mapping[str, Any], cluster: Cluster | None, count_gpus: Callable[[], int], environ: Mapping[str, str]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """Returns flag values by which each worker that mpirun has started on a host has GPUs of its own, and a notice.
+
+    Other launchers do this themselves, and so may the user with --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    alone = cluster is None or not cluster.own.has_towers or cluster.workers_on_this_host == 1
+    decided = given["gpus"] is not None or given["virtual_gpus"] is not None or "CUDA_VISIBLE_DEVICES" in environ
+    if cluster is None or alone or decided or given["cluster"] != "mpi" or given["device"] == "cpu" or not count_gpus():
+        return given, ()
+    each = given["num_gpus"] or 1
+    first = each * cluster.number_on_this_host
+    own = ",".join(map(str, range(first, first + each)))
+    return {**given, "gpus": own}, (f"--cluster=mpi: this worker has --gpus={own}, since others are on its host.",)
+
+
+def _share_of_worker(
+    devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> tuple[Devices, tuple[str, ...]]:
+    """Returns decisions on devices in which workers that share GPUs divide their memory, and a notice.
+
+    Raises:
+        UsageError: together they would take more than there is.
+    """
+    if cluster is None or not _shares_gpus(devices, given, cluster, environ) or devices.gpu_memory_limit_mib:
+        return devices, ()
+    workers, fraction = cluster.workers_on_this_host, devices.gpu_memory_fraction
+    each = round(SPLIT_FRACTION / workers, 3)
+    if fraction is None:
+        notice = f"{workers} workers share GPUs, so each takes at most {each:g} of their memory: --gpu_memory_frac."
+        return dataclasses.replace(devices, gpu_memory_fraction=each), (notice,)
+    if workers * fraction > 1:
+        raise UsageError(
+            f"--gpu_memory_frac={fraction:g}: {workers} workers share GPUs, and would take more than their memory. Use "
+            f"at most {each:g}, or leave it out."
+        )
+    return devices, ()
+
+
+def _shares_gpus(
+    devices: Devices, given: Mapping[str, Any], cluster: Cluster | None, environ: Mapping[str, str]
+) -> bool:
+    """Returns whether several workers of this host use the same GPUs.
+
+    They do unless each has its own: whole ones of `--local_cluster`, or those of --gpus or CUDA_VISIBLE_DEVICES.
+    """
+    if cluster is None or devices.device == "cpu" or cluster.workers_on_this_host == 1:
+        return False
+    if not cluster.own.has_towers:
+        return False
+    if cluster.local:
+        return bool(devices.virtual_gpus > 1)
+    return given["gpus"] is None and "CUDA_VISIBLE_DEVICES" not in environ
+
+
+def default_to_all(values: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """Returns flag values in which the devices are decided: all GPUs, one split in two, or two logical CPU devices."""
+    if values["num_gpus"] is not None:
+        return dict(values)
+    usable = len(values["gpus"].split(",")) if values["gpus"] else gpus
+    if values["device"] == "cpu" or not (usable or values["device"] == "gpu"):
+        return {**values, "device": "cpu", "num_gpus": 2}
+    if usable == 1 and values["virtual_gpus"] is None:
+        return {**values, "num_gpus": 2, "virtual_gpus": 2}
+    split = 1 if values["virtual_gpus"] in (None, "auto") else int(values["virtual_gpus"])
+    return {**values, "num_gpus": max(1, usable * split)}

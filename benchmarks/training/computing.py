@@ -1,0 +1,215 @@
+"""How towers compute: precision, layout, loss scaling, XLA, kernels. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from benchmarks.option import Flag, filled, flags_of, option
+from benchmarks.process.tensorflow_setup import PERSISTENT_BATCH_NORM
+from benchmarks.system.hardware import CPUINFO, cpu_instructions
+from models.model_spec import ModelSpec
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+# Flags by which convolutions, or parts of them, are computed as matrix products, and whose.
+_CONVOLUTIONS = {"conv1x1_as_matmul": "of one pixel", "filter_gradients_as_matmul": "of more than one pixel"}
+AS_MATMUL = tuple(_CONVOLUTIONS)
+_16_BITS = ("bf16", "fp16")
+# The major compute capability of the first GPUs with tensor cores for them: Volta, Ampere.
+_TENSOR_CORES_SINCE = {"fp16": 7, "bf16": 8}
+_INSTRUCTIONS = {  # as Linux names them: x86, Arm
+    "tf32": {"amx_bf16", "bf16"},  # oneDNN rounds factors of float32 products with these alone
+    "bf16": {"avx512_bf16", "amx_bf16", "bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp"},
+}
+# TensorFlow turns oneDNN on by itself where an x86 CPU has one of these (tensorflow/core/util/util.cc).
+_FOR_ONEDNN = set("avx512_vnni avx512_bf16 avx512_fp16 avx_vnni avx_vnni_int8 avx_ne_convert".split())
+_FOR_ONEDNN |= {"amx_tile", "amx_int8", "amx_bf16", "amx_fp16"}
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}  # TensorFlow's variables, in any case
+LOSS_SCALE = 128.0  # tf_cnn_benchmarks' for most models
+FIRST_DYNAMIC_SCALE = 2.0**15
+SCALED_UP_EVERY = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class LossScaling:
+    """Loss scaling: the loss is multiplied, and gradients are divided, so that small float16 gradients do not vanish.
+
+    Attributes:
+        initial: the factor in the first step.
+        increase_every: double it after so many steps without overflow, and halve it and skip the update on each
+            overflow; 0: it stays.
+    """
+
+    initial: float
+    increase_every: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Computing:
+    """The part of a configuration on how a tower computes.
+
+    Attributes:
+        loss_scaling: None without float16, or without gradients.
+        batchnorm_persistent: GPUs train it with cuDNN's persistent kernels; None on CPUs.
+    """
+
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = option(
+        "precision of the arithmetic; weights, batch-norm statistics and loss stay in float32; tf32 rounds "
+        "factors of products: to 10 bits of mantissa on GPUs, to bfloat16 on CPUs with AMX-BF16 or Arm's BF16",
+        default="fp32",
+    )
+    loss_scaling: LossScaling | None = None
+    check_precision: bool = option(
+        "train again in fp32 after the run and compare the losses", default=False, in_key=False
+    )
+    xla: Literal["off", "jit"] = option(
+        "jit, or --xla: XLA compiles each tower as a whole", default="off", boolean=("jit", "off")
+    )
+    conv1x1_as_matmul: bool = option("compute 1x1 convolutions as matrix products (NHWC; for CPUs)", default=False)
+    filter_gradients_as_matmul: bool = option(
+        "compute filter gradients of larger convolutions without strides as matrix products (NHWC; for CPUs)",
+        default=False,
+    )
+    fused_bn: bool = option(
+        "batch normalisation in TensorFlow's fused kernel; with --nofused_bn in separate operations", default=True
+    )
+    batchnorm_persistent: bool | None = option(
+        "on GPUs cuDNN's persistent kernels train batch normalisation, the only ones for 16 bits in NHWC; extreme "
+        "values may overflow in them",
+        default=None,
+        default_text="true",
+    )
+
+
+COMPUTING_FLAGS = (
+    *flags_of(Computing),
+    Flag("use_fp16", bool, "the same as --precision=fp16", same_as="precision", stands_for=("fp16", "")),
+    Flag("xla_compile", bool, "the same as --xla=jit", same_as="xla", stands_for=("jit", "off")),
+    Flag(
+        "fp16_loss_scale",
+        float,
+        "factor of the loss",
+        default=f"{LOSS_SCALE:g}, or {FIRST_DYNAMIC_SCALE:g} if it is dynamic",
+        above=0,
+        at_most=2**32,
+    ),
+    Flag("fp16_enable_auto_loss_scale", bool, "dynamic: halve it when a gradient overflows, and skip that update"),
+    Flag(
+        "fp16_inc_loss_scale_every_n",
+        int,
+        "dynamic: double it after this many good steps",
+        default=SCALED_UP_EVERY,
+        at_least=1,
+    ),
+)
+
+
+def layout(precision: str, *, nchw: bool, capabilities: Sequence[str | None]) -> Literal["NHWC", "NCHW"]:
+    """Returns the layout of images and convolutions if the user leaves it to the suite.
+
+    That is the layout of cuDNN's tensor-core kernels for 16 bits, NHWC, where GPUs have such cores, else NCHW. It is
+    also what TensorFlow's layout optimizer chooses (tensorflow/core/grappler/optimizers/generic_layout_optimizer.cc).
+
+    Args:
+        precision: of the arithmetic.
+        nchw: the model can be built with channels before height and width.
+        capabilities: compute capabilities of the GPUs that are used; None: unknown; empty on CPUs.
+    """
+    if not capabilities or not nchw:
+        return "NHWC"
+    first = _TENSOR_CORES_SINCE.get(precision)
+    major = [int(version.partition(".")[0]) for version in capabilities if version]
+    return "NHWC" if first and min(major, default=first) >= first else "NCHW"
+
+
+def decide(
+    given: Mapping[str, Any], *, on_gpu: bool, onednn: str | None, cpuinfo: Path = CPUINFO
+) -> tuple[Computing, tuple[str, ...]]:
+    """Returns how towers compute, and sentences on what to expect of it.
+
+    Args:
+        given: flag values; None: not given.
+        on_gpu: whether GPUs compute.
+        onednn: whether TensorFlow is told to use oneDNN's kernels, `on` or `off`; None: it is not told.
+        cpuinfo: the kernel's description of the CPU.
+
+    Raises:
+        UsageError: this CPU cannot do it.
+    """
+    computing = filled(
+        Computing,
+        given,
+        loss_scaling=_loss_scaling(given),
+        batchnorm_persistent=_batchnorm_persistent(given) if on_gpu else None,
+    )
+    notices: tuple[str, ...] = ()
+    precision = computing.precision
+    if precision in _16_BITS and not on_gpu and not has_instructions(precision, cpuinfo):
+        name = {"bf16": "bfloat16", "fp16": "float16"}[precision]
+        better = "fp32" if precision == "bf16" or not has_instructions("bf16", cpuinfo) else "bf16 or fp32"
+        notices = (
+            f"--precision={precision}: this CPU has no {name} instructions, and emulating them is much slower than "
+            f"fp32: use --precision={better}.",
+        )
+    if precision == "tf32" and not on_gpu:
+        _refuse_tf32(onednn, cpuinfo)
+    if not computing.fused_bn and computing.xla != "off":
+        notices += ("--nofused_bn: XLA compiles batch normalisation to kernels of its own, fused or not.",)
+    return computing, notices
+
+
+def as_matmul_of(spec: ModelSpec, *, forward_only: bool = False) -> tuple[str, ...]:
+    """Returns which of `AS_MATMUL` have something to act on: convolutions that the model has, and their gradients."""
+    has = {
+        "conv1x1_as_matmul": spec.has_conv1x1,
+        "filter_gradients_as_matmul": spec.has_larger_convolutions and not forward_only,
+    }
+    return tuple(flag for flag in AS_MATMUL if has[flag])
+
+
+def _batchnorm_persistent(given: Mapping[str, Any]) -> bool | None:
+    if given["batchnorm_persistent"] is None and PERSISTENT_BATCH_NORM in os.environ:
+        return _SWITCHES.get(os.environ[PERSISTENT_BATCH_NORM].lower())
+    return given["batchnorm_persistent"] is not False
+
+
+def _refuse_tf32(onednn: str | None, cpuinfo: Path) -> None:
+    """Refuses tf32 where a CPU would compute in fp32: it is a mode of oneDNN's kernels for some CPUs."""
+    if not has_instructions("tf32", cpuinfo):
+        instead = "bf16 or fp32" if has_instructions("bf16", cpuinfo) else "fp32"
+        raise UsageError(
+            "--precision=tf32: on CPUs, oneDNN rounds factors to bfloat16 with the instructions AMX-BF16 (x86) or BF16 "
+            f"(Arm), and this CPU has neither, so it would compute in fp32: use {instead}."
+        )
+    is_off = onednn == "off" if onednn else other_onednn_mode(os.environ, cpuinfo) == "on"
+    if is_off:
+        raise UsageError("--precision=tf32: on CPUs it is a mode of oneDNN, which is off here: pass --onednn=on.")
+
+
+def _loss_scaling(given: Mapping[str, Any]) -> LossScaling | None:
+    """Returns how the loss is scaled; None without float16, or without gradients."""
+    if given["precision"] != "fp16" or given["forward_only"] or given["eval"]:
+        return None
+    if not given["fp16_enable_auto_loss_scale"]:
+        return LossScaling(given["fp16_loss_scale"] or LOSS_SCALE)
+    every = given["fp16_inc_loss_scale_every_n"] or SCALED_UP_EVERY
+    return LossScaling(given["fp16_loss_scale"] or FIRST_DYNAMIC_SCALE, every)
+
+
+def has_instructions(precision: str, cpuinfo: Path = CPUINFO) -> bool:
+    """Returns whether the CPU has instructions for `tf32`, `bf16` or `fp16`; true if that is not known."""
+    instructions = cpu_instructions(cpuinfo)
+    return instructions is None or bool(instructions & _INSTRUCTIONS[precision])
+
+
+def other_onednn_mode(environ: Mapping[str, str], cpuinfo: Path = CPUINFO) -> Literal["on", "off"] | None:
+    """Returns the mode that TensorFlow would not choose; None if CPU and environment do not show what it chooses."""
+    instructions = cpu_instructions(cpuinfo)
+    by_itself = bool(instructions & _FOR_ONEDNN) if instructions and "sse2" in instructions else None
+    is_on = _SWITCHES.get(environ.get("TF_ENABLE_ONEDNN_OPTS", "").lower(), by_itself)
+    return {True: "off", False: "on", None: None}[is_on]

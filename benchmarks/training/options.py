@@ -1,0 +1,236 @@
+"""How weights are trained: the update rule, the learning rate, and what is random. Imports without TensorFlow."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from benchmarks.errors import UsageError
+from benchmarks.option import Flag, filled, flags_of, option
+from models.model_spec import ModelSpec
+
+LARS_TRUST_COEFFICIENT = 0.001  # by default, as in the paper's experiments
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hyperparameters:
+    """The constants of RMSProp (Tieleman and Hinton 2012) and Adam (Kingma and Ba 2014), as in tf_cnn_benchmarks."""
+
+    rmsprop_decay: float = option("rmsprop: decay of the mean square", default=0.9, at_least=0, at_most=1)
+    rmsprop_momentum: float = option("rmsprop: momentum", default=0.9, at_least=0)
+    rmsprop_epsilon: float = option("rmsprop: added to the mean square", default=1.0, above=0)
+    adam_beta1: float = option("adam: decay of the mean", default=0.9, at_least=0, at_most=1)
+    adam_beta2: float = option("adam: decay of the mean square", default=0.999, at_least=0, at_most=1)
+    adam_epsilon: float = option("adam: added to the root of the mean square", default=1e-8, above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clipping:
+    """Limits of averaged gradients, weight decay included; None: no limit."""
+
+    value: float | None = option(
+        "limit each element of the averaged gradients to -V..V", default=None, flag="gradient_clip", above=0
+    )
+    norm: float | None = option(
+        "scale the averaged gradients down if the norm of all together is larger",
+        default=None,
+        flag="gradient_clip_norm",
+        above=0,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The learning rate as a function of the epochs, which are images trained by images of the data set.
+
+    It is the initial rate if no kind of decay is chosen: pieces, exponential (in a staircase), or half a cosine.
+
+    Attributes:
+        boundaries: the epochs at which a piece ends.
+        rates: of the pieces, one more than boundaries; the first is `initial`.
+    """
+
+    initial: float = option(
+        "learning rate after the warm-up", flag="init_learning_rate", default_text="the model's", above=0
+    )
+    warmup_epochs: float = option(
+        "raise the rate linearly from 0 during these epochs",
+        default=0.0,
+        flag="num_learning_rate_warmup_epochs",
+        at_least=0,
+    )
+    boundaries: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+    epochs_per_decay: float = option(
+        "multiply the rate after every so many epochs", default=0.0, flag="num_epochs_per_decay", at_least=0
+    )
+    decay_factor: float = option("by this", default=0.0, flag="learning_rate_decay_factor", at_least=0)
+    cosine_epochs: float = option(
+        "lower the rate along half a cosine, which starts when the warm-up ends, until this epoch; 0: do not",
+        default=0.0,
+        flag="cosine_decay_epochs",
+        at_least=0,
+    )
+    minimum: float = option("the rate does not decay below this", default=0.0, flag="minimum_learning_rate", at_least=0)
+
+    def rate(self, epochs: float) -> float:
+        """Returns the learning rate of a step that begins after that many epochs."""
+        if epochs < self.warmup_epochs:
+            return self.initial * epochs / self.warmup_epochs
+        reached = epochs + 1e-9  # a quotient of images may be rounded below the boundary that it stands for
+        if self.rates:
+            return self.rates[bisect.bisect_right(self.boundaries, reached)]
+        if self.epochs_per_decay:
+            return max(self.minimum, self.initial * self.decay_factor ** (reached // self.epochs_per_decay))
+        if self.cosine_epochs:
+            share = min(1.0, (epochs - self.warmup_epochs) / (self.cosine_epochs - self.warmup_epochs))
+            return self.minimum + (self.initial - self.minimum) * (1 + math.cos(math.pi * share)) / 2
+        return self.initial
+
+    def __str__(self) -> str:
+        """Returns the course of the rate in words."""
+        words = [f"learning rate {self.initial:g}"]
+        if self.warmup_epochs:
+            words.append(f"from 0 in {self.warmup_epochs:g} epochs")
+        words += [f"{rate:g} from epoch {epoch:g}" for epoch, rate in zip(self.boundaries, self.rates[1:], strict=True)]
+        if self.epochs_per_decay:
+            words.append(f"times {self.decay_factor:g} every {self.epochs_per_decay:g} epochs")
+        if self.cosine_epochs:
+            words.append(f"along a cosine until epoch {self.cosine_epochs:g}")
+        return ", ".join([*words, *([f"at least {self.minimum:g}"] if self.minimum else [])])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """The part of a configuration on how weights are trained.
+
+    Attributes:
+        learning_rate: at the beginning.
+        schedule: of the learning rate; None: it is constant.
+    """
+
+    optimizer: Literal["sgd", "momentum", "nesterov", "rmsprop", "adam", "lars"] = option("update rule", default="sgd")
+    learning_rate: float
+    schedule: Schedule | None = None
+    momentum: float = option("factor of momentum, nesterov and lars", default=0.9, at_least=0)
+    hyperparameters: Hyperparameters = Hyperparameters()
+    lars_trust_coefficient: float = option(
+        "lars: a weight's own rate is this times its norm by that of its gradient",
+        default=LARS_TRUST_COEFFICIENT,
+        above=0,
+    )
+    clipping: Clipping = Clipping()
+    weight_decay: float = option("L2 penalty", default=4e-5, at_least=0)
+    weight_decay_on: Literal["kernels", "kernels_and_biases", "all"] = option(
+        "the weights that it acts on; all has the scales and offsets of batch normalisation, too", default="kernels"
+    )
+    label_smoothing: float = option(
+        "share of a label that all classes get in equal parts; the reported loss has it, too",
+        default=0.0,
+        at_least=0,
+        at_most=1,
+    )
+    seed: int = option(
+        "seed of initial values, data and dropout",
+        default=1234,
+        flag="tf_random_seed",
+        at_least=0,
+        at_most=2**32 - 1,  # NumPy takes no larger one
+    )
+    deterministic: bool = option(
+        "equal runs on equal hardware give losses of equal bits; slower: images whose preparation is random or in "
+        "Python are prepared one at a time, and waiting for input is not timed",
+        default=False,
+    )
+
+
+SCHEDULE_FLAGS = (
+    *flags_of(Schedule),
+    Flag(
+        "piecewise_learning_rate_schedule",
+        str,
+        "LR0;E1;LR1;...: the rate is LR0 up to epoch E1, then LR1",
+        unset="",
+    ),
+    Flag(
+        "resnet_base_lr",
+        float,
+        "the usual schedule of ResNets on ImageNet: this per 256 images of a global batch after 5 epochs of "
+        "warm-up; a tenth of that from epoch 30, 60, 80 and 90 on",
+        unset=0,
+        above=0,
+    ),
+)
+# For other optimizers than plain SGD, the model's learning rate times this: momentum 0.9 adds up about ten steps.
+_LEARNING_RATE_SCALE = {"sgd": 1.0, "momentum": 0.1, "nesterov": 0.1, "rmsprop": 0.1, "adam": 0.1}
+_LARS_RATE = 1.0  # of any model: it is relative to the size of the weights
+
+
+def decide(given: Mapping[str, Any], spec: ModelSpec, *, batch_global: int) -> Training:
+    """Returns how weights are trained.
+
+    Args:
+        given: flag values by name; None: not given.
+        spec: the model, which has the default learning rate.
+        batch_global: images per step.
+
+    Raises:
+        UsageError: a schedule cannot be that of a learning rate.
+    """
+    optimizer = given["optimizer"] or "sgd"
+    usual = _LARS_RATE if optimizer == "lars" else spec.learning_rate * _LEARNING_RATE_SCALE[optimizer]
+    schedule = _schedule(given, usual, batch_global=batch_global)
+    is_constant = schedule == Schedule(initial=schedule.initial)
+    return filled(Training, given, learning_rate=schedule.initial, schedule=None if is_constant else schedule)
+
+
+def _schedule(given: Mapping[str, Any], usual: float, *, batch_global: int) -> Schedule:
+    """Returns the schedule of the learning rate, which may be constant; `usual` is the rate if no flag sets it.
+
+    Raises:
+        UsageError: its numbers do not fit together.
+    """
+    if given["resnet_base_lr"]:  # Goyal et al. 2017, arXiv:1706.02677, with a fourth step as in tf_cnn_benchmarks
+        initial, epochs = given["resnet_base_lr"] * batch_global / 256, (30.0, 60.0, 80.0, 90.0)
+        rates = tuple(initial / 10**number for number in range(len(epochs) + 1))
+        return Schedule(initial=initial, warmup_epochs=5.0, boundaries=epochs, rates=rates)
+    pieces: dict[str, Any] = {"initial": given["init_learning_rate"] or usual}
+    if given["piecewise_learning_rate_schedule"]:
+        rates, boundaries = _pieces(given["piecewise_learning_rate_schedule"])
+        several = {"boundaries": boundaries, "rates": rates} if boundaries else {}  # one rate is constant
+        pieces = {"initial": rates[0], **several}
+    schedule = filled(Schedule, given, **pieces)
+    if schedule.minimum > schedule.initial:
+        raise UsageError(
+            f"--minimum_learning_rate={schedule.minimum:g} is above the learning rate, {schedule.initial:g}: lower it."
+        )
+    if 0 < schedule.cosine_epochs <= schedule.warmup_epochs:
+        raise UsageError(
+            f"--cosine_decay_epochs={schedule.cosine_epochs:g} must be above --num_learning_rate_warmup_epochs."
+        )
+    return schedule
+
+
+def _pieces(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the rates and the epochs of `LR0;E1;LR1;...`.
+
+    Raises:
+        UsageError: the text is something else.
+    """
+    try:
+        numbers = [float(word) for word in text.split(";")]
+    except ValueError:
+        numbers = []
+    rates, epochs = tuple(numbers[::2]), tuple(numbers[1::2])
+    rises = all(earlier < later for earlier, later in zip((0.0, *epochs), epochs, strict=False))
+    if len(rates) != len(epochs) + 1 or not rises or not all(0 <= number < math.inf for number in numbers):
+        raise UsageError(
+            f"--piecewise_learning_rate_schedule={text}: write LR0;E1;LR1;..., rates with rising epochs between them, "
+            "such as 0.1;30;0.01."
+        )
+    if not rates[0]:
+        raise UsageError(f"--piecewise_learning_rate_schedule={text}: the first rate must be above 0.")
+    return rates, epochs
